@@ -3,8 +3,9 @@
 
 #include <algorithm>
 
+#include "admin/output.h"
 #include "runtime/base/size.h"
-#include "runtime/layout/board_layout.h"
+#include "runtime/metadata/series.h"
 
 namespace monarch::admin {
 namespace {
@@ -12,14 +13,15 @@ namespace {
 // So many percent of the opens are worth a line.
 bool many(const Counts& c, const char* fallback) { return c.task(fallback) * 20 > c.opens; }
 
-std::string count(uint64_t n, const char* what) {
-  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
-}
-
 std::string missing(const Counts& c) {
   const Counts::Dataset all = c.dataset();
   return (all.estimated ? "about " : "") + format_size(all.bytes - std::min(all.bytes, c.placed_bytes)) +
-         " for " + count(all.no_room, "file");
+         " for " + counted(all.no_room, "file");
+}
+
+// How the job asks for it.
+const char* asked(const Counts& c, const char* of_slurm, const char* of_run) {
+  return c.of_run ? of_run : of_slurm;
 }
 
 struct Rule {
@@ -33,68 +35,74 @@ constexpr Rule kRules[] = {
      [](const Counts& c) {
        return "no program opened a file of the dataset through Monarch" +
               (c.own("staged_files") > 0
-                   ? " although " + count(c.own("staged_files"), "file") + " were staged"
+                   ? " although " + counted(c.own("staged_files"), "file was staged", "files were staged")
                    : std::string()) +
               ": does the job read the path that was given, and is the program one that is seen (not static, "
               "not Go)? "
               "MONARCH_IO_LOG=stderr tells";
      }},
-    {"agent-died", [](const Counts& c) { return many(c, "fallback_no_agent"); },
+    {"agent-died", [](const Counts& c) { return c.agent_died || many(c, "fallback_no_agent"); },
      [](const Counts& c) {
-       return count(c.task("fallback_no_agent"), "open") +
+       if (!many(c, "fallback_no_agent")) return std::string(kAgentDiedText);
+       return counted(c.task("fallback_no_agent"), "open") +
               " went to the PFS since the agent had ended early: its log and the kernel's tell why; if "
               "memory was short, "
               "raise memory_max";
      }},
     {"tier-failed", [](const Counts& c) { return c.own("tier_errors") + c.task("fallback_tier_error") > 0; },
      [](const Counts& c) {
-       return "a tier failed " + count(c.own("tier_errors") + c.task("fallback_tier_error"), "time") +
+       return "a tier failed " + counted(c.own("tier_errors") + c.task("fallback_tier_error"), "time") +
               ": tell the administrator to look at the device (dmesg)";
      }},
     {"pfs-failed", [](const Counts& c) { return c.own("source_errors") > 0; },
      [](const Counts& c) {
-       return count(c.own("source_errors"), "file") +
+       return counted(c.own("source_errors"), "file") +
               " could not be read from the PFS: the agent's log names the first";
      }},
     {"tier-too-small", [](const Counts& c) { return c.own("no_fit_files") > 0; },
      [](const Counts& c) {
-       return "the tiers were too small by " + missing(c) +
-              ": ask for a larger part of the node (--exclusive, more cores) or more nodes with [peer], or "
-              "name fewer directories";
+       const std::string small = "the tiers were too small by " + missing(c);
+       if (c.of_run) return small + ": give them more by --tier NAME:PATH:SIZE, or name fewer directories";
+       return small +
+              ": ask for a larger part of the node (--exclusive, more cores) or for more nodes with [peer], "
+              "or name fewer directories. A larger part does not help if --monarch-capacity, the "
+              "administrator's job_capacity or a full disk bounds the job";
      }},
     {"excluded", [](const Counts& c) { return many(c, "fallback_excluded"); },
      [](const Counts& c) {
-       return count(c.task("fallback_excluded"), "open") +
+       return counted(c.task("fallback_excluded"), "open") +
               " went to the PFS because MONARCH_IO_EXCLUDE names the file or the program";
      }},
     {"mounts", [](const Counts& c) { return many(c, "fallback_mount"); },
      [](const Counts& c) {
-       return count(c.task("fallback_mount"), "open") +
+       return counted(c.task("fallback_mount"), "open") +
               " went to the PFS because the container mounts something over a part of the dataset: mount it "
               "elsewhere, see "
               "'monarchctl container-args'";
      }},
     {"large-files", [](const Counts& c) { return many(c, "fallback_large"); },
      [](const Counts& c) {
-       return count(c.task("fallback_large"), "open") +
-              " of large files came before these were staged: begin later, by --monarch-wait=full, or raise "
+       return counted(c.task("fallback_large"), "open") +
+              " of large files came before these were staged: begin later, by " +
+              asked(c, "--monarch-wait=full", "--wait full") +
+              ", or raise "
               "stage_wait_max or stage_wait in monarch.conf";
      }},
     {"slow-staging", [](const Counts& c) { return many(c, "fallback_timeout"); },
      [](const Counts& c) {
-       return count(c.task("fallback_timeout"), "open") +
-              " did not wait any longer for the agent: the PFS is slow, or pfs_bandwidth is; "
-              "--monarch-prefetch=all stages ahead";
+       return counted(c.task("fallback_timeout"), "open") +
+              " did not wait any longer for the agent: the PFS is slow, or pfs_bandwidth is; " +
+              asked(c, "--monarch-prefetch=all stages ahead", "--wait full begins when all is staged");
      }},
     {"written", [](const Counts& c) { return many(c, "fallback_invalid"); },
      [](const Counts& c) {
-       return count(c.task("fallback_invalid"), "open") +
-              " were of files that the job had written: write results outside of the dataset";
+       return counted(c.task("fallback_invalid"), "open was of a file", "opens were of files") +
+              " that the job had written: write results outside of the dataset";
      }},
     {"changed", [](const Counts& c) { return many(c, "fallback_dropped"); },
      [](const Counts& c) {
-       return count(c.task("fallback_dropped"), "open") +
-              " were of files that changed on the PFS meanwhile: do not change a dataset in use";
+       return counted(c.task("fallback_dropped"), "open was of a file", "opens were of files") +
+              " that changed on the PFS meanwhile: do not change a dataset in use";
      }},
     {"never-opened",
      [](const Counts& c) {
@@ -102,22 +110,21 @@ constexpr Rule kRules[] = {
               c.own("staged_files") >= 20;
      },
      [](const Counts& c) {
-       return count(c.own("staged_files") - std::min(c.own("staged_files"), c.opens), "file") +
+       return counted(c.own("staged_files") - std::min(c.own("staged_files"), c.opens), "file") +
               " were staged and not opened through Monarch: programs that are not seen (static, Go) may have "
               "read them; if the job "
-              "reads a part of the dataset, --monarch-prefetch=off, or name that part";
+              "reads a part of the dataset, " +
+              asked(c, "--monarch-prefetch=off", "prefetch = off in a --config") + ", or name that part";
      }},
     {"read-once", [](const Counts& c) { return c.bytes_read() > 0 && c.bytes_pfs() >= c.bytes_read(); },
      [](const Counts&) {
        return std::string(
-           "what was read was read about once, which spares the PFS nothing: Monarch is for datasets that a "
-           "job "
-           "reads several times; keep the job's epochs in one job");
+           "the job read each file about once, so the PFS is spared nothing: keep its epochs in one job");
      }},
     {"good", [](const Counts&) { return true; },
      [](const Counts& c) {
-       return count(c.opens_tier, "open") + " of " + std::to_string(c.opens) +
-              " were served from a tier: nothing to do";
+       return counted(c.opens_tier, "open") + " of " + std::to_string(c.opens) +
+              (c.opens_tier == 1 ? " was" : " were") + " served from a tier: nothing to do";
      }},
 };
 
@@ -139,9 +146,7 @@ Counts::Dataset Counts::dataset() const {
   const uint64_t others =
       own("pass_files") + own("source_errors") + own("tier_errors") + own("dropped_files");
   if (!settled || nodes > 1 || all.no_room == 0 || found <= known + others) return all;
-  const double mean = static_cast<double>(all.bytes) / static_cast<double>(known);
-  const double bytes = std::min(mean * static_cast<double>(found - others), static_cast<double>(kMostCount));
-  return {static_cast<uint64_t>(bytes), found - others - placed, true};
+  return {bytes_of_all(all.bytes, known, found - others), found - others - placed, true};
 }
 
 Advice advise(const Counts& counts) {

@@ -23,7 +23,9 @@ struct Counts {
   uint64_t calls() const { return read_calls_tier + task("read_calls_pfs"); }
   uint64_t calls_pfs() const { return own("agent_reads_pfs") + task("read_calls_pfs"); }
   uint64_t opens_pfs() const { return own("agent_opens_pfs") + own("walk_dirs") + task("opens_pfs"); }
-  bool settled = false;  // nothing was left to stage ahead, on the one node that there is
+  bool of_run = false;      // of `monarchctl run`, without Slurm
+  bool agent_died = false;  // of the node whose report it is; before the job ended
+  bool settled = false;     // nothing was left to stage ahead, on the one node that there is
   // What the dataset holds, as far as known, and files for which no tier had room. Once the tiers are full,
   // prefetch looks at no more files: those that are left are taken for as large as the others.
   struct Dataset {
@@ -37,6 +39,9 @@ struct Advice {
   const char* rule;  // its name in monarchctl(1)
   std::string text;
 };
+inline constexpr char kAgentDiedText[] =
+    "the agent had died: the kernel's log tells whether memory was short, then raise memory_max; or the "
+    "job's script ended its user's processes";
 // By the first rule that holds.
 Advice advise(const Counts& counts);
 

@@ -21,11 +21,9 @@ namespace {
 
 constexpr size_t kMost = 1 << 20;
 
-int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
-
 }  // namespace
 
-Question::Question(const std::function<std::string()>& ask) : asked_ms_(now_ms()) {
+Question::Question(const std::function<std::string()>& ask) : asked_ms_(os::monotonic_ms()) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return;
   answer_ = Fd(ends[0]);
@@ -56,7 +54,7 @@ Question::~Question() {
 Result<std::string> Question::answer(int patience_ms) {
   std::string text;
   while (pid_ > 0) {
-    const int64_t left = asked_ms_ + patience_ms - now_ms();
+    const int64_t left = asked_ms_ + patience_ms - os::monotonic_ms();
     pollfd p = {answer_.get(), POLLIN, 0};
     if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) == 0)
       return Error{ETIMEDOUT, "no answer in " + std::to_string(patience_ms / 1000) + " s"};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// monarchctl clean: removes what runs and jobs left behind that were killed.
+// monarchctl clean: removes files that killed runs and jobs left behind.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -58,12 +58,13 @@ std::set<std::string> places_of_runs(const CleanOptions& options) {
   return places;
 }
 
-Status clean_runs(const CleanOptions& options, std::vector<Found>* found) {
+// A directory that is so young that its run may be just beginning stays, and is counted in `young`.
+Status clean_runs(const CleanOptions& options, std::vector<Found>* found, int* young) {
   std::set<std::pair<dev_t, ino_t>> seen;  // a directory may have several paths
   for (const std::string& place : places_of_runs(options)) {
     struct stat st;
     if (::stat(place.c_str(), &st) == 0 && !seen.emplace(st.st_dev, st.st_ino).second) continue;
-    const Result<int> swept = for_left_overs(place, [&](const LeftOver& left) {
+    const Result<int> swept = for_left_overs(place, young, [&](const LeftOver& left) {
       const Status removed = options.dry_run ? Status() : remove_left_over(left);
       found->push_back({"run", place + "/" + left.name, removed.ok() ? "" : removed.error().text});
       return removed.ok();
@@ -75,11 +76,29 @@ Status clean_runs(const CleanOptions& options, std::vector<Found>* found) {
   return {};
 }
 
+// Why it cannot be removed now; "": it may be.
+std::string away(const StateDir& state, const std::string& removal) {
+  const Result<JobRecord> record = state.read_removal(removal);
+  return record.ok() && record->away_since > 0 ? why_away(*record) : "";
+}
+
+// What is there still, but for what cannot be removed now.
+std::set<std::string> rest_of_jobs(const StateDir& state) {
+  std::set<std::string> rest;
+  for (const std::string& name : state.removals())
+    if (away(state, name).empty()) rest.insert(name);
+  for (const std::string& key : dead_jobs(state)) rest.insert(key);
+  return rest;
+}
+
 std::vector<Found> left_by_jobs(const StateDir& state) {
   std::vector<Found> left;
   for (const std::string& key : dead_jobs(state)) left.push_back({"job", key, ""});
   for (const std::string& name : state.removals())
-    if (lock_if_free(state.path() + "/removing/" + name)) left.push_back({"removal", name, ""});
+    if (const std::string why = away(state, name); !why.empty())
+      left.push_back({"removal", name, why});
+    else if (lock_if_free(state.path() + "/removing/" + name))
+      left.push_back({"removal", name, ""});
   for (const std::string& name : stray_cgroups(state)) left.push_back({"cgroup", name, ""});
   return left;
 }
@@ -88,18 +107,21 @@ std::vector<Found> left_by_jobs(const StateDir& state) {
 Status clean_jobs(const CleanOptions& options, std::vector<Found>* found) {
   if (::access((options.state_dir + "/jobs").c_str(), F_OK) != 0) return {};
   const Result<StateDir> state = StateDir::open(options.state_dir);
-  if (!state.ok()) return with_remedy(state.error(), "see monarchd(8)");
+  if (!state.ok()) return with_remedy_if_none(state.error(), "see 'monarchctl doctor'");
   std::vector<Found> left = left_by_jobs(*state);
   if (!options.dry_run && !left.empty()) {
-    sweep(*state, {});
-    for (int waited = 0; waited < kPatienceMs && !(state->removals().empty() && dead_jobs(*state).empty());
-         waited += 20)
+    // One sweep takes no more time than a job's start has.
+    for (size_t before = SIZE_MAX, dead; (dead = dead_jobs(*state).size()) < before; before = dead)
+      sweep(*state, {});
+    std::set<std::string> rest = rest_of_jobs(*state);
+    for (int waited = 0; waited < kPatienceMs && !rest.empty(); waited += 20) {
       ::usleep(20000);
-    std::set<std::string> rest;
-    for (const std::string& name : state->removals()) rest.insert(name);
-    for (const std::string& key : dead_jobs(*state)) rest.insert(key);
+      rest = rest_of_jobs(*state);
+    }
     for (Found& l : left)
-      if (rest.count(l.name) > 0)
+      if (const std::string why = away(*state, l.name); !why.empty())
+        l.error = why;
+      else if (rest.count(l.name) > 0)
         l.error =
             "it is not gone in 10 s; the remover goes on, and the log of root's helpers tells what keeps it";
   }
@@ -110,7 +132,8 @@ Status clean_jobs(const CleanOptions& options, std::vector<Found>* found) {
 int clean(const CleanOptions& options) {
   (void)open_log("stderr", "error").ok();
   std::vector<Found> found;
-  Status done = clean_runs(options, &found);
+  int young = 0;
+  Status done = clean_runs(options, &found, &young);
   if (done.ok() && ::geteuid() == 0) done = clean_jobs(options, &found);
   if (!done.ok()) return fail("clean", done.error());
   bool kept = false;
@@ -129,10 +152,14 @@ int clean(const CleanOptions& options) {
       fail("clean", std::string(left.kind) + " " + left.name + ": " + left.error);
   }
   if (options.json)
-    print_json({{"version", PACKAGE_VERSION}, {"dry_run", options.dry_run}, {"found", list}});
+    print_json(
+        {{"version", PACKAGE_VERSION}, {"dry_run", options.dry_run}, {"young", young}, {"found", list}});
+  else if (young > 0)
+    std::printf("%s younger than %d s, and left alone: run it again then\n",
+                counted(young, "directory of a run is", "directories of runs are").c_str(), kYoungSeconds);
   else if (found.empty())
     std::puts("nothing is left behind");
-  return kept ? kFailure : 0;
+  return kept && !options.dry_run ? kFailure : 0;
 }
 
 }  // namespace

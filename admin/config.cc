@@ -2,10 +2,12 @@
 // monarchctl config: whether monarch.conf is right, and what it means.
 #include <grp.h>
 #include <pwd.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -18,6 +20,7 @@
 #include "admin/commands.h"
 #include "admin/defaults.h"
 #include "admin/output.h"
+#include "admin/tiers.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/size.h"
@@ -34,9 +37,21 @@ constexpr size_t kMostLine = 198;  // bytes, monarch.conf(5)
 
 struct ConfigOptions {
   std::string file;
-  std::vector<std::string> words;
+  bool is_named = false;  // the file, in the command
+  // Of the plugin's line in `plugstack`, where no file is named; those of --set go before them.
+  std::vector<std::string> line_words;
+  std::string plugstack;
+  std::vector<std::string> words;  // of --set
   bool json = false;
 };
+
+// Whether the word sets SECTION.KEY.
+bool sets(const std::string& word, const std::string& name) {
+  return word.find('=') == name.size() && ::strncasecmp(word.c_str(), name.c_str(), name.size()) == 0;
+}
+bool any_sets(const std::vector<std::string>& words, const std::string& name) {
+  return std::any_of(words.begin(), words.end(), [&](const std::string& word) { return sets(word, name); });
+}
 
 std::string section_of(const std::string& name) { return name.substr(0, name.rfind('.')); }
 std::string key_of(const std::string& name) { return name.substr(name.rfind('.') + 1); }
@@ -84,44 +99,65 @@ std::vector<std::string> doubts_of(const Config& config, const std::string& file
       doubt("the quota of " + format_size(tier.quota.bytes) + " is more than the file system has (" +
             format_size(fs.f_blocks * fs.f_frsize) + "); write for example quota = 80%");
     }
+    if (const std::string disk = doubt_of_disk(tier); !disk.empty()) doubts.push_back(disk);
     before.push_back(tier);
   }
   for (const PolicySection& section : config.policies) doubt_names(section, &doubts);
   return doubts;
 }
 
-ordered_json key_or_null(const std::string& name, const char* what) {
-  if (name.empty()) return {};
-  return what == std::string("section") ? section_of(name) : key_of(name);
+ordered_json json_of(const ConfigError& error) {
+  const auto of_key = [&](const std::string& text) {
+    return error.key.empty() ? ordered_json() : ordered_json(text);
+  };
+  return {{"line", error.line > 0 ? ordered_json(error.line) : ordered_json()},
+          {"section", of_key(section_of(error.key))},
+          {"key", of_key(key_of(error.key))},
+          {"error", error.error.text}};
 }
 
-int refused(const char* command, const ConfigOptions& options, const ConfigTrace& trace, const Error& error) {
-  if (options.json)
+std::string remedy_for(const ConfigOptions& options, const ConfigError& error) {
+  if (is_of_word(error.error))
+    for (const std::string& word : options.line_words)
+      if (error.error.text.find(": " + word + ": ") != std::string::npos)
+        return "; mend the word in " + options.plugstack;
+  if (!error.key.empty() && error.key[0] != '.')  // of a section
+    return "; mend " + key_of(error.key) + " in [" + section_of(error.key) + "], see monarch.conf(5)";
+  switch (error.error.code) {
+    case ENOENT:
+      return options.is_named ? "; name a file that is there"
+                              : "; make it (it may be empty), or name another one";
+    case EACCES:
+      return "; ask root";
+    case EPERM:  // it has one
+      return "";
+    default:
+      return "; see monarch.conf(5)";
+  }
+}
+
+int refused(const char* command, const ConfigOptions& options, const std::vector<ConfigError>& errors) {
+  if (options.json) {
+    ordered_json list = ordered_json::array();
+    for (const ConfigError& error : errors) list.push_back(json_of(error));
     print_json({{"version", PACKAGE_VERSION},
                 {"file", options.file},
+                {"words", options.line_words},
                 {"valid", false},
-                {"line", trace.failed_line > 0 ? ordered_json(trace.failed_line) : ordered_json()},
-                {"section", key_or_null(trace.failed_key, "section")},
-                {"key", key_or_null(trace.failed_key, "key")},
-                {"error", error.text}});
-  std::string remedy = "; see monarch.conf(5)";
-  if (!trace.failed_key.empty() && trace.failed_key[0] != '.')  // of a section
-    remedy = "; mend " + key_of(trace.failed_key) + " in [" + section_of(trace.failed_key) +
-             "], see monarch.conf(5)";
-  else if (error.code == ENOENT)
-    remedy = "; jobs need the file, which may be empty, or name another one: monarchctl " +
-             std::string(command) + " FILE";
-  else if (error.code == EACCES)
-    remedy = "; ask root";
-  return fail(command, error.text + (error.code == EPERM ? "" : remedy));
+                {"errors", list}});
+  }
+  for (const ConfigError& error : errors) (void)fail(command, error.error.text + remedy_for(options, error));
+  return kFailure;
 }
 
 // `use`: prints what is to be printed of a configuration that is right.
 template <typename Use>
 int with_config(const char* command, const ConfigOptions& options, const Use& use) {
   ConfigTrace trace;
-  const Result<Config> config = load_config(with_words(options.file, options.words), &trace);
-  if (!config.ok()) return refused(command, options, trace, config.error());
+  std::vector<std::string> words = options.line_words;
+  words.insert(words.end(), options.words.begin(), options.words.end());
+  const Result<Config> config = load_config(with_words(options.file, words), &trace);
+  if (!config.ok()) return refused(command, options, trace.errors);
   use(*config, trace);
   return 0;
 }
@@ -132,16 +168,20 @@ int check(const ConfigOptions& options) {
     if (options.json) {
       print_json({{"version", PACKAGE_VERSION},
                   {"file", options.file},
+                  {"words", options.line_words},
                   {"valid", true},
                   {"tiers", config.tiers.size()},
                   {"policies", config.policies.size()},
                   {"warnings", doubts}});
       return;
     }
-    std::printf("%s: %s: %zu tiers%s, %zu sections of policy\n", escaped(options.file).c_str(),
-                paint(Colour::kGood, "valid").c_str(), config.tiers.size(),
+    const size_t words = options.line_words.size();
+    const std::string with =
+        words > 0 ? ", with " + counted(words, "word") + " of " + options.plugstack : std::string();
+    std::printf("%s%s: %s: %s%s, %s\n", escaped(options.file).c_str(), escaped(with).c_str(),
+                paint(Colour::kGood, "valid").c_str(), counted(config.tiers.size(), "tier").c_str(),
                 config.tiers.empty() ? " (those that 'monarchctl tiers' chooses are used)" : "",
-                config.policies.size());
+                counted(config.policies.size(), "section of policy", "sections of policy").c_str());
     for (const std::string& doubt : doubts)
       std::printf("%s: %s\n", paint(Colour::kDoubtful, "warning").c_str(), escaped(doubt).c_str());
   });
@@ -154,8 +194,11 @@ std::optional<int> line_of(const ConfigTrace& trace, const ConfigValue& value) {
   return at->second;
 }
 
-const char* source_of(const std::optional<int>& line) {
-  return !line ? "default" : *line == 0 ? "--set" : "file";
+const char* source_of(const ConfigOptions& options, const ConfigValue& value,
+                      const std::optional<int>& line) {
+  if (!line) return "default";
+  if (*line > 0) return "file";
+  return any_sets(options.words, value.section + "." + value.key) ? "--set" : "plugstack.conf";
 }
 
 void show_json(const ConfigOptions& options, const std::vector<ConfigValue>& values,
@@ -173,10 +216,13 @@ void show_json(const ConfigOptions& options, const std::vector<ConfigValue>& val
     list.push_back({{"section", v.section},
                     {"key", v.key},
                     {"value", value},
-                    {"source", source_of(line)},
+                    {"source", source_of(options, v, line)},
                     {"line", line && *line > 0 ? ordered_json(*line) : ordered_json()}});
   }
-  print_json({{"version", PACKAGE_VERSION}, {"file", options.file}, {"values", list}});
+  print_json({{"version", PACKAGE_VERSION},
+              {"file", options.file},
+              {"words", options.line_words},
+              {"values", list}});
 }
 
 // As a file that means the same: what is not said in it is a comment.
@@ -189,8 +235,9 @@ void show_text(const ConfigOptions& options, const std::vector<ConfigValue>& val
                   paint(Colour::kHeading, "[" + v.section + "]").c_str());
     section = v.section;
     const std::optional<int> line = line_of(trace, v);
-    const std::string from =
-        line && *line > 0 ? options.file + ":" + std::to_string(*line) : std::string(source_of(line));
+    std::string from = source_of(options, v, line);
+    if (from == "file") from = options.file + ":" + std::to_string(*line);
+    if (from == "plugstack.conf") from = options.plugstack;
     if (!v.values) {
       std::printf("# %s is not set\n", v.key.c_str());
       continue;
@@ -211,6 +258,15 @@ int show(const ConfigOptions& options) {
   });
 }
 
+void use_plugin_line(ConfigOptions* options) {
+  options->file = default_config();
+  const std::optional<PluginLine> line = default_plugin_line();
+  if (!line) return;
+  options->plugstack = line->file;
+  for (const std::string& word : line->settings())
+    if (!any_sets(options->words, word.substr(0, word.find('=')))) options->line_words.push_back(word);
+}
+
 void add_verb(CLI::App* app, const char* name, const char* text, int (*run)(const ConfigOptions&),
               int* status) {
   auto options = std::make_shared<ConfigOptions>();
@@ -222,7 +278,8 @@ void add_verb(CLI::App* app, const char* name, const char* text, int (*run)(cons
       ->allow_extra_args(false);
   verb->footer("Exit status: 0 if the configuration is valid, 1 if it is not, 2 for wrong usage.");
   verb->callback([options, run, status] {
-    if (options->file.empty()) options->file = default_config();
+    options->is_named = !options->file.empty();
+    if (!options->is_named) use_plugin_line(options.get());
     *status = run(*options);
   });
 }

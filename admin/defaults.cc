@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admin/defaults.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
-#include <optional>
 
 #include "admin/output.h"
-#include "admin/slurm_facts.h"
 
 namespace monarch::admin {
 namespace {
@@ -21,10 +21,8 @@ std::string slurm_conf() {
 }
 
 std::string of_plugin_line(const char* key, const char* otherwise) {
-  const std::string conf = slurm_conf();
-  if (conf.empty()) return otherwise;
-  const Result<std::optional<PluginLine>> line = find_plugin_line(plugstack_of(conf));
-  const std::string value = line.ok() && *line ? (*line)->word(key) : "";
+  const std::optional<PluginLine> line = default_plugin_line();
+  const std::string value = line ? line->word(key) : "";
   return value.empty() ? otherwise : value;
 }
 
@@ -33,29 +31,66 @@ void option(CLI::App* app, const char* name, const std::string& what, const char
   app->add_option(name, *value, what + "; " + default_text(otherwise));
 }
 
+void take_state_dir(const CLI::App* app, Missing missing, std::string* state_dir) {
+  if (app->count("--state-dir") == 0) {
+    *state_dir = default_state_dir();
+    return;
+  }
+  struct stat st;
+  const int error = ::stat(state_dir->c_str(), &st) != 0 ? errno : S_ISDIR(st.st_mode) ? 0 : ENOTDIR;
+  if (error == 0) return;
+  const std::string text = errno_error("--state-dir " + *state_dir, error).text;
+  if (error == ENOTDIR)
+    throw CLI::ValidationError(text + "; name root's state directory, or leave the option out");
+  if (error == ENOENT && missing == Missing::kTold)
+    fail(app->get_name().c_str(), text + ": it counts as empty; check the name if jobs have run since boot");
+}
+
 }  // namespace
 
 std::string default_text(const std::string& otherwise) {
   return "default: as plugstack.conf names it, else " + otherwise;
+}
+std::string default_plugstack() {
+  const std::string conf = slurm_conf();
+  return conf.empty() ? "" : plugstack_of(conf);
+}
+std::optional<PluginLine> default_plugin_line() {
+  const std::string plugstack = default_plugstack();
+  if (plugstack.empty()) return {};
+  const Result<std::optional<PluginLine>> line = find_plugin_line(plugstack);
+  return line.ok() ? *line : std::nullopt;
 }
 std::string default_state_dir() { return of_plugin_line("state_dir", kDefaultState); }
 std::string default_config() { return of_plugin_line("config", kDefaultConfig); }
 
 void add_state_dir(CLI::App* app, std::string* state_dir) {
   option(app, "--state-dir", "root's state directory", kDefaultState, state_dir);
-  app->parse_complete_callback([=] {
-    if (state_dir->empty()) *state_dir = default_state_dir();
-  });
+  app->parse_complete_callback([=] { take_state_dir(app, Missing::kTold, state_dir); });
 }
 
 void add_config_and_state_dir(CLI::App* app, const std::string& what, std::string* config,
-                              std::string* state_dir) {
+                              std::string* state_dir, Missing missing) {
   option(app, "--config", what, kDefaultConfig, config);
   option(app, "--state-dir", "root's state directory", kDefaultState, state_dir);
   app->parse_complete_callback([=] {
     if (config->empty()) *config = default_config();
-    if (state_dir->empty()) *state_dir = default_state_dir();
+    take_state_dir(app, missing, state_dir);
   });
+}
+
+bool is_of_word(const Error& error) { return error.text.starts_with("plugstack.conf: "); }
+
+Error with_config_remedy(const Error& error) {
+  return with_remedy(
+      error, std::string(lacks_remedy(error) ? "" : "mend it, or ") + "name another one by --config FILE");
+}
+
+Result<Config> load_named_config(const std::string& config) {
+  Result<Config> read = load_config(config);
+  if (read.ok()) return read;
+  if (config == default_config()) return Config();
+  return with_config_remedy(read.error());
 }
 
 }  // namespace monarch::admin

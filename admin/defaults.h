@@ -5,19 +5,37 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
+
+#include "admin/slurm_facts.h"
+#include "runtime/base/result.h"
+#include "runtime/config/config.h"
 
 namespace monarch::admin {
 
 // "default: as plugstack.conf names it, else OTHERWISE", for --help.
 std::string default_text(const std::string& otherwise);
+// Empty: there is no slurm.conf in these places.
+std::string default_plugstack();
+// Nothing: there is none, or it cannot be read.
+std::optional<PluginLine> default_plugin_line();
 std::string default_state_dir();
 std::string default_config();
 
-// --state-dir; *state_dir is empty until all options are read.
+// --state-dir; *state_dir is empty until all options are read. One that is named and is not there counts as
+// empty: in memory there is none between a boot and the first job. A person is told, a timer's log is not.
+enum class Missing { kTold, kSilent };
 void add_state_dir(CLI::App* app, std::string* state_dir);
 // --config and --state-dir. `what` the configuration is for.
 void add_config_and_state_dir(CLI::App* app, const std::string& what, std::string* config,
-                              std::string* state_dir);
+                              std::string* state_dir, Missing missing);
+
+// Whether a configuration is refused for one of the words that go before it.
+bool is_of_word(const Error& error);
+// Of a configuration that cannot be read.
+Error with_config_remedy(const Error& error);
+// The defaults where the default configuration cannot be read; of another one that is an error.
+Result<Config> load_named_config(const std::string& config);
 
 }  // namespace monarch::admin

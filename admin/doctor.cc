@@ -17,8 +17,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "admin/bounded.h"
@@ -30,9 +32,11 @@
 #include "build_config.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/nearest.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/uring.h"
 #include "runtime/config/config.h"
+#include "runtime/config/show.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/state.h"
 
@@ -59,14 +63,43 @@ struct Place {
   std::string state_dir = kDefaultState;
   std::optional<PluginLine> line;            // of the plugin
   std::string plugstack;                     // the file; empty: there is no Slurm
-  std::string plugin_dir;                    // Slurm's
+  std::string plugin_dir;                    // Slurm's; empty: slurmctld does not tell
   std::map<std::string, std::string> slurm;  // as scontrol shows it; empty: it cannot be asked
 };
+
+// With the remedy that the text ends with, if there is one.
+Finding failure(const Error& error, const std::string& otherwise) {
+  const size_t at = error.text.rfind("; ");
+  if (at == std::string::npos) return {Level::kFail, error.text, otherwise};
+  return {Level::kFail, error.text.substr(0, at), error.text.substr(at + 2)};
+}
+
+std::string shared(const char* name) { return part_of_monarch(name, "share/monarch", PKGDATADIR); }
 
 bool is_root() { return ::geteuid() == 0; }
 
 // In a Question: it may be on a file system that hangs. The defaults, if it is not valid.
 Config config_of(const Place& place) { return load_config_or_defaults(place.config); }
+
+// As scontrol shows it; nothing: it does not.
+std::optional<std::string> slurm_value(const Place& place, const char* key) {
+  const auto at = place.slurm.find(key);
+  if (at == place.slurm.end()) return {};
+  return at->second;
+}
+
+// As a line shows it.
+std::string setting_text(const std::string& key, const std::string& value) {
+  return value == "(null)" ? key + " is not set" : key + " = " + value;
+}
+
+// Whether one of the words, after commas, is one of these.
+bool has_word(const std::string& value, const std::vector<const char*>& good) {
+  std::istringstream words(value);
+  for (std::string word; std::getline(words, word, ',');)
+    if (std::any_of(good.begin(), good.end(), [&](const char* g) { return word == g; })) return true;
+  return false;
+}
 
 // ---- Monarch's own parts
 
@@ -121,45 +154,122 @@ Findings check_peers(const Place& place) {
   return {{Level::kOk, path}};
 }
 
-// As the line names it, which is there.
+// As the line names it, which is there. Empty: that is in a directory that is not known.
 std::string path_of_plugin(const Place& place) {
   const std::string& named = place.line->plugin;
-  return named[0] == '/' ? named : place.plugin_dir + "/" + named;
+  if (named[0] == '/') return named;
+  return place.plugin_dir.empty() ? "" : place.plugin_dir + "/" + named;
+}
+
+Findings unknown_words(const PluginLine& line) {
+  Findings all;
+  for (const std::string& word : line.unknown())
+    all.push_back({Level::kWarn,
+                   line.file + " has a word that nobody reads: " + word +
+                       did_you_mean(nearest(word.substr(0, std::min(word.find('='), word.size() - 1) + 1),
+                                            {"config=", "state_dir=", "monarchd=", "log="})),
+                   "known are config= state_dir= monarchd= log= and SECTION.KEY=VALUE of monarch.conf"});
+  return all;
 }
 
 Findings check_plugin(const Place& place) {
-  if (place.plugstack.empty()) return {{Level::kSkip, "there is no Slurm here that answers"}};
-  const std::string installed = part_of_monarch("spank_monarch.so", "lib/slurm", PKGLIBDIR "/../slurm");
+  if (place.plugstack.empty())
+    return {{Level::kSkip, "there is no Slurm here: no slurm.conf is found, and scontrol gets no answer"}};
+  const std::string installed = part_of_monarch("spank_monarch.so", "lib/slurm", SPANKDIR);
   if (!place.line)
     return {{Level::kFail, place.plugstack + ", with what it includes, has no line for spank_monarch.so",
              "add: optional " + installed + " config=" + kDefaultConfig + "; " + kReadme}};
   const PluginLine& line = *place.line;
   const std::string path = path_of_plugin(place);
+  const auto and_words = [&](const Finding& first) {
+    Findings all = unknown_words(line);
+    all.insert(all.begin(), first);
+    return all;
+  };
+  if (path.empty())
+    return and_words({Level::kSkip, line.file + " names " + line.plugin +
+                                        "; slurmctld, which knows PluginDir, does not answer"});
   const Result<uint32_t> built = number_in(path, "plugin_version");
   if (!built.ok())
     return {{Level::kFail, line.file + " names a plugin that cannot be loaded: " + built.error().text,
-             "write its path there; 'make install' puts it to PREFIX/lib/slurm"}};
-  const auto version = place.slurm.find("SLURM_VERSION");
-  if (version == place.slurm.end())
-    return {{Level::kSkip,
-             path + " is built for Slurm " + release_of(*built) + "; Slurm does not tell which it is"}};
-  if (release_of(*built) != release_of(version->second))
-    return {{Level::kFail,
-             path + " is built for Slurm " + release_of(*built) + ", and this is " + version->second,
+             "write its path there; 'make install' puts it to " SPANKDIR}};
+  const std::optional<std::string> version = slurm_value(place, "SLURM_VERSION");
+  if (!version)
+    return and_words({Level::kSkip, path + " is built for Slurm " + release_of(*built) +
+                                        "; Slurm does not tell which it is"});
+  if (release_of(*built) != release_of(*version))
+    return {{Level::kFail, path + " is built for Slurm " + release_of(*built) + ", and this is " + *version,
              "build Monarch for it: configure --with-slurm=PREFIX"}};
-  return {{Level::kOk, path + ", for Slurm " + release_of(*built)}};
+  return and_words({Level::kOk, path + ", for Slurm " + release_of(*built)});
 }
 
 // ---- configuration and state
 
+// Names as Slurm has them; none: it does not tell.
+std::set<std::string> partitions(const Place& place) {
+  int status = 0;
+  std::istringstream in(
+      place.slurm.empty() ? "" : run_program({"scontrol", "show", "partition", "--oneliner"}, &status));
+  std::set<std::string> names;
+  constexpr std::string_view kKey = "PartitionName=";
+  for (std::string word; status == 0 && in >> word;)
+    if (word.starts_with(kKey)) names.insert(word.substr(kKey.size()));
+  return names;
+}
+
+// Sections of policy that hold for nobody.
+Findings unknown_partitions(const Place& place, const std::string& file, const Config& config) {
+  Findings all;
+  std::optional<std::set<std::string>> known;
+  for (const PolicySection& section : config.policies) {
+    if (section.of != PolicySection::Of::kPartition) continue;
+    if (!known) known = partitions(place);
+    if (!known->empty() && known->count(section.name) == 0)
+      all.push_back({Level::kWarn, file + ": [" + section.title() + "]: Slurm has no such partition",
+                     "name one that 'sinfo' lists"});
+  }
+  return all;
+}
+
+// Of jobs, if the file or a word of the plugin's line has said so.
+std::optional<Finding> switched_off(const Place& place, const std::string& file, const Config& config,
+                                    const ConfigTrace& trace) {
+  const auto says = [&](const PolicySection& section, bool enabled) {
+    return section.keys.enabled == std::optional<bool>(enabled);
+  };
+  bool off = false;
+  std::string but;
+  for (const PolicySection& section : config.policies) {
+    off |= section.of == PolicySection::Of::kAll && says(section, false);
+    if (section.of != PolicySection::Of::kAll && says(section, true))
+      but += (but.empty() ? " but those of [" : " and [") + section.title() + "]";
+  }
+  if (!off) return {};
+  const auto at = trace.lines.find("policy.enabled");
+  const int line = at == trace.lines.end() ? 0 : at->second;
+  const std::string where =
+      line > 0 || !place.line ? file + ":" + std::to_string(line) : "a word in " + place.line->file;
+  return Finding{Level::kWarn, "jobs" + but + " go without Monarch: [policy] enabled = off, by " + where,
+                 "enabled = on there, if they are to have it"};
+}
+
 Findings check_config(const Place& place) {
   const std::string file = place.config.substr(0, place.config.find('\n'));
-  const Result<Config> config = load_config(place.config);
-  if (config.ok()) return {{Level::kOk, file}};
+  ConfigTrace trace;
+  const Result<Config> config = load_config(place.config, &trace);
+  if (config.ok()) {
+    Findings all = unknown_partitions(place, file, *config);
+    if (const std::optional<Finding> off = switched_off(place, file, *config, trace))
+      all.insert(all.begin(), *off);
+    all.insert(all.begin(), {Level::kOk, file});
+    return all;
+  }
+  if (is_of_word(config.error()) && place.line)
+    return {{Level::kFail, config.error().text, "mend the word in " + place.line->file}};
   if (config.error().code == EACCES && !is_root()) return {{Level::kSkip, file + ": only root can read it"}};
   const bool missing = config.error().code == ENOENT;
   return {{Level::kFail, config.error().text,
-           missing ? "copy PREFIX/share/monarch/monarch.conf.sample to " + file + " as root"
+           missing ? "copy " + shared("monarch.conf.sample") + " to " + file + " as root"
                    : "monarchctl config check " + file}};
 }
 
@@ -172,7 +282,11 @@ std::optional<Finding> not_roots(const std::string& path, bool* there) {
     return Finding{
         is_root() ? Level::kFail : Level::kSkip, path + ": " + std::strerror(errno),
         is_root() ? "look why root cannot see it; or name another one by state_dir= in plugstack.conf" : ""};
-  if (!S_ISDIR(st.st_mode)) return Finding{Level::kFail, path + ": not a directory", "remove it"};
+  if (!S_ISDIR(st.st_mode))
+    return Finding{
+        Level::kFail, path + ": not a directory",
+        "name root's state directory by state_dir= in plugstack.conf, or by --state-dir; or move " + path +
+            " away, if nothing needs it"};
   if (st.st_uid != 0 || (st.st_mode & (S_IWGRP | S_IWOTH)))
     return Finding{Level::kFail, path + ": not only root can write it",
                    "chown root " + path + " && chmod go-w " + path};
@@ -195,33 +309,73 @@ Findings check_state(const Place& place) {
   if (!there) return {{Level::kOk, place.state_dir + " is made when the first job starts"}};
   if (!is_root())
     return {{Level::kOk, place.state_dir},
-            {Level::kSkip, "what is in " + place.state_dir + ": only root can see it"}};
+            {Level::kSkip, "only root can see the contents of " + place.state_dir}};
   const Result<StateDir> state = StateDir::open(place.state_dir);
-  if (!state.ok()) return {{Level::kFail, state.error().text, "see monarchd(8)"}};
-  Findings found = {{Level::kOk, place.state_dir + ": " + std::to_string(state->jobs().size()) + " jobs, " +
+  if (!state.ok())
+    return {failure(state.error(),
+                    "let root write there, or name another directory by state_dir= in plugstack.conf")};
+  Findings found = {{Level::kOk, place.state_dir + ": " + counted(state->jobs().size(), "job") + ", " +
                                      std::to_string(state->removals().size()) + " being removed"}};
   if (const size_t lines = state->spooled().size(); lines > 0)
-    found.push_back({Level::kWarn,
-                     std::to_string(lines) + " lines wait for sacct in " + place.state_dir + "/spool",
-                     "is slurmdbd there? then: monarchctl flush"});
+    found.push_back(
+        {Level::kWarn,
+         counted(lines, "line waits", "lines wait") + " for sacct in " + place.state_dir + "/spool",
+         "is slurmdbd there? then: monarchctl flush"});
   return found;
 }
 
+// Who can list its directory can keep it locked in the kernel.
+Findings check_log(const Place& place) {
+  const std::string log = place.line ? place.line->word("log") : "";
+  if (log.empty() || log == "syslog") return {{Level::kOk, "root's helpers write to syslog"}};
+  const std::string dir = log.substr(0, std::max<size_t>(log.rfind('/'), 1));
+  struct stat st;
+  if (log[0] == '/' && ::stat(dir.c_str(), &st) == 0 && (st.st_mode & S_IROTH))
+    return {{Level::kWarn,
+             log + ": users can list " + dir +
+                 ", and so keep the log of root's helpers from being made and rotated",
+             "mkdir -m 711 /var/log/monarch, and log=/var/log/monarch/monarchd.log in plugstack.conf"}};
+  return {{Level::kOk, "root's helpers write to " + log}};
+}
+
+// Why no control group of Slurm's holds a job's memory; empty: one does, or it is not known.
+std::string why_memory_is_free(const Place& place) {
+  const auto task = slurm_value(place, "TaskPlugin"), ram = slurm_value(place, "ConstrainRAMSpace");
+  if (task && !has_word(*task, {"task/cgroup"})) return setting_text("TaskPlugin", *task);
+  if (ram && !has_word(*ram, {"yes"})) return setting_text("ConstrainRAMSpace", *ram);
+  return "";
+}
+
 Findings check_tiers(const Place& place) {
-  const Config config = config_of(place);
+  const Result<Config> read = load_config(place.config);
+  if (!read.ok() && read.error().code != EACCES)
+    return {{Level::kSkip, "without a valid configuration jobs have none"}};
+  const Config config = read.ok() ? *read : Config();
   const Result<std::vector<Candidate>> found = look_at_tiers(config.tiers);
   if (!found.ok()) return {{Level::kFail, found.error().text, "monarchctl tiers; monarchctl config check"}};
   const size_t configured = config.tiers.size();
   Findings all;
   for (size_t i = 0; i < found->size(); ++i) {
     const Candidate& c = (*found)[i];
+    const std::string name = "tier " + c.tier.name + ": ", text = name + c.path + ": " + c.reason;
     if (c.chosen)
-      all.push_back({Level::kOk, "tier " + c.tier.name + ": " + c.path + ": " + c.reason});
+      all.push_back({c.remedy.empty() ? Level::kOk : Level::kWarn, text, c.remedy});
     else if (i < configured)
-      all.push_back({Level::kFail, "tier " + c.tier.name + ": " + c.path + ": " + c.reason,
-                     "monarchctl tiers; monarchctl config check"});
+      all.push_back(c.remedy.empty() ? failure(bad_input(text), "monarchctl tiers; monarchctl config check")
+                                     : Finding{Level::kFail, text, c.remedy});
+    if (const std::string doubt = c.chosen && i < configured ? doubt_of_disk(c.tier) : ""; !doubt.empty())
+      all.push_back(
+          {Level::kWarn, doubt, "mount the disk there; without one on this node, nothing is to be done"});
+    if (c.chosen && c.tier.charge == TierConfig::Charge::kJob)
+      if (const std::string why = why_memory_is_free(place); !why.empty())
+        all.push_back({Level::kWarn,
+                       name + "charge = job, but Slurm does not constrain the memory of jobs (" + why +
+                           "): they go without this tier",
+                       "TaskPlugin=task/cgroup in slurm.conf and ConstrainRAMSpace=yes in cgroup.conf, or "
+                       "charge = node in [tier." +
+                           c.tier.name + "]"});
   }
-  if (chosen(*found).empty())
+  if (configured == 0 && chosen(*found).empty())
     all.push_back(
         {Level::kFail, "this node has no tier",
          "name a directory on a local disk in [tier.NAME]; 'monarchctl tiers' tells why none is chosen"});
@@ -233,7 +387,7 @@ Findings check_tiers(const Place& place) {
 Findings check_io_uring(const Place&) {
   alignas(4096) static char buffer[4096];
   char* const one = buffer;
-  if (Uring::create(&one, 1, sizeof buffer)) return {{Level::kOk, "io_uring"}};
+  if (Uring::create(&one, 1, sizeof buffer)) return {{Level::kOk, "the agent copies by it"}};
   return {{Level::kWarn, "no io_uring: the agent copies by read and write, with more threads at work",
            "sysctl kernel.io_uring_disabled=0, if the site allows it; or a build with liburing"}};
 }
@@ -243,7 +397,7 @@ Findings check_openat2(const Place&) {
   how.flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
   how.resolve = RESOLVE_NO_SYMLINKS;
   const Fd fd(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, "/", &how, sizeof how)));
-  if (fd) return {{Level::kOk, "openat2"}};
+  if (fd) return {{Level::kOk, "the kernel has it"}};
   return {{Level::kWarn,
            std::string("no openat2 (") + std::strerror(errno) +
                "): paths are opened part by part, with more calls",
@@ -252,7 +406,7 @@ Findings check_openat2(const Place&) {
 
 Findings check_pidfd(const Place&) {
   const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (fd) return {{Level::kOk, "pidfd"}};
+  if (fd) return {{Level::kOk, "the kernel has it"}};
   return {{Level::kWarn,
            std::string("no pidfd_open (") + std::strerror(errno) + "): an agent is ended by its number",
            "Linux 5.3 or newer"}};
@@ -277,23 +431,22 @@ Findings check_labels(const Place& place) {
   std::vector<std::string> words = {"restorecon", "-nv", part_of_monarch("monarchd", "sbin", SBINDIR),
                                     part_of_monarch("libmonarch_preload.so", "lib/monarch", PKGLIBDIR),
                                     part_of_monarch("libmonarch_peers.so", "lib/monarch", PKGLIBDIR)};
-  if (place.line) words.push_back(path_of_plugin(place));
+  if (place.line && !path_of_plugin(place).empty()) words.push_back(path_of_plugin(place));
   int status;
   const std::string said = run_program(words, &status);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-    return {{Level::kSkip, "SELinux labels: there is no restorecon"}};
+    return {{Level::kSkip, "labels: there is no restorecon"}};
   Findings found;
   std::istringstream lines(said);
   for (std::string line; std::getline(lines, line);) {
     constexpr char kWould[] = "Would relabel ";
     if (line.rfind(kWould, 0) != 0) continue;
     const std::string path = line.substr(sizeof kWould - 1, line.find(" from ") - (sizeof kWould - 1));
-    found.push_back(
-        {Level::kWarn, "SELinux label: " + line.substr(sizeof kWould - 1), "restorecon -v " + path});
+    found.push_back({Level::kWarn, "label: " + line.substr(sizeof kWould - 1), "restorecon -v " + path});
   }
   if (found.empty() && status != 0)
-    found.push_back({Level::kSkip, "SELinux labels: restorecon: " + said.substr(0, said.find('\n'))});
-  if (found.empty()) found.push_back({Level::kOk, "SELinux labels of Monarch's files"});
+    found.push_back({Level::kSkip, "labels: restorecon: " + said.substr(0, said.find('\n'))});
+  if (found.empty()) found.push_back({Level::kOk, "the labels of Monarch's files are right"});
   return found;
 }
 
@@ -301,15 +454,15 @@ Findings check_selinux(const Place& place) {
   int status;
   std::string mode = run_program({"getenforce"}, &status);
   mode.resize(std::min(mode.find('\n'), mode.size()));
-  if (status != 0) return {{Level::kOk, "no SELinux"}};
-  if (mode == "Disabled") return {{Level::kOk, "SELinux: Disabled"}};
+  if (status != 0) return {{Level::kOk, "this node has none"}};
+  if (mode == "Disabled") return {{Level::kOk, "Disabled"}};
   Findings found = check_labels(place);
   if (mode == "Enforcing")
     found.push_back(
-        {Level::kWarn, "SELinux: Enforcing: Monarch was not tried with it, and brings no policy",
+        {Level::kWarn, "Enforcing: Monarch was not tried with it, and brings no policy",
          "setenforce 0 for a trial on one node; 'ausearch -m avc -c monarchd' lists what would be refused"});
   else
-    found.push_back({Level::kOk, "SELinux: " + mode});
+    found.push_back({Level::kOk, mode});
   return found;
 }
 
@@ -328,7 +481,7 @@ Findings check_containers(const Place&) {
     return {{Level::kWarn,
              hook + ": " + std::strerror(errno) +
                  ": containers of enroot and pyxis are not served without arguments of their own",
-             "install -m 755 PREFIX/share/monarch/enroot/50-monarch.sh " + hooks + "/"}};
+             "install -m 755 " + shared("enroot/50-monarch.sh") + " " + hooks + "/"}};
   if (::access(hook.c_str(), R_OK | X_OK) != 0)
     return {{Level::kWarn, hook + " cannot be run: " + std::strerror(errno), "chmod 755 " + hook}};
   return {{Level::kOk, "enroot's hook " + hook}};
@@ -350,7 +503,7 @@ const SlurmRule kSlurmRules[] = {
      "PrologFlags=Contain in slurm.conf"},
     {"ProctrackType",
      {"proctrack/cgroup"},
-     "what leaves its session may outlive its job, and reads the PFS then",
+     "a process that leaves its session may outlive the job, and reads the PFS then",
      "ProctrackType=proctrack/cgroup in slurm.conf"},
     {"TaskPlugin",
      {"task/cgroup"},
@@ -358,8 +511,7 @@ const SlurmRule kSlurmRules[] = {
      "TaskPlugin=task/affinity,task/cgroup in slurm.conf"},
     {"JobContainerType",
      {"job_container/none", "(null)", "namespace/none", "N/A"},
-     "each job has mounts of its own: run directories are no tmpfs, and a tier must not be below a directory "
-     "that is private to jobs, as /tmp",
+     "each job has mounts of its own: a tier must not be below a directory that is private to jobs, as /tmp",
      "a tier outside the directories of job_container.conf"},
     {"AccountingStorageType",
      {"accounting_storage/slurmdbd"},
@@ -368,18 +520,13 @@ const SlurmRule kSlurmRules[] = {
 };
 
 Findings check_slurm(const Place& place) {
-  if (place.slurm.empty())
-    return {{Level::kSkip, "slurm.conf: scontrol is not there, or slurmctld does not answer"}};
+  if (place.slurm.empty()) return {{Level::kSkip, "scontrol is not there, or slurmctld does not answer"}};
   Findings all;
   for (const SlurmRule& rule : kSlurmRules) {
-    const auto at = place.slurm.find(rule.key);
-    if (at == place.slurm.end()) continue;  // of another release
-    std::istringstream words(at->second);
-    bool good = false;
-    for (std::string word; std::getline(words, word, ',');)
-      good |= std::any_of(rule.good.begin(), rule.good.end(), [&](const char* g) { return word == g; });
-    const std::string text = std::string(rule.key) + " = " + at->second;
-    if (good)
+    const std::optional<std::string> value = slurm_value(place, rule.key);
+    if (!value) continue;  // of another release
+    const std::string text = setting_text(rule.key, *value);
+    if (has_word(*value, rule.good))
       all.push_back({Level::kOk, text});
     else
       all.push_back({Level::kWarn, text + ": " + rule.otherwise, rule.remedy});
@@ -388,12 +535,11 @@ Findings check_slurm(const Place& place) {
 }
 
 Findings check_slurmdbd(const Place& place) {
-  const auto type = place.slurm.find("AccountingStorageType");
-  if (type == place.slurm.end() || type->second != "accounting_storage/slurmdbd")
-    return {{Level::kSkip, "slurmdbd: Slurm has none, or does not answer"}};
+  if (slurm_value(place, "AccountingStorageType") != "accounting_storage/slurmdbd")
+    return {{Level::kSkip, "Slurm has none, or does not answer"}};
   int status;
   const std::string said = run_program({"sacctmgr", "-nP", "list", "cluster", "format=cluster"}, &status);
-  if (status == 0) return {{Level::kOk, "slurmdbd answers"}};
+  if (status == 0) return {{Level::kOk, "it answers"}};
   return {{Level::kWarn, "slurmdbd does not answer: " + said.substr(0, said.find('\n')),
            "start it; lines for sacct wait meanwhile, and 'monarchctl flush' writes them"}};
 }
@@ -403,11 +549,12 @@ struct Check {
   Findings (*run)(const Place&);
 };
 constexpr Check kChecks[] = {
-    {"agent", check_monarchd},        {"library", check_library},   {"peers", check_peers},
-    {"plugin", check_plugin},         {"config", check_config},     {"state", check_state},
-    {"tiers", check_tiers},           {"io_uring", check_io_uring}, {"openat2", check_openat2},
-    {"pidfd", check_pidfd},           {"cgroups", check_cgroups},   {"selinux", check_selinux},
-    {"containers", check_containers}, {"slurm", check_slurm},       {"slurmdbd", check_slurmdbd}};
+    {"agent", check_monarchd},   {"library", check_library},       {"peers", check_peers},
+    {"plugin", check_plugin},    {"config", check_config},         {"state", check_state},
+    {"log", check_log},          {"tiers", check_tiers},           {"io_uring", check_io_uring},
+    {"openat2", check_openat2},  {"pidfd", check_pidfd},           {"cgroups", check_cgroups},
+    {"selinux", check_selinux},  {"containers", check_containers}, {"slurm", check_slurm},
+    {"slurmdbd", check_slurmdbd}};
 
 std::string dump(const Findings& findings) {
   ordered_json list = ordered_json::array();
@@ -434,20 +581,22 @@ struct DoctorOptions {
   bool json = false;
 };
 
-// Slurm's configuration may be on a file system that hangs, too.
-std::optional<PluginLine> find_line(const std::string& plugstack) {
-  if (plugstack.empty()) return {};
+// Where the other subcommands find plugstack.conf, so that all say the same whether slurmctld answers or not;
+// else where Slurm says that it is. Slurm's configuration may be on a file system that hangs, too.
+void find_line(const std::string& as_slurm_says, Place* place) {
   Question asked([&] {
-    const Result<std::optional<PluginLine>> line = find_plugin_line(plugstack);
-    const bool found = line.ok() && *line;
-    const ordered_json told =
-        found ? ordered_json{(*line)->file, (*line)->plugin, (*line)->words} : ordered_json();
+    const std::string own = default_plugstack(), plugstack = own.empty() ? as_slurm_says : own;
+    ordered_json told = ordered_json::array({plugstack});
+    if (const Result<std::optional<PluginLine>> line = find_plugin_line(plugstack); line.ok() && *line)
+      told = ordered_json::array({plugstack, (*line)->file, (*line)->plugin, (*line)->words});
     return told.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
   });
+  place->plugstack = as_slurm_says;
   const Result<std::string> answer = asked.answer(kPatienceMs);
-  const ordered_json told = answer.ok() ? ordered_json::parse(*answer) : ordered_json();
-  if (told.is_null()) return {};
-  return PluginLine{told[0], told[1], told[2].get<std::vector<std::string>>()};
+  if (!answer.ok()) return;
+  const ordered_json told = ordered_json::parse(*answer);
+  place->plugstack = told[0];
+  if (told.size() > 1) place->line = PluginLine{told[1], told[2], told[3].get<std::vector<std::string>>()};
 }
 
 // What the checks look at, as far as it can be told in time.
@@ -460,16 +609,14 @@ Place find_place(const DoctorOptions& options) {
   });
   const Result<std::string> shown = asked.answer(kPatienceMs);
   if (shown.ok()) place.slurm = parse_show_config(*shown);
-  const auto value = [&](const char* key) {
-    const auto at = place.slurm.find(key);
-    return at == place.slurm.end() ? std::string() : at->second;
-  };
+  const auto value = [&](const char* key) { return slurm_value(place, key).value_or(""); };
   const std::string slurm_conf = value("SLURM_CONF"), named = value("PlugStackConfig");
   place.plugin_dir = value("PluginDir");
+  std::string plugstack;
   if (!slurm_conf.empty())
-    place.plugstack =
+    plugstack =
         named.rfind('/', 0) == 0 ? named : slurm_conf.substr(0, slurm_conf.rfind('/')) + "/plugstack.conf";
-  place.line = find_line(place.plugstack);
+  find_line(plugstack, &place);
   if (place.line && !place.line->word("state_dir").empty()) place.state_dir = place.line->word("state_dir");
   if (place.line && !place.line->word("config").empty()) place.config = place.line->word("config");
   if (!options.state_dir.empty()) place.state_dir = options.state_dir;
@@ -504,9 +651,9 @@ int doctor(const DoctorOptions& options) {
   if (options.json)
     print_json({{"version", PACKAGE_VERSION}, {"failed", failed}, {"checks", list}});
   else
-    std::printf("%zu failed, %zu warnings, %zu skipped%s\n", failed,
-                counts[static_cast<size_t>(Level::kWarn)], counts[static_cast<size_t>(Level::kSkip)],
-                is_root() ? "" : "; root sees more");
+    std::printf("%zu failed, %s, %zu skipped%s\n", failed,
+                counted(counts[static_cast<size_t>(Level::kWarn)], "warning").c_str(),
+                counts[static_cast<size_t>(Level::kSkip)], is_root() ? "" : "; root sees more");
   return failed > 0 ? kFailure : 0;
 }
 

@@ -35,6 +35,8 @@ size_t waiting(const std::string& state_dir) {
 
 int flush_verb(const FlushOptions& options) {
   if (::geteuid() != 0) return fail("flush", "the lines that wait for sacct are root's: run it as root");
+  if (const Result<Config> config = load_named_config(options.config); !config.ok())
+    return fail("flush", config.error());
   const size_t before = waiting(options.state_dir);
   int status = 0;
   if (before > 0) {
@@ -58,11 +60,14 @@ int flush_verb(const FlushOptions& options) {
   const size_t after = waiting(options.state_dir);
   if (options.json)
     print_json({{"version", PACKAGE_VERSION}, {"waited", before}, {"waiting", after}});
+  else if (before == 0)
+    std::puts("no line for sacct waits");
   else
-    std::printf("%zu lines for sacct waited, %zu wait\n", before, after);
+    std::printf("%s for sacct waited, %s now\n", counted(before, "line").c_str(),
+                after == 0 ? "none does" : counted(after, "does", "do").c_str());
   if (status == 0 && after == 0) return 0;
-  return fail("flush", std::to_string(after) +
-                           " lines wait for sacct still: is slurmdbd there ('monarchctl doctor')?");
+  return fail("flush", counted(after, "line waits", "lines wait") +
+                           " for sacct still: is slurmdbd there ('monarchctl doctor')?");
 }
 
 }  // namespace
@@ -70,7 +75,7 @@ int flush_verb(const FlushOptions& options) {
 void add_flush(CLI::App* app, int* status) {
   auto options = std::make_shared<FlushOptions>();
   app->add_flag("--json", options->json, "print as JSON");
-  add_config_and_state_dir(app, "configuration", &options->config, &options->state_dir);
+  add_config_and_state_dir(app, "configuration", &options->config, &options->state_dir, Missing::kTold);
   app->footer("Exit status: 0 if no line waits any more, 1 if some do, 2 for wrong usage.");
   app->callback([options, status] { *status = flush_verb(*options); });
 }

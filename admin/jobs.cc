@@ -16,6 +16,7 @@
 #include <memory>
 #include <set>
 
+#include "admin/output.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
 #include "runtime/hierarchy/tier.h"
@@ -29,6 +30,15 @@
 #include "runtime/node/state.h"
 
 namespace monarch::admin {
+
+std::string why_away(const JobRecord& removal) {
+  std::string paths;
+  for (const TierRecord& tier : removal.tiers)
+    if (tier.away) paths += (paths.empty() ? "" : ", ") + tier.path;
+  return "its file system is not mounted at " + paths + " any more; it is not charged, and forgotten after " +
+         std::to_string(kAwaySeconds / 60) + " minutes";
+}
+
 namespace {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
@@ -186,12 +196,9 @@ Job job_of_key(const StateDir& state, const std::string& key) {
   job.cluster = key.substr(0, at);
   if (at != std::string::npos) job.node = key.substr(at + job.id.size() + 2);
   if (job.id.empty()) job.id = key;
-  const Result<std::string> failed = state.read("jobs/" + key + "/failed");
-  job.state = failed.ok() ? JobState::kFailed : JobState::kPending;
-  if (failed.ok()) {  // a line that tells the run, then the reason
-    const size_t reason = failed->find('\n') + 1;
-    job.reason = failed->substr(reason, failed->find('\n', reason) - reason);
-  }
+  const std::optional<NotedFailure> failure = state.read_failure(key);
+  job.state = !failure ? JobState::kPending : failure->refused ? JobState::kRefused : JobState::kFailed;
+  if (failure) job.reason = failure->reason;
   return job;
 }
 
@@ -218,7 +225,7 @@ Result<std::vector<Job>> all_jobs(const std::string& state_dir) {
   std::vector<Job> jobs = jobs_of_users();
   if (::access((state_dir + "/jobs").c_str(), F_OK) != 0) return jobs;
   const Result<StateDir> state = StateDir::open(state_dir);
-  if (!state.ok()) return state.error();
+  if (!state.ok()) return with_remedy_if_none(state.error(), "see 'monarchctl doctor'");
   for (const std::string& key : state->jobs()) {
     const Result<JobRecord> record = state->read_record(key);
     jobs.push_back(record.ok() ? job_of(*record) : job_of_key(*state, key));
@@ -231,14 +238,15 @@ Result<std::vector<Job>> all_jobs(const std::string& state_dir) {
     const Result<JobRecord> record = state->read_removal(removal);
     if (!record.ok()) continue;
     jobs.push_back(job_of(*record));
-    uint64_t occupied = 0;
-    for (const TierRecord& tier : record->tiers) occupied += tier.occupied.value_or(0);
+    uint64_t charged = 0;
+    for (const TierRecord& tier : record->tiers) charged += tier.charged();
     jobs.back().run_dir.clear();
     jobs.back().state = JobState::kTeardown;
     jobs.back().reason = "its copies are being removed";
     if (record->given_up > 0)
-      jobs.back().reason = "what it left cannot be removed yet (tried " + std::to_string(record->given_up) +
-                           " times, " + std::to_string(occupied) + " bytes); see the log of root's helpers";
+      jobs.back().reason = "its remains cannot be removed yet (tried " + counted(record->given_up, "time") +
+                           ", charged with " + counted(charged, "byte") + "); see the log of root's helpers";
+    if (record->away_since > 0) jobs.back().reason = why_away(*record);
   }
   return jobs;
 }
@@ -306,6 +314,19 @@ JobState state_of(const JobStatus& status, bool moved) {
   return JobState::kRunning;
 }
 
+// In a place of run directories, a tier of `monarchctl run` has a directory of the same UID and PID, without
+// a board. One that is alone may be of a run that begins.
+void drop_tiers(std::vector<Job>* jobs) {
+  for (size_t i = jobs->size(); i-- > 0;) {
+    const Job& job = (*jobs)[i];
+    if (job.state != JobState::kAllocating || !is_run(job.id)) continue;
+    const auto of_it = std::count_if(jobs->begin(), jobs->end(), [&](const Job& other) {
+      return other.id == job.id && other.uid == job.uid;
+    });
+    if (of_it > 1) jobs->erase(jobs->begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
 }  // namespace
 
 const char* state_name(JobState state) {
@@ -324,6 +345,8 @@ const char* state_name(JobState state) {
       return "teardown";
     case JobState::kFailed:
       return "failed";
+    case JobState::kRefused:
+      return "refused";
     case JobState::kAgentDied:
       return "agent-died";
     case JobState::kUnknown:
@@ -349,7 +372,7 @@ void JobWatch::look_at(std::vector<Job>* jobs) {
   }
   for (size_t begin = 0; begin < wanted.size(); begin += kMostChildren) {
     const size_t end = std::min(begin + kMostChildren, wanted.size());
-    const int64_t until_ms = os::clock_ns(CLOCK_MONOTONIC) / 1000000 + kReadPatienceMs;
+    const int64_t until_ms = os::monotonic_ms() + kReadPatienceMs;
     std::vector<Look> looks;
     looks.reserve(end - begin);
     for (size_t i = begin; i < end; ++i) looks.emplace_back(wanted[i]);
@@ -386,6 +409,7 @@ Result<std::vector<Job>> JobWatch::look() {
     job.state = state_of(*job.status,
                          known && (copies > then || job.status->progress != before->second.status.progress));
   }
+  drop_tiers(&jobs);
   seen_ = std::move(seen);
   std::erase_if(left_alone_ns_, [&](const auto& one) { return one.second <= now; });
   return jobs;

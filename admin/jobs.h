@@ -15,6 +15,7 @@
 #include "runtime/base/result.h"
 #include "runtime/node/job_status.h"
 #include "runtime/node/nodes_report.h"
+#include "runtime/node/state.h"
 
 namespace monarch::admin {
 
@@ -27,13 +28,17 @@ enum class JobState {
   kRunning,   // it serves, and copies nothing at the moment
   kTeardown,  // it has ended, and is cleaned up
   kFailed,    // it has no agent, for a reason
+  kRefused,   // likewise, and nothing has failed
   kAgentDied,
   kUnknown,  // it cannot be read
 };
 const char* state_name(JobState state);
 
+// Whether a job's id is "run.PID", of `monarchctl run`.
+inline bool is_run(const std::string& id) { return id.starts_with("run."); }
+
 struct Job {
-  std::string id;  // Slurm's number, or "run.PID" of `monarchctl run`
+  std::string id;  // Slurm's number, or as is_run()
   std::string cluster, node;
   uid_t uid = 0;
   gid_t gid = 0;
@@ -41,7 +46,7 @@ struct Job {
   std::string run_dir;  // empty: it has none
   std::string key;      // that root's state directory has it by; empty: of none
   JobState state = JobState::kUnknown;
-  std::string reason;               // of kFailed, kTeardown and kUnknown
+  std::string reason;               // of kFailed, kRefused, kTeardown and kUnknown
   std::optional<JobStatus> status;  // what its owner's files say; plausible()
   // Of the time between two looks; nothing: it was looked at once, or its agent is gone.
   std::optional<uint64_t> bytes_per_second;
@@ -101,6 +106,9 @@ std::string name_of(const Job& job, const std::vector<Job>& jobs);
 // Takes id, restart, cluster and node from CLUSTER.JOB.RESTART.NODE, where the last may have dots; false: it
 // is no such name.
 bool name_slurm(const std::string& name, Job* job);
+
+// Why such a removal waits of which all that is left is away.
+std::string why_away(const JobRecord& removal);
 
 // Where `monarchctl run` makes run directories.
 std::vector<std::string> run_bases();

@@ -31,7 +31,7 @@ std::vector<std::string> names_in(const std::string& dir) {
 
 bool names_job(const std::string& what) {
   const std::string id = what.substr(0, what.find('@'));
-  const std::string number = id.rfind("run.", 0) == 0 ? id.substr(4) : id;
+  const std::string number = is_run(id) ? id.substr(4) : id;
   return !number.empty() && number.find_first_not_of("0123456789_+") == std::string::npos;
 }
 
@@ -40,6 +40,8 @@ Result<std::string> read_report(const std::string& name) {
   std::ifstream file;
   if (name != "-") file.open(name, std::ios::binary);
   if (!file) return errno_error("read " + name);
+  std::error_code error;
+  if (name != "-" && std::filesystem::is_directory(name, error)) return errno_error("read " + name, EISDIR);
   std::istream& in = name == "-" ? std::cin : file;
   std::vector<char> room(kMostFile);
   in.read(room.data(), static_cast<std::streamsize>(room.size()));
@@ -62,12 +64,12 @@ std::vector<Kept> kept_reports(const std::string& state_dir, const std::string& 
     for (const std::string& file : names_in(all + "/" + user)) {
       Job of;
       if (!file.ends_with(ending) || !name_slurm(file.substr(0, file.size() - ending.size()), &of) ||
-          !is_named(of, name))
+          (!name.empty() && !is_named(of, name)))
         continue;
       std::error_code error;
       const std::string path = all + "/" + user + "/" + file;
       const auto written = std::filesystem::last_write_time(path, error);
-      if (!error) kept.push_back({path, of.cluster, written});
+      if (!error) kept.push_back({path, of.id, of.cluster, written});
     }
   std::sort(kept.begin(), kept.end(), [](const Kept& a, const Kept& b) { return a.when > b.when; });
   return kept;

@@ -26,10 +26,10 @@ Result<nlohmann::json> parse_report(const std::string& text, const std::string& 
 
 // One of root's epilog (runtime/node/reports.h).
 struct Kept {
-  std::string path, cluster;
+  std::string path, id, cluster;
   std::filesystem::file_time_type when;
 };
-// Of the jobs of that name, as far as the caller may look; the last one first.
+// Of the jobs of that name, or of all if it is empty, as far as the caller may look; the last one first.
 std::vector<Kept> kept_reports(const std::string& state_dir, const std::string& name);
 
 // An error, with the names that are none: several clusters have a job of that name.

@@ -2,7 +2,8 @@
 # monarchctl.
 
 bin_PROGRAMS += monarchctl
-monarchctl_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_CFLAGS) $(NCURSES_CFLAGS)
+monarchctl_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) -DPKGDATADIR='"$(pkgdatadir)"' -DSPANKDIR='"$(libdir)/slurm"' \
+	$(checked_flags) $(MONARCH_CFLAGS) $(NCURSES_CFLAGS)
 monarchctl_LDADD = $(libmonarch) $(NCURSES_LIBS)
 monarchctl_SOURCES = \
 	%D%/advice.cc \
@@ -35,6 +36,8 @@ monarchctl_SOURCES = \
 	%D%/page.h \
 	%D%/plan.cc \
 	%D%/report.cc \
+	%D%/report_json.cc \
+	%D%/report_json.h \
 	%D%/run.cc \
 	%D%/screen.cc \
 	%D%/screen.h \

@@ -49,13 +49,14 @@ bool has_state(const MetricsOptions& options) {
 
 Result<std::vector<Metric>> look(const MetricsOptions& options) {
   if (::geteuid() != 0)
-    return Error{EPERM, "what jobs have counted on this node is root's to read: run it as root"};
+    return Error{EPERM, "only root can read the counters of this node's jobs: run it as root"};
+  const Result<Config> config = load_named_config(options.config);
+  if (!config.ok()) return config.error();
   std::vector<std::string> tiers;
-  if (const Result<Config> config = load_config(options.config); config.ok())
-    for (const TierConfig& tier : config->tiers) tiers.push_back(tier.name);
+  for (const TierConfig& tier : config->tiers) tiers.push_back(tier.name);
   if (!has_state(options)) return node_metrics(nullptr, tiers);
   const Result<StateDir> state = StateDir::open(options.state_dir);
-  if (!state.ok()) return state.error();
+  if (!state.ok()) return with_remedy_if_none(state.error(), "see 'monarchctl doctor'");
   return node_metrics(&*state, tiers);
 }
 
@@ -149,16 +150,14 @@ Status write_textfile(const MetricsOptions& options) {
 
 // ---- for who asks by HTTP, on the connection that systemd or inetd accepted
 
-int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
-
 // The request's head, or what came of it.
 std::string read_request() {
   std::string request;
-  const int64_t end = now_ms() + kRequestPatienceMs;
+  const int64_t end = os::monotonic_ms() + kRequestPatienceMs;
   while (request.find("\r\n\r\n") == std::string::npos && request.find("\n\n") == std::string::npos &&
          request.size() < kMostRequest) {
     pollfd p = {STDIN_FILENO, POLLIN, 0};
-    const int64_t left = end - now_ms();
+    const int64_t left = end - os::monotonic_ms();
     if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) <= 0) break;
     char buffer[1024];
     const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
@@ -183,10 +182,10 @@ Answer answer_to(const std::string& method, const std::string& path, const Metri
 }
 
 bool send(const std::string& text) {
-  const int64_t end = now_ms() + kSendPatienceMs;
+  const int64_t end = os::monotonic_ms() + kSendPatienceMs;
   for (size_t done = 0; done < text.size();) {
     pollfd p = {STDOUT_FILENO, POLLOUT, 0};
-    const int64_t left = end - now_ms();
+    const int64_t left = end - os::monotonic_ms();
     if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) <= 0) return false;
     const ssize_t n = ::write(STDOUT_FILENO, text.data() + done, std::min<size_t>(text.size() - done, 4096));
     if (n < 0) return false;
@@ -243,8 +242,8 @@ void add_metrics(CLI::App* app, int* status) {
   CLI::Option* json = app->add_flag("--json", options->json, "print as JSON");
   textfile->excludes(http)->excludes(json);
   http->excludes(json);
-  add_config_and_state_dir(app, "configuration, which names the tiers", &options->config,
-                           &options->state_dir);
+  add_config_and_state_dir(app, "configuration, which names the tiers", &options->config, &options->state_dir,
+                           Missing::kSilent);
   app->footer("For root. Exit status: 0 if the metrics were told, 1 if not, 2 for wrong usage.");
   app->callback([options, status] { *status = metrics_verb(*options); });
 }

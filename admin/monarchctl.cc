@@ -7,13 +7,13 @@
 #include <cstdio>
 #include <cstring>
 #include <iostream>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "admin/commands.h"
 #include "admin/output.h"
 #include "build_config.h"
+#include "runtime/base/nearest.h"
 
 namespace {
 
@@ -32,54 +32,51 @@ const CLI::App& command_in(const CLI::App& app) {
   return app;
 }
 
-// How many letters have to be changed, added or left out (Levenshtein's distance).
-size_t distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t corner = row[0]++;
-    for (size_t k = 0; k < b.size(); ++k) {
-      const size_t changed = corner + (a[i] == b[k] ? 0 : 1);
-      corner = row[k + 1];
-      row[k + 1] = std::min({changed, row[k] + 1, corner + 1});
-    }
-  }
-  return row.back();
-}
-
 // Of a word that looks like an option of the command's, and is none: the words that say so; empty: there is
 // none. What follows "--" is another program's.
 std::string unknown_option(const CLI::App& command, const std::vector<std::string>& words) {
-  constexpr size_t kMostTypos = 2;
   for (const std::string& word : words) {
     if (word == "--") return "";
     const std::string name = word.substr(0, word.find('='));
     const bool is_option =
         name.size() > 1 && name[0] == '-' && std::isdigit(static_cast<unsigned char>(name[1])) == 0;
     if (!is_option || command.get_option_no_throw(name)) continue;
-    std::string meant;
-    size_t least = kMostTypos + 1;
+    std::vector<std::string> known;
     for (const CLI::Option* option : command.get_options())
-      for (const std::string& other : option->get_lnames())
-        if (const size_t typos = distance(name, "--" + other); typos < least) {
-          least = typos;
-          meant = "--" + other;
-        }
-    return "there is no option " + name + (meant.empty() ? "" : " (did you mean " + meant + "?)");
+      for (const std::string& other : option->get_lnames()) known.push_back("--" + other);
+    return "there is no option " + name + monarch::did_you_mean(monarch::nearest(name, known));
   }
   return "";
 }
 
+// Likewise, of the first word that is none of the command's subcommands.
+std::string unknown_subcommand(const CLI::App& command) {
+  std::vector<std::string> known;
+  for (const CLI::App* sub : command.get_subcommands({})) known.push_back(sub->get_name());
+  for (const std::string& word : command.remaining())
+    if (!known.empty() && word[0] != '-')
+      return "there is no subcommand '" + word + "'" + monarch::did_you_mean(monarch::nearest(word, known));
+  return "";
+}
+
+// Of a command line of `run`: a word before "--" that is of no option, and so was taken for the command.
+std::string misplaced_word(const CLI::App& run, const CLI::ParseError& error) {
+  const CLI::Option* command = run.get_option_no_throw("command");
+  if (error.get_exit_code() != static_cast<int>(CLI::ExitCodes::ExtrasError) || !command ||
+      command->results().empty())
+    return "";
+  return command->results()[0] +
+         " stands before --, and is of no option; give --dataset before each dataset's directory";
+}
+
 // What was typed makes no sense. The exit status.
 int refuse(const CLI::App& app, const CLI::ParseError& error, const std::vector<std::string>& words) {
-  const std::string first = words.empty() ? "" : words[0];
-  if (app.get_subcommands().empty() && !first.empty() && first[0] != '-') {
-    std::fprintf(stderr, "monarchctl: there is no subcommand '%s'; see 'monarchctl --help'\n", first.c_str());
-    return kUsage;
-  }
-  const std::string command = command_of(app), unknown = unknown_option(command_in(app), words);
+  const std::string command = command_of(app);
+  std::string unknown = unknown_subcommand(command_in(app));
+  if (unknown.empty()) unknown = unknown_option(command_in(app), words);
   const bool is_run = app.got_subcommand("run");
   const bool is_apart = std::find(words.begin(), words.end(), "--") != words.end();
+  if (unknown.empty() && is_run && is_apart) unknown = misplaced_word(command_in(app), error);
   std::fprintf(stderr, "%s: %s%s; see '%s --help'\n", command.c_str(),
                unknown.empty() ? error.what() : unknown.c_str(),
                is_run && !is_apart ? "; put -- before the command" : "", command.c_str());
@@ -117,7 +114,7 @@ int main(int argc, char** argv) {
   monarch::admin::add_container_args(container, &status);
   CLI::App* config = app.add_subcommand("config", "check the configuration, or show what it means");
   monarch::admin::add_config(config, &status);
-  CLI::App* clean = app.add_subcommand("clean", "remove what runs and jobs left behind that were killed");
+  CLI::App* clean = app.add_subcommand("clean", "remove files that killed runs and jobs left behind");
   monarch::admin::add_clean(clean, &status);
   CLI::App* flush = app.add_subcommand("flush", "write the lines that wait for sacct");
   monarch::admin::add_flush(flush, &status);

@@ -39,6 +39,11 @@ int fail(const char* command, const std::string& text) {
   return kFailure;
 }
 
+const char* remedy_for_dataset(int code) {
+  return code == EACCES ? "give yourself the right to list it (chmod), or ask its owner"
+                        : "name its directory";
+}
+
 void print_json(const nlohmann::ordered_json& json) {
   std::puts(json.dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace).c_str());
 }
@@ -66,6 +71,11 @@ void print_table(const std::vector<std::vector<std::string>>& rows) {
       line += row[i] + std::string(widths[i] - width(row[i]) + 2, ' ');
     std::puts((line + row.back()).c_str());
   }
+}
+
+std::string counted(uint64_t n, const char* one, const char* several) {
+  const std::string number = std::to_string(n) + " ";
+  return n == 1 ? number + one : several ? number + several : number + one + "s";
 }
 
 std::string time_text(uint64_t seconds) {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/result.h"
@@ -22,6 +24,13 @@ inline Error with_remedy(Error error, const std::string& remedy) {
   error.text += "; " + remedy;
   return error;
 }
+// Whether the operating system's reason is the last word of the text, which so has no remedy yet.
+inline bool lacks_remedy(const Error& error) { return error.text.ends_with(std::strerror(error.code)); }
+inline Error with_remedy_if_none(Error error, const std::string& remedy) {
+  return lacks_remedy(error) ? with_remedy(std::move(error), remedy) : error;
+}
+// Of a dataset that cannot be looked at for that reason.
+const char* remedy_for_dataset(int code);
 
 // In ASCII: what others chose may be for a terminal to obey. Bytes that are not UTF-8, as paths may have, are
 // replaced.
@@ -34,6 +43,9 @@ bool is_output_written();
 std::string word(const std::string& text);
 // Columns are as wide as they have to be; the last one may have any text of one line.
 void print_table(const std::vector<std::vector<std::string>>& rows);
+
+// "1 file", "2 files"; `several`: where that is not `one` and an s.
+std::string counted(uint64_t n, const char* one, const char* several = nullptr);
 
 // "1:02:03"
 std::string time_text(uint64_t seconds);

@@ -106,11 +106,12 @@ struct Chart {
   std::vector<Curve> curves;
   double top = 0;  // of the axis
   std::function<std::string(double)> label;
+  uint64_t end_ms = 0;  // of the other axis
 };
 
-double x_of(const Timeline& t, uint64_t i) {
-  const auto end = static_cast<double>(std::max<uint64_t>(t.end_ms(), 1));
-  return kLeft + (kWidth - kLeft - kRight) * static_cast<double>(t.at(i).ms) / end;
+double x_of(const Chart& chart, uint64_t ms) {
+  const auto end = static_cast<double>(std::max<uint64_t>(chart.end_ms, 1));
+  return kLeft + (kWidth - kLeft - kRight) * static_cast<double>(ms) / end;
 }
 
 double y_of(const Chart& chart, double value) {
@@ -124,7 +125,7 @@ std::string line_of(const Chart& chart, const Curve& curve, const Timeline& t) {
   for (uint64_t i = 0; i < t.series.count; ++i) {
     const std::optional<double> value = curve.at(i);
     if (!value) continue;
-    last = x_of(t, i);
+    last = x_of(chart, t.at(i).ms);
     if (points.empty()) first = last;
     points += (points.empty() ? "" : " ") + number(last) + "," + number(y_of(chart, *value));
   }
@@ -137,7 +138,16 @@ std::string line_of(const Chart& chart, const Curve& curve, const Timeline& t) {
   return drawn + "<polyline class=\"line " + curve.kind + "\" points=\"" + points + "\"/>\n";
 }
 
-std::string axes_of(const Chart& chart, const Timeline& t) {
+// A time on an axis of so many milliseconds.
+std::string when(uint64_t ms, uint64_t of) {
+  constexpr uint64_t kShort = 10000;
+  if (of >= kShort) return time_text(ms / 1000);
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.2f s", static_cast<double>(ms) / 1000);
+  return seconds;
+}
+
+std::string axes_of(const Chart& chart) {
   std::string drawn;
   for (int i = 0; i <= 4; ++i) {
     const double value = chart.top * i / 4, y = y_of(chart, value);
@@ -152,7 +162,7 @@ std::string axes_of(const Chart& chart, const Timeline& t) {
                          : i == 4 ? "end"
                                   : "middle") +
              "\" x=\"" + number(x) + "\" y=\"" + number(kHeight - 8) + "\">" +
-             time_text(t.end_ms() * static_cast<uint64_t>(i) / 4000) + "</text>\n";
+             when(chart.end_ms * static_cast<uint64_t>(i) / 4, chart.end_ms) + "</text>\n";
   }
   return drawn;
 }
@@ -162,7 +172,7 @@ std::string chart_of(const Chart& chart, const Timeline& t) {
   for (const Curve& c : chart.curves)
     drawn += "<li class=\"" + c.kind + "\"><span>" + text(c.name) + "</span></li>";
   drawn += "</ul>\n<svg viewBox=\"0 0 " + number(kWidth) + " " + number(kHeight) +
-           "\" role=\"img\" aria-label=\"" + text(chart.description) + "\">\n" + axes_of(chart, t);
+           "\" role=\"img\" aria-label=\"" + text(chart.description) + "\">\n" + axes_of(chart);
   for (const Curve& c : chart.curves) drawn += line_of(chart, c, t);
   return drawn + "</svg>\n</section>\n";
 }
@@ -291,7 +301,7 @@ std::string bars_of(const OpenTimes& times, OpenKind kind) {
   return drawn + "</svg>\n";
 }
 
-std::string open_times_section(const OpenTimes& times) {
+std::string open_times_section(const OpenTimes& times, const std::string& id, const std::string& where) {
   std::string drawn;
   for (const OpenKind kind : kAllOpenKinds)
     if (timed(times, kind) > 0) drawn += bars_of(times, kind);
@@ -300,14 +310,44 @@ std::string open_times_section(const OpenTimes& times) {
                            std::to_string(kOneTimedOf) +
                            " is timed. Of opens that waited for the agent, and of those on the PFS that did "
                            "not wait, all are.";
-  return "<section id=\"opens\">\n<h2>How long opens took</h2>\n<p class=\"note\">" + text(note) + "</p>\n" +
-         drawn + "<details><summary>The same in numbers</summary>\n" + table_of(open_time_rows(times)) +
-         "</details>\n</section>\n";
+  return "<section id=\"" + id + "\">\n<h2>How long opens took" + text(where) + "</h2>\n<p class=\"note\">" +
+         text(note) + "</p>\n" + drawn + "<details><summary>The same in numbers</summary>\n" +
+         table_of(open_time_rows(times)) + "</details>\n</section>\n";
+}
+
+// Of the n-th node; an id is one of a page.
+std::string nth_id(const std::string& id, size_t n) { return n == 0 ? id : id + "-" + std::to_string(n + 1); }
+
+// Of each node, where it is known; with the same axes, so that they can be compared.
+std::string charts_of(Chart (*chart_of_node)(const Timeline&), const PageOf& page,
+                      const std::vector<NodeCurves>& nodes) {
+  std::vector<Chart> charts;  // without curves: not known
+  double top = 0;
+  uint64_t end_ms = 0;
+  for (const NodeCurves& node : nodes) {
+    charts.push_back(node.timeline.series.count == 0 ? Chart() : chart_of_node(node.timeline));
+    top = std::max(top, charts.back().top);
+    end_ms = std::max(end_ms, node.timeline.end_ms());
+  }
+  std::string drawn;
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    Chart& chart = charts[n];
+    if (chart.curves.empty()) continue;
+    chart.id = nth_id(chart.id, n);
+    if (nodes.size() > 1)
+      chart.heading += " on " + nodes[n].node;
+    else if (page.several_nodes)
+      chart.heading += " on this node";
+    chart.top = top;
+    chart.end_ms = end_ms;
+    drawn += chart_of(chart, nodes[n].timeline);
+  }
+  return drawn;
 }
 
 }  // namespace
 
-std::string page_of(const PageOf& page, const Timeline& timeline) {
+std::string page_of(const PageOf& page, const std::vector<NodeCurves>& nodes) {
   std::string html = kHead;
   html += "<title>" + text(page.title) + "</title>\n</head>\n<body>\n<main>\n<h1>" + text(page.title) +
           "</h1>\n" + "<p class=\"advice" + (page.good ? " good" : "") + "\">" + text(page.advice) +
@@ -315,17 +355,15 @@ std::string page_of(const PageOf& page, const Timeline& timeline) {
   for (const auto& [name, value] : page.facts)
     html += "<div><dt>" + text(name) + "</dt><dd>" + text(value) + "</dd></div>\n";
   html += "</dl>\n";
-  if (timeline.series.count > 0) {
-    std::vector<Chart> charts = {throughput(timeline), staging(timeline)};
-    if (!timeline.tiers.empty()) charts.push_back(fill(timeline));
-    for (Chart& chart : charts) {
-      if (page.several_nodes) chart.heading += " on this node";
-      html += chart_of(chart, timeline);
-    }
-  } else {
-    html += "<p id=\"unknown\">How it went over time is not known.</p>\n";
-  }
-  if (page.open_times) html += open_times_section(*page.open_times);
+  for (const auto chart : {throughput, staging, fill}) html += charts_of(chart, page, nodes);
+  for (const NodeCurves& node : nodes)
+    if (node.timeline.series.count == 0)
+      html += "<p class=\"note\">How it went over time" +
+              text(nodes.size() > 1 ? " on " + node.node : std::string()) + " is not known.</p>\n";
+  for (size_t n = 0; n < nodes.size(); ++n)
+    if (nodes[n].open_times)
+      html += open_times_section(*nodes[n].open_times, nth_id("opens", n),
+                                 nodes.size() > 1 ? " on " + nodes[n].node : "");
   if (page.nodes.size() > 1)
     html += "<section id=\"nodes\">\n<h2>Nodes</h2>\n" + table_of(page.nodes) + "</section>\n";
   return html + "</main>\n<footer>monarchctl " PACKAGE_VERSION "</footer>\n</body>\n</html>\n";

@@ -12,17 +12,23 @@
 
 namespace monarch::admin {
 
+// How it went on one node.
+struct NodeCurves {
+  std::string node;  // empty: the one that there is
+  Timeline timeline;
+  std::optional<OpenTimes> open_times = {};  // nothing: not known
+};
+
 struct PageOf {
   std::string title, advice;
   bool good = false;                                       // the advice is that nothing is to be done
-  bool several_nodes = false;                              // the job has; the timeline is of this one
+  bool several_nodes = false;                              // the job has
   std::vector<std::pair<std::string, std::string>> facts;  // name and value
   // Of each node, or of this one and the others together, and of all: rows as wide as the first, which has
   // the headings.
   std::vector<std::vector<std::string>> nodes;
-  std::optional<OpenTimes> open_times = {};  // nothing: not known
 };
-// Whatever stands in these texts is shown, and does nothing.
-std::string page_of(const PageOf& page, const Timeline& timeline);
+// With the curves of one node or more. Whatever stands in these texts is shown, and does nothing.
+std::string page_of(const PageOf& page, const std::vector<NodeCurves>& nodes);
 
 }  // namespace monarch::admin

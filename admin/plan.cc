@@ -35,6 +35,7 @@
 #include "runtime/base/size.h"
 #include "runtime/config/config.h"
 #include "runtime/config/values.h"
+#include "runtime/metadata/dataset.h"
 
 namespace monarch::admin {
 namespace {
@@ -140,9 +141,9 @@ class Walk {
     const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
     if (!terminal || now - shown_ns_ < kShowEachNs) return;
     shown_ns_ = now;
-    std::fprintf(stderr, "\r\033[K%llu files, %s, %llu directories",
-                 static_cast<unsigned long long>(found_.files), format_size(found_.bytes).c_str(),
-                 static_cast<unsigned long long>(found_.directories));
+    std::fprintf(stderr, "\r\033[K%s, %s, %s", counted(found_.files, "file").c_str(),
+                 format_size(found_.bytes).c_str(),
+                 counted(found_.directories, "directory", "directories").c_str());
   }
 
   const uint64_t rate_;
@@ -152,6 +153,14 @@ class Walk {
   std::set<ino_t> linked_;
   Found found_;
 };
+
+// As jobs have it: a directory that lies in another one is of that one's. Makes the paths absolute.
+Result<Dataset> open_dataset(std::vector<std::string>* paths) {
+  Result<std::vector<std::string>> clean = check_paths(Config(), *paths);
+  if (!clean.ok()) return clean.error();
+  *paths = clean.take();
+  return Dataset::open(*paths);
+}
 
 struct Room {
   std::string name, path;
@@ -170,16 +179,21 @@ Result<std::vector<Room>> rooms_of(const PlanOptions& options, const Config& con
   std::vector<Room> rooms;
   if (!options.capacity.empty()) {
     Result<uint64_t> capacity = parse_size(options.capacity);
-    if (!capacity.ok()) return bad_input("--capacity: " + capacity.error().text);
     rooms.push_back({"capacity", "", *capacity, 0});
     return rooms;
   }
   const Result<std::vector<Candidate>> tiers = look_at_tiers(config.tiers);
   if (!tiers.ok()) return with_remedy(tiers.error(), "see 'monarchctl tiers', or give --capacity SIZE");
-  for (const Candidate& c : *tiers)
-    if (c.chosen) rooms.push_back({c.tier.name, c.path, c.tier.quota.of(c.size), 0});
+  for (const Candidate& c : *tiers) {
+    if (!c.chosen) continue;
+    if (const Status apart = check_apart(c.tier, options.datasets); !apart.ok())
+      fail("plan", "tier " + c.tier.name + " does not count: " + apart.error().text);
+    else
+      rooms.push_back({c.tier.name, c.path, c.tier.quota.of(c.size), 0});
+  }
   if (rooms.empty())
-    return bad_input("this node has no tier; say how much a node has for the job: --capacity SIZE");
+    return bad_input(
+        "this node has no tier for the dataset; say how much a node has for the job: --capacity SIZE");
   return rooms;
 }
 
@@ -200,8 +214,27 @@ Reads reads_of(double part, uint32_t nodes, uint32_t epochs) {
   return reads;
 }
 
-// The most that a job has read from the PFS per second on the node of its report.
-Result<double> measured_rate(const PlanOptions& options) {
+// What a job has read from the PFS per second on the node of its report, at most.
+struct Rate {
+  double bytes;
+  std::string of;  // a job's name, or a report's file
+};
+
+Result<double> rate_in(const std::string& file) {
+  const Result<std::string> text = read_report(file);
+  if (!text.ok()) return Error{text.error().code, text.error().text + kNameAReport};
+  const Result<nlohmann::json> report = parse_report(*text, file);
+  if (!report.ok()) return report.error();
+  const Result<Timeline> timeline = timeline_of(*report);
+  if (!timeline.ok()) return Error{timeline.error().code, file + ": " + timeline.error().text + kNameAReport};
+  const double rate = peaks_of(*timeline).pfs;
+  if (rate < 1)
+    return bad_input(file +
+                     ": it does not tell a rate; name a job that read from the PFS for more than a second");
+  return rate;
+}
+
+Result<Rate> named_rate(const PlanOptions& options) {
   std::string file = options.like;
   if (names_job(options.like)) {
     const std::vector<Kept> kept = kept_reports(options.state_dir, options.like);
@@ -214,17 +247,19 @@ Result<double> measured_rate(const PlanOptions& options) {
                        "file of 'monarchctl run --report'");
     file = kept[0].path;
   }
-  const Result<std::string> text = read_report(file);
-  if (!text.ok()) return Error{text.error().code, text.error().text + kNameAReport};
-  const Result<nlohmann::json> report = parse_report(*text, file);
-  if (!report.ok()) return report.error();
-  const Result<Timeline> timeline = timeline_of(*report);
-  if (!timeline.ok()) return Error{timeline.error().code, file + ": " + timeline.error().text + kNameAReport};
-  const double rate = peaks_of(*timeline).pfs;
-  if (rate < 1)
-    return bad_input(file +
-                     ": it does not tell a rate; name a job that read from the PFS for more than a second");
-  return rate;
+  const Result<double> rate = rate_in(file);
+  if (!rate.ok()) return rate.error();
+  return Rate{*rate, options.like};
+}
+
+// Of the last of the caller's jobs that tells one on this host.
+std::optional<Rate> last_rate(const std::string& state_dir) {
+  constexpr size_t kMostLooked = 20;
+  const std::vector<Kept> kept = kept_reports(state_dir, "");
+  for (size_t i = 0; i < std::min(kept.size(), kMostLooked); ++i)
+    if (const Result<double> rate = rate_in(kept[i].path); rate.ok())
+      return Rate{*rate, kept[i].id + "@" + kept[i].cluster};
+  return {};
 }
 
 // Until all that is to be placed is, if a node reads that much per second from the PFS. Nodes read a share
@@ -239,7 +274,7 @@ std::optional<double> staging_seconds(const Found& found, double part, const Pla
 double percent(double part, double whole) { return whole <= 0 ? 0 : 100 * part / whole; }
 
 void print_json_of(const PlanOptions& options, const Found& found, const std::vector<Room>& rooms,
-                   double part, const Reads& reads, const std::optional<double>& rate,
+                   double part, const Reads& reads, const std::optional<Rate>& rate,
                    const std::optional<double>& staging) {
   ordered_json sizes = ordered_json::array(), tiers = ordered_json::array();
   for (size_t i = 0; i < std::size(kUpTo); ++i)
@@ -274,7 +309,8 @@ void print_json_of(const PlanOptions& options, const Found& found, const std::ve
        {"nodes", options.nodes},
        {"epochs", options.epochs},
        {"pfs_bytes_per_second",
-        rate ? ordered_json(static_cast<uint64_t>(std::llround(*rate))) : ordered_json()},
+        rate ? ordered_json(static_cast<uint64_t>(std::llround(rate->bytes))) : ordered_json()},
+       {"like", rate ? ordered_json(rate->of) : ordered_json()},
        {"staging_seconds", staging ? ordered_json(*staging) : ordered_json()},
        {"pfs_without", bytes(reads.without)},
        {"pfs_alone", bytes(reads.alone)},
@@ -292,20 +328,21 @@ std::string percent_text(double value) {
 
 // `peers`: whether nodes get files from each other, by the configuration.
 void print(const PlanOptions& options, const Found& found, const std::vector<Room>& rooms, double part,
-           const Reads& reads, bool peers, const std::optional<double>& rate,
+           const Reads& reads, bool peers, const std::optional<Rate>& rate,
            const std::optional<double>& staging) {
   const auto bytes = [&](double times) {
     return format_size(static_cast<uint64_t>(times * static_cast<double>(found.bytes)));
   };
-  std::printf("%llu files, %s, in %llu directories", static_cast<unsigned long long>(found.files),
-              format_size(found.bytes).c_str(), static_cast<unsigned long long>(found.directories));
+  std::printf("%s, %s, in %s", counted(found.files, "file").c_str(), format_size(found.bytes).c_str(),
+              counted(found.directories, "directory", "directories").c_str());
   if (found.others > 0)
-    std::printf("; %llu links, devices and mount points are never staged",
-                static_cast<unsigned long long>(found.others));
+    std::printf("; %s never staged",
+                counted(found.others, "link, device or mount point is", "links, devices and mount points are")
+                    .c_str());
   if (found.links > 0)
-    std::printf("; %llu are further names of others", static_cast<unsigned long long>(found.links));
-  std::printf("\nasked in %.1f s with %llu calls\n\n", found.seconds,
-              static_cast<unsigned long long>(found.calls));
+    std::printf("; %s",
+                counted(found.links, "is a further name of another", "are further names of others").c_str());
+  std::printf("\nasked in %.1f s with %s\n\n", found.seconds, counted(found.calls, "call").c_str());
   std::vector<std::vector<std::string>> rows = {{"SIZE", "FILES", "BYTES", "OF-ALL"}};
   for (size_t i = 0; i < std::size(kUpTo); ++i)
     rows.push_back(
@@ -325,7 +362,8 @@ void print(const PlanOptions& options, const Found& found, const std::vector<Roo
         "%s does not fit on a node, whose tiers have room for %s of it\n",
         format_size(found.space - static_cast<uint64_t>(part * static_cast<double>(found.space))).c_str(),
         percent_text(100 * part).c_str());
-  std::printf("\nRead from the PFS in %u epochs on %u nodes:\n", options.epochs, options.nodes);
+  std::printf("\nRead from the PFS in %s on %s:\n", counted(options.epochs, "epoch").c_str(),
+              counted(options.nodes, "node").c_str());
   rows = {{"HOW", "BYTES", "SPARED"}, {"without Monarch", bytes(reads.without), "-"}};
   const auto row = [&](const char* how, double read) {
     const double spared = percent(reads.without - read, reads.without);
@@ -338,54 +376,58 @@ void print(const PlanOptions& options, const Found& found, const std::vector<Roo
   print_table(rows);
   std::puts("");
   if (staging)
-    std::printf("Staging takes about %s, if %s reads %s/s from the PFS, as %s%s did at most\n",
+    std::printf("Staging takes about %s, if %s reads %s/s from the PFS, as %s%s did at most%s\n",
                 time_text(static_cast<uint64_t>(std::llround(*staging))).c_str(),
                 options.nodes > 1 ? "each node" : "the node",
-                format_size(static_cast<uint64_t>(std::llround(*rate))).c_str(),
-                names_job(options.like) ? "job " : "the job of ", escaped(options.like).c_str());
+                format_size(static_cast<uint64_t>(std::llround(rate->bytes))).c_str(),
+                names_job(rate->of) ? "job " : "the job of ", escaped(rate->of).c_str(),
+                !options.like.empty()
+                    ? ""
+                    : ", the last one here; if that read from another file system, name one by --like");
   else if (rate)
     std::puts("Nodes that do not get files from each other stage what their programs open, epoch by epoch");
   else
-    std::puts("How long staging takes is told with --like JOBID|FILE: a job that read from this file system");
+    std::puts(
+        "How long staging takes is told with --like JOBID|FILE, a job that read from this file system; no "
+        "report of one is kept here");
 }
 
 int plan(PlanOptions options) {
   if (options.nodes == 0 || options.epochs == 0)
-    return fail("plan", "--nodes and --epochs are at least 1"), kUsage;
+    return fail("plan", "--nodes and --epochs are at least 1; leave them out, or give 1 or more"), kUsage;
   if (const Result<uint64_t> capacity = parse_size(options.capacity);
-      !options.capacity.empty() && !capacity.ok())
-    return fail("plan", "--capacity: " + capacity.error().text), kUsage;
-  const Result<uint64_t> rate = parse_rate(options.rate);
+      !options.capacity.empty() && (!capacity.ok() || *capacity == 0))
+    return fail("plan", "--capacity: " + (capacity.ok() ? "has no room for any file; write for example 500G"
+                                                        : capacity.error().text)),
+           kUsage;
+  const Result<uint64_t> rate = parse_number(options.rate);
   if (!rate.ok()) return fail("plan", "--rate: " + rate.error().text), kUsage;
-  std::optional<double> pfs_rate;
-  if (!options.like.empty()) {
-    const Result<double> measured = measured_rate(options);
-    if (!measured.ok()) return fail("plan", "--like: " + measured.error().text);
-    pfs_rate = *measured;
+  std::optional<Rate> pfs_rate;
+  if (options.like.empty()) {
+    pfs_rate = last_rate(options.state_dir);
+  } else {
+    const Result<Rate> named = named_rate(options);
+    if (!named.ok()) return fail("plan", "--like: " + named.error().text);
+    pfs_rate = *named;
   }
-  for (std::string& dataset : options.datasets) {
-    Result<std::string> path = absolute_path(dataset);
-    struct stat st;
-    if (!path.ok()) return fail("plan", path.error());
-    if (::stat(path->c_str(), &st) != 0)
-      return fail("plan", errno_error("dataset " + *path).text + "; name its directory");
-    if (!S_ISDIR(st.st_mode))
-      return fail("plan", "dataset " + *path + ": not a directory; name the directory it is in");
-    dataset = path.take();
-  }
+  const Result<Dataset> dataset = open_dataset(&options.datasets);
+  if (!dataset.ok())
+    return fail("plan", with_remedy_if_none(dataset.error(), remedy_for_dataset(dataset.error().code)));
   const Result<Config> config = config_of(options);
   if (!config.ok())
-    return fail("plan", with_remedy(config.error(),
-                                    "mend it, name another one by --config FILE, or give --capacity SIZE"));
+    return fail("plan",
+                with_remedy(config.error(),
+                            (lacks_remedy(config.error()) ? "" : "mend it, ") +
+                                std::string("name another one by --config FILE, or give --capacity SIZE")));
   Result<std::vector<Room>> rooms = rooms_of(options, *config);
   if (!rooms.ok()) return fail("plan", rooms.error());
   Walk walk(*rate);
-  for (const std::string& dataset : options.datasets) walk.below(dataset);
+  for (const DatasetRoot& root : dataset->roots) walk.below(root.path);
   const Found& found = walk.end();
   if (found.files == 0 && found.errors > 0)
     return fail("plan",
                 found.first_error + (found.first_error.ends_with(std::strerror(EACCES))
-                                         ? "; give yourself the right to list it (chmod), or ask its owner"
+                                         ? std::string("; ") + remedy_for_dataset(EACCES)
                                          : ": nothing of the dataset can be looked at; ask its owner"));
   uint64_t left = found.space;
   for (Room& room : *rooms) {
@@ -395,12 +437,12 @@ int plan(PlanOptions options) {
   const double part = found.space == 0 ? 1 : 1 - static_cast<double>(left) / static_cast<double>(found.space);
   const Reads reads = reads_of(part, options.nodes, options.epochs);
   const std::optional<double> staging =
-      pfs_rate ? staging_seconds(found, part, options, config->peer.enabled, *pfs_rate) : std::nullopt;
+      pfs_rate ? staging_seconds(found, part, options, config->peer.enabled, pfs_rate->bytes) : std::nullopt;
   options.json ? print_json_of(options, found, *rooms, part, reads, pfs_rate, staging)
                : print(options, found, *rooms, part, reads, config->peer.enabled, pfs_rate, staging);
   if (found.errors == 0) return 0;
-  fail("plan", std::to_string(found.errors) +
-                   " files or directories cannot be looked at, and are not in these numbers; the first: " +
+  fail("plan", counted(found.errors, "file or directory", "files or directories") +
+                   " cannot be looked at, and these numbers are of the rest; the first: " +
                    found.first_error + "; run it as the user of the job, if that one can look at them");
   return kPartial;
 }
@@ -418,7 +460,7 @@ void add_plan(CLI::App* app, int* status) {
                   "calls to the file system per second at most, or none; default: 5000");
   app->add_option("--like", options->like,
                   "a job that has ended on this node, or a file of 'run --report': how fast it read from the "
-                  "PFS tells how long staging takes")
+                  "PFS tells how long staging takes; default: your last job here that tells it")
       ->option_text("JOBID|FILE");
   app->add_option("--config", options->config,
                   "configuration that names the tiers; " + default_text(kDefaultConfig));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchctl report: what a job read from where, what that spared the PFS, and one line of advice.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,15 +25,19 @@
 #include "admin/bounded.h"
 #include "admin/commands.h"
 #include "admin/defaults.h"
+#include "admin/job_text.h"
 #include "admin/jobs.h"
 #include "admin/kept.h"
 #include "admin/node_rows.h"
 #include "admin/open_times_text.h"
 #include "admin/output.h"
 #include "admin/page.h"
+#include "admin/report_json.h"
 #include "admin/timeline.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
+#include "runtime/base/fd.h"
+#include "runtime/base/replace_file.h"
 #include "runtime/base/size.h"
 
 namespace monarch::admin {
@@ -41,85 +47,16 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr int kSacctPatienceMs = 10000;
-constexpr uint64_t kMost = uint64_t{1} << 60;  // that a counter can be
+
+using Rows = std::vector<std::vector<std::string>>;
 
 struct ReportOptions {
-  std::string what, state_dir, html;
+  std::string what, state_dir, html, save;
+  std::vector<std::string> all;  // several files, the first of which is `what`
   bool as_json = false;
 };
 
-// ---- from a report's JSON
-
-// Only whole numbers from 0 to kMost; `good` becomes false for anything else. One that is missing is 0.
-uint64_t number(const json& object, const char* name, bool* good) {
-  const auto at = object.find(name);
-  if (at == object.end()) return 0;
-  if (!at->is_number_unsigned() || at->get<uint64_t>() > kMost) {
-    *good = false;
-    return 0;
-  }
-  return at->get<uint64_t>();
-}
-
-std::map<std::string, uint64_t> numbers(const json& object, const char* name, bool* good) {
-  std::map<std::string, uint64_t> all;
-  const auto at = object.find(name);
-  *good &= at != object.end() && at->is_object();
-  if (!*good) return all;
-  for (const auto& [key, value] : at->items()) all[key] = number(*at, key.c_str(), good);
-  return all;
-}
-
-enum class Whose { kAll, kNode };  // of all nodes, if they are known, or of the one that wrote the report
-
-Result<Counts> counts_of(const json& report, const std::string& name, Whose whose) {
-  const Error bad =
-      bad_input(name + ": not a report of 'monarchctl run --report'; name its FILE, or a job's number");
-  const bool all = whose == Whose::kAll && report.contains("job");
-  const json& of = all ? report["job"] : report;
-  if (!of.is_object()) return bad;
-  bool good = true;
-  Counts c;
-  c.tasks = numbers(of, "tasks", &good);
-  c.agent = numbers(of, "agent", &good);
-  c.opens = number(of, "opens", &good);
-  c.opens_tier = number(of, "opens_tier", &good);
-  if (all) {
-    c.nodes = number(of, "nodes", &good);
-    c.read_calls_tier = number(of, "read_calls_tier", &good);
-    c.read_bytes_tier = number(of, "read_bytes_tier", &good);
-    for (const auto& [medium, bytes] : numbers(of, "placed_bytes", &good)) c.placed_bytes += bytes;
-  } else {
-    for (const json& tier : report["tiers"]) {
-      if (!tier.is_object()) return bad;
-      c.read_calls_tier += number(tier, "read_calls", &good);
-      c.read_bytes_tier += number(tier, "read_bytes", &good);
-      c.placed_bytes += number(tier, "placed_bytes", &good);
-    }
-  }
-  if (!good) return bad;
-  return c;
-}
-
-// None: it is not in the report.
-Result<std::vector<NodeLine>> nodes_in(const json& report) {
-  const auto job = report.find("job");
-  if (job == report.end() || !job->is_object()) return std::vector<NodeLine>();
-  const auto nodes = job->find("by_node");
-  if (nodes == job->end() || nodes->is_null()) return std::vector<NodeLine>();
-  return node_lines_of(*nodes);
-}
-
-// Nothing: it is not in the report, which an older release has made.
-Result<std::optional<OpenTimes>> open_times_in(const json& report) {
-  const auto job = report.find("job");
-  const json& of = job != report.end() && job->is_object() ? *job : report;
-  const auto times = of.find("open_times");
-  if (times == of.end()) return std::optional<OpenTimes>();
-  const Result<OpenTimes> read = open_times_of(*times);
-  if (!read.ok()) return read.error();
-  return std::optional<OpenTimes>(*read);
-}
+// ---- from a job that is there
 
 OpenTimes all_open_times(const JobStatus& status) {
   OpenTimes all = status.counters.open_times;
@@ -172,6 +109,7 @@ struct Told {
   Timeline timeline;            // of this one
   std::vector<NodeLine> nodes;  // each of them; none: not known
   std::optional<OpenTimes> open_times = {};  // of all nodes; nothing: not known
+  std::vector<NodeReport> reports = {};      // where several were named: then `counts` is their sum
 };
 
 double share(uint64_t part, uint64_t whole) {
@@ -183,13 +121,13 @@ double spared(uint64_t with_monarch, uint64_t without) {
 }
 
 // How often the dataset was read, and what can be spared at most of f of it that is placed, in percent: all
-// but the first time. Nothing: how large it is, is not known.
+// but the first time. Nothing: how large it is, is not known, as of several nodes, of which each counts it.
 struct Bound {
   double epochs, percent;
 };
 std::optional<Bound> bound_of(const Counts& c) {
   const uint64_t all = c.dataset().bytes;
-  if (all == 0 || c.bytes_read() == 0) return {};
+  if (c.nodes > 1 || all == 0 || c.bytes_read() == 0) return {};
   const double epochs = static_cast<double>(c.bytes_read()) / static_cast<double>(all);
   const double placed = std::min(1.0, static_cast<double>(c.placed_bytes) / static_cast<double>(all));
   return Bound{epochs, epochs > 1 ? 100 * placed * (epochs - 1) / epochs : 0};
@@ -197,6 +135,15 @@ std::optional<Bound> bound_of(const Counts& c) {
 
 ordered_json seconds_or_null(uint64_t ms) {
   return ms == 0 ? ordered_json() : ordered_json(static_cast<double>(ms) / 1000);
+}
+
+// Opens on the PFS by why.
+ordered_json fallbacks_of(const Counts& c) {
+  constexpr std::string_view kPrefix = "fallback_";
+  ordered_json all = ordered_json::object();
+  for (const auto& [name, opens] : c.tasks)
+    if (name.starts_with(kPrefix)) all[name.substr(kPrefix.size())] = opens;
+  return all;
 }
 
 ordered_json to_json(const Told& told, const Advice& advice) {
@@ -218,6 +165,7 @@ ordered_json to_json(const Told& told, const Advice& advice) {
       {"nodes", c.nodes},
       {"opens", c.opens},
       {"opens_tier", c.opens_tier},
+      {"waited_hits", c.task("waited_hits")},
       {"hit", share(c.opens_tier, c.opens) / 100},
       {"bytes_read", c.bytes_read()},
       {"bytes_tier", c.read_bytes_tier},
@@ -226,6 +174,7 @@ ordered_json to_json(const Told& told, const Advice& advice) {
       {"calls", c.calls()},
       {"calls_pfs", c.calls_pfs()},
       {"opens_pfs", c.opens_pfs()},
+      {"fallbacks", fallbacks_of(c)},
       {"meta_pfs", c.task("meta_pfs")},
       {"meta_served", c.task("meta_served")},
       {"dataset_bytes", c.dataset().bytes},
@@ -270,6 +219,7 @@ std::string staging_text(const Timeline& timeline) {
   if (s.settled_ms > 0)
     return "nothing was left to stage ahead after " + time_text(s.settled_ms / 1000) +
            (part.empty() ? "" : ", " + part);
+  if (staged && *staged >= 100) return "fully staged by the end";
   return "not fully staged" + (part.empty() ? "" : ", " + part);
 }
 
@@ -278,8 +228,8 @@ void print_times(const Timeline& timeline) {
   line("Staging", staging_text(timeline));
   const Rates most = peaks_of(timeline);
   const auto rate = [](double value) { return format_size(static_cast<uint64_t>(value)) + "/s"; };
-  line("Most", rate(most.pfs) + " from the PFS, " + rate(most.tiers) + " from tiers" +
-                   (most.peers > 0 ? ", " + rate(most.peers) + " from other nodes" : ""));
+  line("Peak rates", rate(most.pfs) + " from the PFS, " + rate(most.tiers) + " from tiers" +
+                         (most.peers > 0 ? ", " + rate(most.peers) + " from other nodes" : ""));
   if (const std::optional<uint64_t> quiet = pfs_quiet_ms(timeline))
     line("",
          "the PFS was read for " + time_text(*quiet / 1000) + " of " + time_text(timeline.end_ms() / 1000));
@@ -296,12 +246,45 @@ void print_open_times(const OpenTimes& times) {
   }
 }
 
+// Of a job of several nodes the first one alone knows the others' numbers.
+std::string nodes_text(const Told& told) {
+  if (!told.reports.empty())
+    return ", " + std::to_string(told.reports.size()) + " of " + std::to_string(told.reports[0].nodes) +
+           " nodes";
+  const Counts &all = told.counts, &own = told.node;
+  if (all.nodes <= 1) return "";
+  const bool alone = told.nodes.empty() && all.opens == own.opens && all.placed_bytes == own.placed_bytes;
+  return (alone ? ", this node's numbers of " : ", ") + std::to_string(all.nodes) + " nodes";
+}
+
+std::vector<std::string> row_of(const std::string& name, const Counts& c) {
+  return {name,
+          std::to_string(c.opens),
+          rounded(share(c.opens_tier, c.opens)) + "%",
+          format_size(c.bytes_pfs()),
+          format_size(c.read_bytes_tier),
+          format_size(c.own("peer_bytes")),
+          format_size(c.placed_bytes)};
+}
+
+Rows headings() { return {{"", "Opens", "of copies", "from the PFS", "from tiers", "from nodes", "Placed"}}; }
+
+Rows rows_of(const std::vector<NodeReport>& reports, const Counts& all) {
+  Rows rows = headings();
+  for (const NodeReport& one : reports) rows.push_back(row_of(one.node, one.counts));
+  rows.push_back(row_of("all", all));
+  return rows;
+}
+
 void print(const Told& told, const Advice& advice) {
   const Source& source = told.source;
   const Counts& c = told.counts;
-  line("Job", escaped(title_of(source)) + (c.nodes > 1 ? ", " + std::to_string(c.nodes) + " nodes" : ""));
+  line("Job", escaped(title_of(source)) + nodes_text(told));
   line("Opens", std::to_string(c.opens) + ", of a tier's copy " + std::to_string(c.opens_tier) + " (" +
-                    rounded(share(c.opens_tier, c.opens)) + "%)");
+                    rounded(share(c.opens_tier, c.opens)) + "%)" +
+                    (c.task("waited_hits") > 0
+                         ? ", of which " + std::to_string(c.task("waited_hits")) + " waited for it"
+                         : ""));
   line("Read", format_size(c.bytes_read()) + ": " + format_size(c.read_bytes_tier) + " from tiers, " +
                    format_size(c.task("read_bytes_pfs")) + " from the PFS");
   const Counts::Dataset all = c.dataset();
@@ -330,22 +313,12 @@ void print(const Told& told, const Advice& advice) {
   if (told.open_times) print_open_times(*told.open_times);
   line("Advice",
        paint(std::string(advice.rule) == "good" ? Colour::kGood : Colour::kDoubtful, escaped(advice.text)));
-  if (told.nodes.empty()) return;
+  if (told.nodes.empty() && told.reports.empty()) return;
   std::puts("");
-  print_table(node_rows(told.nodes, c.nodes));
+  print_table(told.reports.empty() ? node_rows(told.nodes, c.nodes) : rows_of(told.reports, c));
 }
 
 // ---- the page
-
-std::vector<std::string> row_of(const char* name, const Counts& c) {
-  return {name,
-          std::to_string(c.opens),
-          rounded(share(c.opens_tier, c.opens)) + "%",
-          format_size(c.bytes_pfs()),
-          format_size(c.read_bytes_tier),
-          format_size(c.own("peer_bytes")),
-          format_size(c.placed_bytes)};
-}
 
 Counts without(const Counts& all, const Counts& node) {
   const auto less = [](uint64_t a, uint64_t b) { return a - std::min(a, b); };
@@ -371,31 +344,43 @@ std::string page_text(const Told& told, const Advice& advice) {
       {"Read from the PFS", format_size(c.bytes_pfs()) + " instead of " + format_size(c.bytes_read())},
       {less < 0 ? "More than without Monarch" : "Spared", rounded(less < 0 ? -less : less) + "%"},
       {"Opens of a tier's copy", rounded(share(c.opens_tier, c.opens)) + "% of " + std::to_string(c.opens)},
-      {page.several_nodes ? "Staging time on this node" : "Staging time", staging_text(told.timeline)}};
-  page.open_times = told.open_times;
+      told.reports.empty()
+          ? std::pair<std::string, std::string>{page.several_nodes ? "Staging time on this node"
+                                                                   : "Staging time",
+                                                staging_text(told.timeline)}
+          : std::pair<std::string, std::string>{"Numbers of", nodes_text(told).substr(2)}};
+  if (!told.reports.empty()) {
+    std::vector<NodeCurves> curves;
+    for (const NodeReport& one : told.reports) curves.push_back({one.node, one.timeline, one.open_times});
+    page.nodes = rows_of(told.reports, c);
+    return page_of(page, curves);
+  }
+  const std::vector<NodeCurves> curves = {{"", told.timeline, told.open_times}};
   if (!told.nodes.empty()) {
     page.nodes = node_rows(told.nodes, c.nodes);
-    return page_of(page, told.timeline);
+    return page_of(page, curves);
   }
-  page.nodes = {{"", "Opens", "of copies", "from the PFS", "from tiers", "from nodes", "Placed"},
-                row_of(c.nodes > 1 ? "this node" : "the node", told.node)};
+  page.nodes = headings();
+  page.nodes.push_back(row_of(c.nodes > 1 ? "this node" : "the node", told.node));
   if (c.nodes > 1) {
     page.nodes.push_back(row_of("the others", without(c, told.node)));
     page.nodes.push_back(row_of("all", c));
   }
-  return page_of(page, told.timeline);
+  return page_of(page, curves);
 }
 
-Status write_page(const std::string& file, const std::string& text) {
-  if (file == "-") {
-    std::cout << text << std::flush;
-    return std::cout ? Status() : Status(errno_error("write the page"));
-  }
+Status write_file(const std::string& file, const std::string& text) {
   std::ofstream out(file, std::ios::binary);
   out << text;
   out.close();
   if (!out) return errno_error("write " + file);
   return {};
+}
+
+Status write_page(const std::string& file, const std::string& text) {
+  if (file != "-") return write_file(file, text);
+  std::cout << text << std::flush;
+  return std::cout ? Status() : Status(errno_error("write the page"));
 }
 
 int tell(const ReportOptions& options, Told told) {
@@ -425,9 +410,53 @@ int tell_report(const ReportOptions& options, const Source& source, const std::s
   if (!timeline.ok()) return fail("report", name + ": " + timeline.error().text + kNameAReport);
   Result<std::vector<NodeLine>> nodes = nodes_in(*report);
   if (!nodes.ok()) return fail("report", name + ": " + nodes.error().text + kNameAReport);
-  const Result<std::optional<OpenTimes>> open_times = open_times_in(*report);
+  const Result<std::optional<OpenTimes>> open_times = open_times_in(*report, Whose::kAll);
   if (!open_times.ok()) return fail("report", name + ": " + open_times.error().text + kNameAReport);
   return tell(options, {source, *all, *node, *timeline, nodes.take(), *open_times});
+}
+
+// ---- reports of several nodes
+
+void add(Counts* sum, const Counts& one) {
+  for (const auto& [name, value] : one.tasks) sum->tasks[name] += value;
+  for (const auto& [name, value] : one.agent) sum->agent[name] += value;
+  sum->opens += one.opens;
+  sum->opens_tier += one.opens_tier;
+  sum->read_calls_tier += one.read_calls_tier;
+  sum->read_bytes_tier += one.read_bytes_tier;
+  sum->placed_bytes += one.placed_bytes;
+  sum->agent_died |= one.agent_died;
+}
+
+int tell_reports(const ReportOptions& options) {
+  Result<std::vector<NodeReport>> reports = node_reports(options.all);
+  if (!reports.ok()) return fail("report", reports.error());
+  Told told;
+  told.reports = reports.take();
+  const NodeReport& first = told.reports[0];
+  told.source = {"files", first.job, "ended", first.cluster};
+  told.counts.nodes = told.reports.size();
+  for (const NodeReport& one : told.reports) {
+    add(&told.counts, one.counts);
+    if (!one.open_times) continue;
+    if (!told.open_times) told.open_times = OpenTimes();
+    monarch::add(&*told.open_times, *one.open_times);
+  }
+  return tell(options, std::move(told));
+}
+
+// A copy in a directory, by the name that it has. Others may write there, and root may be who saves.
+int save(const ReportOptions& options, const std::string& path, const std::string& text) {
+  std::error_code unknown;
+  if (!std::filesystem::is_directory(options.save, unknown))
+    return fail("report", "--save " + options.save + ": no directory; make it first");
+  const std::string name = path.substr(path.rfind('/') + 1);
+  const Fd at(::open(options.save.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Status written = replace_file(at.get(), name, text.data(), text.size(), 0666);
+  if (!written.ok())
+    return fail("report", "write " + options.save + "/" + written.error().text +
+                              "; name a directory that you can write to");
+  return 0;
 }
 
 // ---- sacct's line
@@ -450,13 +479,14 @@ Advice advise_by_line(const std::vector<std::pair<std::string, std::string>>& fi
       if (name == key) return text;
     return std::string();
   };
+  if (value("agent") == "died") return {"agent-died", kAgentDiedText};
   if (value("counters") == "lost")
     return {"counters-lost", "its counters were lost: the agent's log and root's helpers' tell"};
   const double hit = std::strtod(value("hit").c_str(), nullptr),
                staged = std::strtod(value("staged").c_str(), nullptr);
   if (!value("err").empty() && value("err") != "0")
-    return {"errors", value("err") +
-                          " errors inside Monarch, which the job did not see: root's log tells; is a tier's "
+    return {"errors", value("err") + (value("err") == "1" ? " error" : " errors") +
+                          " inside Monarch, which the job did not see: root's log tells; is a tier's "
                           "device failing?"};
   if (value("pfs").rfind("0/0", 0) == 0)
     return {
@@ -504,9 +534,9 @@ int tell_line(const ReportOptions& options, const std::string& state, const std:
   line("Job", options.what + " (" + escaped(state) + "), by its line in sacct");
   constexpr struct {
     const char *key, *text;
-  } kTexts[] = {{"hit", "Hits"},       {"pfs", "PFS bytes"}, {"ops", "PFS reads"},
-                {"meta", "PFS opens"}, {"staged", "Staged"}, {"peer", "Peers"},
-                {"nodes", "Nodes"},    {"err", "Errors"},    {"dup", "Twice"}};
+  } kTexts[] = {{"hit", "Hits"},      {"pfs", "PFS bytes"}, {"ops", "PFS reads"}, {"meta", "PFS opens"},
+                {"staged", "Staged"}, {"peer", "Peers"},    {"nodes", "Nodes"},   {"err", "Errors"},
+                {"dup", "Twice"},     {"agent", "Agent"}};
   for (const auto& [key, value] : fields) {
     const auto* known = std::find_if(std::begin(kTexts), std::end(kTexts),
                                      [&, &k = key](const auto& t) { return k == t.key; });
@@ -568,8 +598,11 @@ int report_of_sacct(const ReportOptions& options) {
       known ? rows_of(answer->substr(1), options.what.substr(0, options.what.find('@')))
             : std::vector<std::string>();
   if (rows.empty())
-    return fail("report", "job " + options.what + " is not on this node, and sacct does not know it" +
-                              (known || said.empty() ? "" : " (" + said + ")") + hint);
+    return fail("report", "job " + options.what + " is not on this node, and sacct " +
+                              (known          ? "does not know it"
+                               : said.empty() ? "failed"
+                                              : "failed (" + said + ")") +
+                              hint);
   const size_t name_end = rows[0].find('|'), state_end = rows[0].find('|', name_end + 1);
   if (rows.size() > 1)
     return fail("report",
@@ -581,12 +614,30 @@ int report_of_sacct(const ReportOptions& options) {
                    rows[0].substr(state_end + 1));
 }
 
+constexpr char kSavesEnded[] =
+    ": --save copies what a node keeps of a job that has ended; run it there, as the job's owner or as root";
+
+int report_of_file(const ReportOptions& options) {
+  std::error_code unknown;
+  for (const std::string& file : options.all)
+    if (std::filesystem::equivalent(options.html, file, unknown))
+      return fail("report", "--html " + options.html + " would overwrite the report; name another file"),
+             kUsage;
+  if (!options.save.empty()) return fail("report", options.what + " is a file" + kSavesEnded), kUsage;
+  if (options.all.size() > 1) return tell_reports(options);
+  if (options.what.empty()) return fail("report", "which one?" + std::string(kNameAReport)), kUsage;
+  const Result<std::string> text = read_report(options.what);
+  if (!text.ok()) return fail("report", text.error().text + kNameAReport);
+  return tell_report(options, {"file", options.what, ""}, *text, options.what);
+}
+
 int report_verb(const ReportOptions& options) {
-  if (!names_job(options.what)) {
-    const Result<std::string> text = read_report(options.what);
-    if (!text.ok()) return fail("report", text.error().text + kNameAReport);
-    return tell_report(options, {"file", options.what, ""}, *text, options.what);
-  }
+  if (options.all.size() > 1 && std::any_of(options.all.begin(), options.all.end(), names_job))
+    return fail("report",
+                "name one job, or the files of its nodes that 'monarchctl report JOBID --save "
+                "DIRECTORY' has written there"),
+           kUsage;
+  if (!names_job(options.what)) return report_of_file(options);
   const Result<std::vector<Job>> jobs = find_jobs(options.state_dir);
   if (!jobs.ok()) return fail("report", jobs.error());
   const std::string name = by_own_number(options.what);
@@ -600,24 +651,36 @@ int report_verb(const ReportOptions& options) {
   for (const Job& job : *jobs) {
     if (!is_named(job, name)) continue;
     untold = &job;
-    if (job.status)
-      return tell(options, {{"job", job.id, state_name(job.state), job.cluster},
-                            counts_of(*job.status, Whose::kAll),
-                            counts_of(*job.status, Whose::kNode),
-                            timeline_of(job),
-                            nodes_of(job),
-                            all_open_times(*job.status)});
+    if (!options.save.empty())
+      return fail("report", "job " + options.what + " is " + state_name(job.state) + " here" + kSavesEnded);
+    if (!job.status) continue;
+    Counts all = counts_of(*job.status, Whose::kAll);
+    all.of_run = is_run(job.id);
+    return tell(options, {{"job", job.id, state_name(job.state), job.cluster},
+                          std::move(all),
+                          counts_of(*job.status, Whose::kNode),
+                          timeline_of(job),
+                          nodes_of(job),
+                          all_open_times(*job.status)});
   }
   if (!kept.empty()) {
     const Result<std::string> text = read_report(kept[0].path);
     if (!text.ok()) return fail("report", with_remedy(text.error(), "run it once more, or as root"));
     const std::string id = options.what.substr(0, options.what.find('@'));
+    if (!options.save.empty())
+      if (const int status = save(options, kept[0].path, *text); status != 0) return status;
     return tell_report(options, {"kept", id, "ended", kept[0].cluster}, *text, kept[0].path);
   }
   if (untold && untold->state != JobState::kPending && untold->state != JobState::kTeardown)
     return fail("report", "job " + options.what + " is " + state_name(untold->state) + " here" +
                               (untold->reason.empty() ? "" : ": " + untold->reason) +
                               "; there is nothing to tell of it yet");
+  if (is_run(options.what))
+    return fail("report",
+                no_job_text(options.what) +
+                    "; name one that 'monarchctl status' lists, or a file of 'monarchctl run --report'");
+  if (!options.save.empty())
+    return fail("report", "job " + options.what + " is not on this node" + kSavesEnded);
   return report_of_sacct(options);
 }
 
@@ -625,17 +688,24 @@ int report_verb(const ReportOptions& options) {
 
 void add_report(CLI::App* app, int* status) {
   auto options = std::make_shared<ReportOptions>();
-  app->add_option("WHAT", options->what,
+  app->add_option("FILE|JOBID", options->all,
                   "a file of 'monarchctl run --report', - for standard input; or a job: on this node, one "
-                  "that has ended here, or one that sacct has; a number is a job, ./4711 a file")
+                  "that has ended here, or one that sacct has; a number is a job, ./4711 a file; or files of "
+                  "several nodes that --save has written")
       ->required();
   app->add_flag("--json", options->as_json, "print every field as JSON; sizes in bytes");
   app->add_option("--html", options->html,
                   "also write a page for a browser, with pictures over time; - for standard output alone")
       ->option_text("FILE");
+  app->add_option("--save", options->save,
+                  "also copy what this node keeps of the job, which has ended, for a page of all nodes")
+      ->option_text("DIRECTORY");
   add_state_dir(app, &options->state_dir);
   app->footer("Exit status: 0 if there is a report, 1 if there is none, 2 for wrong usage.");
-  app->callback([options, status] { *status = report_verb(*options); });
+  app->callback([options, status] {
+    options->what = options->all[0];
+    *status = report_verb(*options);
+  });
 }
 
 }  // namespace monarch::admin

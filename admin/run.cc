@@ -293,7 +293,7 @@ class AgentProcess {
 
 // For the agent; see UseWatch.
 void note_begin(const std::string& run_dir) {
-  std::ofstream(run_dir + "/" + kBeganFile) << os::clock_ns(CLOCK_MONOTONIC) / 1000000;
+  std::ofstream(run_dir + "/" + kBeganFile) << os::monotonic_ms();
 }
 
 void set_command_environment(const std::string& run_dir) {
@@ -321,6 +321,20 @@ void forward_signals() {
   ::signal(SIGQUIT, SIG_IGN);
 }
 
+const char* remedy_for_command(const char* name, int error) {
+  struct stat st;
+  if (::stat(name, &st) == 0 && S_ISDIR(st.st_mode))
+    return "it is a directory: give --dataset before each dataset's directory, and the command after --";
+  switch (error) {
+    case ENOENT:
+      return "give the path of a program, or the name of one in $PATH";
+    case EACCES:
+      return "name a program, or make it executable (chmod +x)";
+    default:
+      return "name a program that this node can run";
+  }
+}
+
 // Runs the command, without Monarch if `run_dir` is empty; its exit status as a shell would give it.
 int run_command(std::vector<std::string> words, const std::string& run_dir) {
   const std::vector<char*> argv = argv_of(words);
@@ -335,11 +349,13 @@ int run_command(std::vector<std::string> words, const std::string& run_dir) {
     if (!run_dir.empty()) set_command_environment(run_dir);
     ::execvp(argv[0], argv.data());
     const int error = errno;
-    std::fprintf(stderr, "monarchctl run: %s: %s\n", argv[0], std::strerror(error));
+    std::fprintf(stderr, "monarchctl run: %s: %s; %s\n", argv[0], std::strerror(error),
+                 remedy_for_command(argv[0], error));
     ::_exit(error == ENOENT ? kNotFound : kNotExecutable);
   }
   if (pid < 0) {
-    std::fprintf(stderr, "monarchctl run: fork: %s\n", std::strerror(errno));
+    std::fprintf(stderr, "monarchctl run: fork: %s; try again when fewer processes run\n",
+                 std::strerror(errno));
     ::sigprocmask(SIG_SETMASK, &before, nullptr);
     return kOwnFailure;
   }
@@ -362,13 +378,15 @@ Status write_report(const RunOptions& options, const Board& board, const Series&
       report(counters_of(board), tiers, first ? Reports::kJob : Reports::kNode, nodes), tiers.size(), series);
   if (options.json || options.report == kStandardOutput) {
     std::cout << text << std::flush;
-    if (!std::cout) return errno_error("write the report");
+    if (!std::cout) return with_remedy(errno_error("write the report"), "name a file by --report");
   }
   if (options.report.empty() || options.report == kStandardOutput) return {};
   std::ofstream out(options.report);
   out << text;
   out.close();
-  if (!out) return errno_error("write the report " + options.report);
+  if (!out)
+    return with_remedy(errno_error("write the report " + options.report),
+                       "make room there, or name another file");
   return {};
 }
 
@@ -396,12 +414,30 @@ Result<std::optional<JobKey>> check_peers(const RunOptions& options, const PeerC
   return std::optional<JobKey>(*key);
 }
 
+// Whether this user, with these datasets, can have the tier.
+Status check_for_user(const TierConfig& tier, const std::vector<std::string>& datasets) {
+  MONARCH_TRY(check_apart(tier, datasets));
+  Config alone;
+  alone.tiers = {tier};
+  return check_writable(alone);
+}
+
+// A tier that can be had, for a message.
+std::string example_tier(const std::vector<std::string>& datasets) {
+  TierConfig tier;
+  for (const char* const path : {"/tmp", "/var/tmp", "/dev/shm"}) {
+    tier.path = path;
+    if (check_for_user(tier, datasets).ok()) return "--tier ssd:" + tier.path + ":10G";
+  }
+  return "--tier ssd:/scratch:10G";
+}
+
 // What `monarchctl tiers` chooses, of that what this user and these datasets can have; says which.
 Result<std::vector<TierConfig>> choose_tiers(const std::vector<std::string>& datasets) {
   std::vector<TierConfig> configured;
   if (const std::string file = default_config(); ::access(file.c_str(), F_OK) == 0) {
     Result<Config> config = load_config(file);
-    if (!config.ok()) return with_remedy(config.error(), "or give --tier");
+    if (!config.ok()) return with_remedy(config.error(), "mend it, or give --tier NAME:PATH:SIZE");
     configured = std::move(config->tiers);
   }
   const Result<std::vector<Candidate>> found = look_at_tiers(configured);
@@ -409,12 +445,10 @@ Result<std::vector<TierConfig>> choose_tiers(const std::vector<std::string>& dat
   std::vector<TierConfig> tiers;
   for (const Candidate& c : *found) {
     if (!c.chosen) continue;
-    Config alone;
-    alone.tiers = {c.tier};
-    const Result<std::vector<std::string>> apart = check_paths(alone, datasets);
-    Status usable = apart.ok() ? check_writable(alone) : Status(apart.error());
+    Status usable = check_for_user(c.tier, datasets);
     // Of the agent's configuration, where it goes, a line ends there.
-    if (usable.ok() && c.path.find(';') != std::string::npos) usable = bad_input(c.path + " has a ';'");
+    if (usable.ok() && comment_in(c.path) != std::string::npos)
+      usable = bad_input(c.path + " has a blank before # or ;");
     if (usable.ok()) tiers.push_back(c.tier);
     const std::string what = usable.ok()
                                  ? escaped(c.path) + ", quota " + format_size(c.tier.quota.of(c.size)) +
@@ -424,8 +458,9 @@ Result<std::vector<TierConfig>> choose_tiers(const std::vector<std::string>& dat
   }
   if (tiers.empty())
     return bad_input(
-        "no tier can be chosen on this node, see 'monarchctl tiers'; give --tier NAME:PATH:SIZE, for example "
-        "--tier ssd:/tmp:10G");
+        "no tier can be chosen on this node, see 'monarchctl tiers'; give --tier NAME:PATH:SIZE, for "
+        "example " +
+        example_tier(datasets));
   return tiers;
 }
 
@@ -454,29 +489,37 @@ struct Prepared {
 };
 
 Error with_path_remedy(Error error, const RunOptions& options) {
-  if (error.code != ENOENT) return error;
-  const bool is_dataset = error.text.starts_with("dataset");
+  const bool missing = error.code == ENOENT;
+  if (!error.text.starts_with("dataset"))
+    return with_remedy_if_none(std::move(error), missing ? "make it, or name another one"
+                                                         : "name a directory that you can write to");
   const bool is_list = std::any_of(options.datasets.begin(), options.datasets.end(),
                                    [](const std::string& d) { return d.find(':') != std::string::npos; });
-  return with_remedy(std::move(error), !is_dataset ? "make it, or name another one"
-                                       : is_list   ? "give --dataset for each directory"
-                                                   : "name its directory");
+  const char* const remedy =
+      missing && is_list ? "give --dataset for each directory" : remedy_for_dataset(error.code);
+  return with_remedy_if_none(std::move(error), remedy);
 }
 
 Status prepare(const RunOptions& options, Prepared* out) {
   if (!options.config.empty()) {
     Result<Config> loaded = load_config(options.config);
-    if (!loaded.ok()) return with_remedy(loaded.error(), "mend it, or leave out --config");
+    if (!loaded.ok())
+      return with_remedy(loaded.error(), lacks_remedy(loaded.error())
+                                             ? "name another one, or leave out --config"
+                                             : "mend it, or leave out --config");
     out->config = loaded.take();
   }
   for (const std::string& text : options.tiers) {
     Result<TierConfig> tier = parse_tier_option(text);
     if (!tier.ok()) return tier.error();
+    if (tier->quota.percent == 0 || (tier->quota.percent < 0 && tier->quota.bytes == 0))
+      return bad_input("--tier " + text + " has no room for any file; write for example " + tier->name + ":" +
+                       tier->path + ":10G");
     MONARCH_TRY(add_tier(&out->config, tier.take()));
   }
   Result<std::vector<std::string>> roots = check_paths(out->config, options.datasets);
   if (!roots.ok()) return with_path_remedy(roots.error(), options);
-  MONARCH_TRY(check_writable(out->config));
+  if (const Status s = check_writable(out->config); !s.ok()) return with_path_remedy(s.error(), options);
   out->datasets = roots.take();
   out->chosen = out->config.tiers.empty();
   if (out->chosen) {
@@ -534,8 +577,11 @@ int run(const RunOptions& options) {
   const int status = run_command(options.command, dirs.run_dir());
   const bool reports = options.json || !options.report.empty();
   if (!is_whole(file)) {
-    std::fprintf(stderr, "monarchctl run: the command has cut %s/board: nothing is known of what it read\n",
-                 dirs.run_dir().c_str());
+    std::fprintf(
+        stderr,
+        "monarchctl run: the command has cut %s/board: nothing is known of what it read; have it leave "
+        "that directory alone\n",
+        dirs.run_dir().c_str());
     return status == 0 && reports ? kOwnFailure : status;
   }
   const int64_t patience_ns = int64_t{job.config.agent.prefetch_patience} * 1'000'000'000;
@@ -545,6 +591,12 @@ int run(const RunOptions& options) {
         "monarchctl run: the command has not used the dataset through Monarch, so prefetch has stopped: "
         "programs that are statically linked, and containers without what monarchctl container-args "
         "prints, read the file system itself\n");
+  const JobCounters counters = counters_of(*board->get());
+  if (counters[AgentCounter::no_fit_files] > 0 && counters[AgentCounter::staged_files] == 0)
+    std::fprintf(
+        stderr,
+        "monarchctl run: the tiers had no room for any file of the dataset; give them more by --tier "
+        "NAME:PATH:SIZE\n");
   Series series;
   std::unique_ptr<NodesTold> nodes;
   if (reports) {  // the agent removes them
@@ -575,7 +627,12 @@ void add_run(CLI::App* app, int* status) {
       ->allow_extra_args(false);
   app->add_option("--config", options->config, "configuration, monarch.conf(5)");
   app->add_option("--report", options->report,
-                  "write the counters as JSON to this file; -: to standard output");
+                  "write the counters as JSON to this file; -: to standard output")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return text != "--" ? std::string() : "give it a file's name, or - for standard output";
+          },
+          ""));
   app->add_flag("--json", options->json, "as --report -, also beside a --report FILE");
   app->add_option_function<std::string>(
          "--wait", [options](const std::string& text) { (void)parse_wait(text, &options->staged.percent); },
@@ -583,8 +640,9 @@ void add_run(CLI::App* app, int* status) {
       ->check(CLI::Validator(
           [](const std::string& text) {
             int percent = 0;
-            return parse_wait(text, &percent) ? std::string()
-                                              : "'" + text + "' is not none, full, or 1% to 100%";
+            return parse_wait(text, &percent)
+                       ? std::string()
+                       : "'" + text + "' is not none, full, or 1% to 100%, such as 50%";
           },
           ""));
   app->add_option("--wait-timeout", options->staged.seconds, "seconds that --wait takes at most")
@@ -601,7 +659,9 @@ void add_run(CLI::App* app, int* status) {
   key->needs(peers);
   app->add_option("command", options->command, "the command and its arguments, after --")->required();
   app->footer(
-      "Exit status: the command's own, 128+N if signal N ended it, 125 if Monarch could not start,\n"
+      "Where the agent cannot start, the command runs without Monarch.\n"
+      "Exit status: the command's own, 128+N if signal N ended it,\n"
+      "125 if an option or the configuration is wrong, or the report cannot be written,\n"
       "126 if the command cannot be executed, 127 if it is not found.");
   app->callback([options, status] { *status = run(*options); });
 }

@@ -140,6 +140,18 @@ std::vector<std::string> PluginLine::settings() const {
   return all;
 }
 
+std::vector<std::string> PluginLine::unknown() const {
+  const std::vector<std::string> known = settings();
+  std::vector<std::string> all;
+  for (const std::string& w : words) {
+    const std::string key = w.substr(0, w.find('='));
+    const bool named = key == "config" || key == "state_dir" || key == "monarchd" || key == "log";
+    if (!(named && key.size() < w.size()) && std::find(known.begin(), known.end(), w) == known.end())
+      all.push_back(w);
+  }
+  return all;
+}
+
 std::string plugstack_of(const std::string& slurm_conf) {
   std::map<std::string, std::string> values = {{"clustername", ""}, {"plugstackconfig", ""}};
   read_values(slurm_conf, 0, &values);

@@ -23,6 +23,7 @@ struct PluginLine {
   // That of KEY=VALUE; empty: it has none.
   std::string word(const std::string& key) const;
   std::vector<std::string> settings() const;  // SECTION.KEY=VALUE
+  std::vector<std::string> unknown() const;   // what the plugin does not know
 };
 // Where the plugins are named, by that slurm.conf: its PlugStackConfig, else plugstack.conf beside it.
 std::string plugstack_of(const std::string& slurm_conf);

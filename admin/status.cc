@@ -29,13 +29,14 @@ struct StatusOptions {
 
 void print_list(const std::vector<Job>& jobs) {
   std::vector<std::vector<std::string>> rows = {
-      {"JOB", "USER", "FILES", "STAGED", "RATE", "ETA", "HIT", "PFS-OPENS", "STATE"}};
+      {"JOB", "USER", "STAGED", "BYTES", "RATE", "ETA", "HIT", "PFS-OPENS", "STATE"}};
   for (const Job& job : jobs) {
     const Progress p = progress_of(job);
     const bool told = job.status.has_value();
     rows.push_back({word(name_of(job, jobs)), word(user_text(job)),
-                    percent_text(percent(p.files, p.all_files), false), told ? format_size(p.bytes) : "-",
-                    rate_text(job), p.eta_seconds ? time_text(*p.eta_seconds) : "-", hit_text(job),
+                    percent_text(percent(p.bytes, p.all_bytes), p.estimated),
+                    told ? format_size(p.bytes) : "-", rate_text(job),
+                    p.eta_seconds ? time_text(*p.eta_seconds) : "-", hit_text(job),
                     told ? std::to_string(job.status->counters[TaskCounter::opens_pfs]) : "-",
                     paint(colour_of(job.state), state_name(job.state)) +
                         (job.reason.empty() ? "" : ": " + escaped(job.reason))});
@@ -58,7 +59,7 @@ void print_job(const Job& job) {
   if (job.state == JobState::kAgentDied)
     line("", std::string("its agent has ended by itself or was killed: ") +
                  (has_peers ? "all is read from the PFS"
-                            : "what is placed is read from the tier still, the rest from the PFS"));
+                            : "placed files are read from the tier still, the others from the PFS"));
   if (!job.status) return;
   const JobCounters& c = job.status->counters;
   const Progress p = progress_of(job);
@@ -114,15 +115,19 @@ void print_others(const Job& job) {
           : ": its nodes do not get files from each other, and each tells its own");
 }
 
+std::string where_to_ask(const std::string& job) {
+  if (is_run(job)) return "a run is on the node where it was started, until its command ends";
+  return "'squeue -j " + job.substr(0, job.find('@')) + "' tells the job's nodes";
+}
+
 int status(const StatusOptions& options) {
   Result<std::vector<Job>> found = find_jobs(options.state_dir);
   if (!found.ok()) return fail("status", found.error());
   std::vector<Job> jobs = found.take();
   if (!options.job.empty()) std::erase_if(jobs, [&](const Job& job) { return !is_named(job, options.job); });
   if (!options.job.empty() && jobs.empty())
-    return fail("status", no_job_text(options.job) +
-                              "; 'monarchctl status' lists those that are, and 'squeue -j " +
-                              options.job.substr(0, options.job.find('@')) + "' tells the job's nodes");
+    return fail("status", no_job_text(options.job) + "; 'monarchctl status' lists those that are, and " +
+                              where_to_ask(options.job));
   if (options.json) {
     ordered_json list = ordered_json::array();
     for (const Job& job : jobs) list.push_back(whole_json(job));
@@ -150,7 +155,7 @@ void add_status(CLI::App* app, int* status_of_run) {
                   "clusters have that, or run.PID")
       ->check(CLI::Validator(
           [](const std::string& id) {
-            const size_t at = id.find('@'), begin = id.rfind("run.", 0) == 0 ? 4 : 0;
+            const size_t at = id.find('@'), begin = is_run(id) ? 4 : 0;
             const std::string number = id.substr(begin, at == std::string::npos ? at : at - begin);
             if (!number.empty() && number.find_first_not_of("0123456789") == std::string::npos)
               return std::string();

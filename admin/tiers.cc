@@ -73,12 +73,15 @@ void look_closer(std::vector<Candidate>* found) {
     const TierConfig* same = same_directory(before, c.tier);
     const Status jobs = check_tier_jobs(c.path);
     c.chosen = !same && jobs.ok();
-    if (same)
+    if (!c.chosen) c.remedy.clear();
+    if (same) {
       c.reason = "configured, but it is the directory of tier " + same->name;
-    else if (!jobs.ok())
+      c.remedy = "name another directory, or remove [tier." + c.tier.name + "]";
+    } else if (!jobs.ok()) {
       c.reason = "no job can use it: " + jobs.error().text;
-    else
+    } else {
       before.push_back(c.tier);
+    }
   }
 }
 
@@ -101,20 +104,32 @@ int tiers(TiersOptions options) {
   std::vector<TierConfig> configured;
   if (!options.config.empty()) {
     Result<Config> config = load_config(options.config);
-    if (!config.ok())
-      return fail("tiers", config.error().text + "; mend it, or name another one by --config FILE");
+    if (!config.ok()) return fail("tiers", with_config_remedy(config.error()));
     configured = config->tiers;
   }
   Result<std::vector<Candidate>> found = look_at_tiers(configured);
   if (!found.ok()) return fail("tiers", found.error());
   options.json ? print_all(*found, options.config) : print_candidates(*found);
   const size_t usable = chosen(*found).size();
+  if (usable == 0 && !configured.empty()) {
+    std::fprintf(
+        stderr,
+        "monarchctl tiers: none of the tiers that %s names can be used on this node, for the reasons "
+        "above; mend that, or name others\n",
+        options.config.c_str());
+    return kFailure;
+  }
   if (usable == 0) {
     std::fprintf(stderr, "monarchctl tiers: this node has no tier; name one in %s, as [tier.NAME]\n",
                  options.config.empty() ? otherwise.c_str() : options.config.c_str());
     return kFailure;
   }
-  return usable < configured.size() ? kPartial : 0;
+  if (usable >= configured.size()) return 0;
+  std::fprintf(stderr,
+               "monarchctl tiers: %zu of the %zu tiers that %s names cannot be used on this node, for the "
+               "reasons above; 'monarchctl doctor' tells how to mend that\n",
+               configured.size() - usable, configured.size(), options.config.c_str());
+  return kPartial;
 }
 
 }  // namespace
@@ -123,6 +138,21 @@ Result<std::vector<Candidate>> look_at_tiers(const std::vector<TierConfig>& conf
   Result<std::vector<Candidate>> found = discover({}, configured);
   if (found.ok()) look_closer(&*found);
   return found;
+}
+
+std::string doubt_of_disk(const TierConfig& tier) {
+  struct stat st, root;
+  const bool on_root = tier.kind == TierConfig::Kind::kDirectory && ::stat(tier.path.c_str(), &st) == 0 &&
+                       S_ISDIR(st.st_mode) && ::stat("/", &root) == 0 && st.st_dev == root.st_dev;
+  if (!on_root) return "";
+  return "tier " + tier.name + ": " + tier.path + " is on the root file system; is its disk mounted?";
+}
+
+Status check_apart(const TierConfig& tier, const std::vector<std::string>& datasets) {
+  Config alone;
+  alone.tiers = {tier};
+  const Result<std::vector<std::string>> apart = check_paths(alone, datasets);
+  return apart.ok() ? Status() : Status(apart.error());
 }
 
 void add_tiers(CLI::App* app, int* status) {

@@ -2,12 +2,13 @@
 // monarchctl top: the jobs with Monarch on this node, again and again, on a terminal or as text.
 #include <poll.h>
 #include <signal.h>
+#include <spdlog/fmt/fmt.h>
 #include <sys/signalfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
+#include <charconv>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -86,7 +87,7 @@ double number_of(const Job& job, Column column) {
 
 // As numbers, not as texts: 9 stands before 10, and both before run.9.
 bool is_id_before(const std::string& a, const std::string& b) {
-  const bool run_a = a.rfind("run.", 0) == 0, run_b = b.rfind("run.", 0) == 0;
+  const bool run_a = is_run(a), run_b = is_run(b);
   if (run_a != run_b) return run_b;
   return a.size() != b.size() ? a.size() < b.size() : a < b;
 }
@@ -144,7 +145,7 @@ std::string title_of(const std::vector<Job>& jobs) {
   (void)::gethostname(node, sizeof node - 1);
   std::string text = std::string(clock) + " " + escaped(node) + ": ";
   if (jobs.empty()) return text + no_job_text("");
-  text += std::to_string(jobs.size()) + (jobs.size() == 1 ? " job" : " jobs") + " with Monarch";
+  text += counted(jobs.size(), "job") + " with Monarch";
   uint64_t rate = 0;
   for (const Job& job : jobs) rate += job.bytes_per_second.value_or(0);
   return rate > 0 ? text + ", staging " + format_size(rate) + "/s" : text;
@@ -372,11 +373,22 @@ int top(const TopOptions& options) {
   return shown.ok() ? 0 : fail("top", shown.error());
 }
 
-// Neither "nan" nor "-1", which is a large number to some.
-std::string begins_as_number(const std::string& text) {
-  return !text.empty() && (std::isdigit(static_cast<unsigned char>(text[0])) || text[0] == '.')
-             ? ""
-             : "'" + text + "' is no number above 0";
+// What is wrong with the value of an option; empty: nothing. CLI11 would write 0.100000, and take "nan" and
+// "-1".
+std::string fault_of_delay(const std::string& text) {
+  double seconds = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, ec] = std::from_chars(text.data(), end, seconds);
+  const bool is_delay = ec == std::errc() && rest == end && seconds >= kLeastDelay && seconds <= kMostDelay;
+  return is_delay ? ""
+                  : fmt::format("'{}' is not a number of seconds from {:g} to {:g}", text, kLeastDelay,
+                                kMostDelay);
+}
+
+std::string fault_of_count(const std::string& text) {
+  const bool is_count = text.find_first_not_of("0123456789") == std::string::npos &&
+                        text.find_first_not_of('0') != std::string::npos;
+  return is_count ? "" : "'" + text + "' is not a number above 0";
 }
 
 }  // namespace
@@ -385,11 +397,8 @@ void add_top(CLI::App* app, int* status) {
   auto options = std::make_shared<TopOptions>();
   app->add_option("--delay", options->delay, "seconds between two looks; 0.1 or more")
       ->capture_default_str()
-      ->check(begins_as_number)
-      ->check(CLI::Range(kLeastDelay, kMostDelay));
-  app->add_option("--count", options->count, "end after so many looks")
-      ->check(begins_as_number)
-      ->check(CLI::Range(uint64_t{1}, UINT64_MAX));
+      ->check(fault_of_delay);
+  app->add_option("--count", options->count, "end after so many looks")->check(fault_of_count);
   app->add_option("--sort", options->sort,
                   "what to sort by at first: job, user, state, staged, rate, hit, pfs or tiers")
       ->capture_default_str()

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 
+#include "admin/output.h"
 #include "runtime/agent/progress.h"
 #include "runtime/base/os.h"
 #include "runtime/base/size.h"
@@ -20,8 +21,6 @@ namespace {
 
 constexpr int kLookMs = 200;
 constexpr int kCells = 30;  // of the bar: with the numbers a line has less than 80 columns
-
-int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
 
 // The agent's file, line by line; empty: it has told nothing yet.
 class Told {
@@ -47,8 +46,8 @@ std::string why_over(const Told& told) {
   const std::string state = told.text("state");
   if (state.empty() || state == "staging-in") return "";
   if (state == "staged-in")
-    return "no more can be: " + told.text("no_room") + " files have no room, " + told.text("failed") +
-           " cannot be staged";
+    return "no more can be: " + counted(told.number("no_room"), "file has", "files have") + " no room, " +
+           std::to_string(told.number("failed")) + " cannot be staged";
   if (state == "teardown") return "the agent has ended";
   return "no more is staged ahead, as prefetch = off in the configuration";
 }
@@ -58,9 +57,9 @@ void draw(const Told& told, int64_t ms) {
   const int full = kCells * percent / 100;
   const uint64_t staged = told.number("staged_bytes"),
                  rate = ms > 0 ? staged * 1000 / static_cast<uint64_t>(ms) : 0;
-  std::fprintf(stderr, "\r\033[K[%s%s] %3d%%  %llu files, %s, %s/s", std::string(full, '#').c_str(),
+  std::fprintf(stderr, "\r\033[K[%s%s] %3d%%  %s, %s, %s/s", std::string(full, '#').c_str(),
                std::string(kCells - full, ' ').c_str(), percent,
-               static_cast<unsigned long long>(told.number("staged_files")), format_size(staged).c_str(),
+               counted(told.number("staged_files"), "file").c_str(), format_size(staged).c_str(),
                format_size(rate).c_str());
 }
 
@@ -68,12 +67,12 @@ void draw(const Told& told, int64_t ms) {
 
 void wait_until_staged(const std::string& run_dir, StagingWait wait, const std::function<bool()>& lives) {
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
-  const int64_t begin = now_ms();
+  const int64_t begin = os::monotonic_ms();
   std::string why;
   for (;;) {
     const bool alive = lives();  // before its last word is read
     const Told told(run_dir + "/" + kStateFile);
-    const int64_t ms = now_ms() - begin;
+    const int64_t ms = os::monotonic_ms() - begin;
     const bool enough = told.number("percent") >= static_cast<uint64_t>(wait.percent);
     if (!enough) why = why_over(told);
     if (!enough && why.empty() && !alive) why = "the agent has ended";
@@ -82,11 +81,11 @@ void wait_until_staged(const std::string& run_dir, StagingWait wait, const std::
     if (terminal) draw(told, ms);
     if (enough || !why.empty()) {
       if (terminal) std::fprintf(stderr, "\r\033[K");
-      std::fprintf(
-          stderr, "monarchctl run: %llu%% of the dataset is staged after %lld s (%llu files, %s): %s\n",
-          static_cast<unsigned long long>(told.number("percent")), static_cast<long long>(ms / 1000),
-          static_cast<unsigned long long>(told.number("staged_files")),
-          format_size(told.number("staged_bytes")).c_str(), enough ? "the command begins" : why.c_str());
+      std::fprintf(stderr, "monarchctl run: %llu%% of the dataset is staged after %lld s (%s, %s): %s\n",
+                   static_cast<unsigned long long>(told.number("percent")), static_cast<long long>(ms / 1000),
+                   counted(told.number("staged_files"), "file").c_str(),
+                   format_size(told.number("staged_bytes")).c_str(),
+                   enough ? "the command begins" : why.c_str());
       return;
     }
     ::usleep(kLookMs * 1000);

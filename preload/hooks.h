@@ -6,11 +6,12 @@
 //
 // open   A dataset file that is whole on a tier is opened there; a small one that is not yet there is
 //        waited for; all else is the PFS. The fortified __..._2 forms are what gcc makes of open with
-//        -D_FORTIFY_SOURCE (tar, for one). fopen and freopen open inside libc, so they are hooks of their
-//        own. An open for writing marks the file as changed; mkstemp and its kin open inside libc, and the
-//        file is marked once it has its name. What a child of posix_spawn is to open for writing is marked
-//        when it is told so, by where the path leads then: after a later chdir among the child's actions a
-//        relative path may lead elsewhere, unmarked.
+//        -D_FORTIFY_SOURCE (tar, for one). openat2 is new in glibc 2.43, and the tar beside that extracts by
+//        it. fopen and freopen open inside libc, so they are hooks of their own. An open for writing marks
+//        the file as changed; mkstemp and its kin open inside libc, and the file is marked once it has its
+//        name. What a child of posix_spawn is to open for writing is marked when it is told so, by where the
+//        path leads then: after a later chdir among the child's actions a relative path may lead elsewhere,
+//        unmarked.
 // change What a path leads to is changed: the file is marked first (decide/changes.h), then the PFS does it.
 //        mv uses renameat2, sed and git rename, C's remove() calls unlink inside libc.
 // descriptor  What fchmod and kin change, or ask, of a tier's copy concerns the file on the PFS; for an ioctl
@@ -41,7 +42,7 @@
   X(creat64, open) X(mkstemp, open) X(mkstemp64, open) X(mkostemp, open) X(mkostemp64, open)            \
   X(mkstemps, open) X(mkstemps64, open) X(mkostemps, open) X(mkostemps64, open)                         \
   X(open_by_handle_at, open) X(posix_spawn_file_actions_addopen, open) X(fopen, open) X(fopen64, open)  \
-  X(fdopen, open) X(freopen, open) X(freopen64, open)                                                   \
+  X(fdopen, open) X(freopen, open) X(freopen64, open) X(openat2, open)                                  \
   X(rename, change) X(renameat, change) X(renameat2, change) X(unlink, change) X(unlinkat, change)      \
   X(remove, change) X(link, change) X(linkat, change) X(lchmod, change)                                 \
   X(truncate, change) X(truncate64, change) X(chmod, change) X(fchmodat, change) X(chown, change)       \
@@ -94,5 +95,9 @@
 //        by is readdir; written anew, these had to allocate and to be as libc's in every detail.
 // dlopen  A library opened with RTLD_DEEPBIND finds libc's functions before the hooks, as it asked to: what
 //        it opens is on the PFS.
+// pidfd_spawn, pidfd_spawnp
+//        Of glibc 2.39. No program of tasks is known to call them; and one that looks for them by a weak
+//        symbol would find the hook beside an older libc, too.
+// clone  A child with its parent's memory and its own descriptors is to be made by vfork.
 // dlmopen  A namespace of its own has a libc of its own, and none of the hooks.
 // syscall  Reads by it are right, from the PFS, and changes by it are not noticed.

@@ -21,6 +21,7 @@ libmonarch_preload_so_SOURCES = \
 	%D%/decide/attributes.cc %D%/decide/attributes.h \
 	%D%/decide/changes.cc %D%/decide/changes.h \
 	%D%/decide/descriptors.cc %D%/decide/descriptors.h \
+	%D%/decide/duplicates.cc %D%/decide/duplicates.h \
 	%D%/decide/large.cc %D%/decide/large.h \
 	%D%/decide/listings.cc %D%/decide/listings.h \
 	%D%/decide/locks.cc %D%/decide/locks.h \

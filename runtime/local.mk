@@ -35,6 +35,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/mountinfo.cc \
 	%D%/base/mountinfo.h \
 	%D%/base/mutex.h \
+	%D%/base/nearest.cc \
+	%D%/base/nearest.h \
 	%D%/base/os.cc \
 	%D%/base/os.h \
 	%D%/base/paths.cc \
@@ -42,6 +44,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/pipe.h \
 	%D%/base/remove_tree.cc \
 	%D%/base/remove_tree.h \
+	%D%/base/replace_file.cc \
+	%D%/base/replace_file.h \
 	%D%/base/result.h \
 	%D%/base/size.cc \
 	%D%/base/size.h \
@@ -97,6 +101,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/metadata/series.h \
 	%D%/metadata/walker.cc \
 	%D%/metadata/walker.h \
+	%D%/node/account_for.cc \
+	%D%/node/account_for.h \
 	%D%/node/accounting.cc \
 	%D%/node/accounting.h \
 	%D%/node/agent_conf.cc \
@@ -157,6 +163,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/removal.h \
 	%D%/node/reports.cc \
 	%D%/node/reports.h \
+	%D%/node/root_log.cc \
+	%D%/node/root_log.h \
 	%D%/node/shares.cc \
 	%D%/node/shares.h \
 	%D%/node/slurmstepds.cc \
@@ -169,6 +177,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/state.h \
 	%D%/node/sweep.cc \
 	%D%/node/sweep.h \
+	%D%/node/told.cc \
+	%D%/node/told.h \
 	%D%/node/watch.cc \
 	%D%/node/watch.h \
 	%D%/placement/chunk_stager.cc \
@@ -279,5 +289,6 @@ pkglibexec_PROGRAMS += monarch_account
 monarch_account_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(SLURM_CFLAGS)
 monarch_account_LDADD = $(SLURM_LIBS)
 monarch_account_SOURCES = \
-	%D%/account/monarch_account.cc
+	%D%/account/monarch_account.cc \
+	spank/slurm_release.h
 endif

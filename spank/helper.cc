@@ -7,14 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <slurm/slurm.h>
-
 #include "spank/plugin.h"
+#include "spank/slurm_release.h"
 
 // What slurmstepd itself reads. Slurm loads a plugin only into the release that it was built for, so the type
 // is right; weak, so that a program without it loads the plugin, too.
@@ -44,8 +44,7 @@ int64_t now_ms() {
     dup2(answer, kAnswerFd);
     ++first;
   }
-  if (syscall(SYS_close_range, first, ~0u, 0u) != 0)
-    for (int fd = first; fd < 4096; ++fd) close(fd);
+  close_from(first);
   for (int s = 1; s < NSIG; ++s) signal(s, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
@@ -72,16 +71,70 @@ void read_line(int fd, int64_t end, char* line, size_t room) {
   line[n] = '\0';
 }
 
-// JobContainerType, which later releases call NamespaceType.
-template <class Conf>
-const char* namespace_type(const Conf& conf) {
-  if constexpr (requires { conf.namespace_plugin; })
-    return conf.namespace_plugin;
-  else
-    return conf.job_container_plugin;
+// One write(2): the kernel takes the text as a whole.
+void put(const char* path, const char* text, size_t bytes) {
+  const int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  (void)!write(fd, text, bytes);
+  close(fd);
+}
+
+constexpr size_t kPathRoom = 8192;
+constexpr int kMostLeft = 32;
+
+// The process and its children, as far as the kernel lists them.
+int with_children(pid_t process, pid_t* all) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/task/%d/children", process, process);
+  int n = 0;
+  all[n++] = process;
+  FILE* in = fopen(path, "re");
+  while (in && n < kMostLeft && fscanf(in, "%d", &all[n]) == 1) ++n;
+  if (in) fclose(in);
+  return n;
+}
+
+bool join(char (&out)[kPathRoom], const char* directory, const char* name) {
+  return static_cast<size_t>(snprintf(out, sizeof out, "%s/%s", directory, name)) < sizeof out;
+}
+
+// A process in a cpuset of version 1 needs both, and a new one has neither.
+void share_cpuset(const char* parent, const char* group) {
+  static constexpr const char* kFiles[] = {"cpuset.cpus", "cpuset.mems"};
+  for (const char* file : kFiles) {
+    char path[kPathRoom], text[1024];
+    const int from = join(path, parent, file) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    const ssize_t n = from >= 0 ? read(from, text, sizeof text) : -1;
+    if (from >= 0) close(from);
+    if (n > 0 && join(path, group, file)) put(path, text, static_cast<size_t>(n));
+  }
 }
 
 }  // namespace
+
+void leave_behind(pid_t process) {
+  struct stat state;
+  FILE* in = stat(settings().state_dir, &state) == 0 ? fopen("/proc/self/mountinfo", "re") : nullptr;
+  char line[kPathRoom], root[8], mount[4096], parent[kPathRoom], group[kPathRoom], procs[kPathRoom],
+      number[24], name[64];
+  if (in)
+    snprintf(name, sizeof name, "%lx.%lx.helpers", static_cast<unsigned long>(state.st_dev),
+             static_cast<unsigned long>(state.st_ino));
+  while (in && fgets(line, sizeof line, in)) {
+    if (!strstr(line, " - cgroup") || sscanf(line, "%*s %*s %*s %7s %4095s", root, mount) != 2 ||
+        strcmp(root, "/") != 0 || !join(parent, mount, "monarch") || !join(group, parent, name) ||
+        !join(procs, group, "cgroup.procs"))
+      continue;
+    if (access(group, F_OK) != 0 && mkdir(group, 0711) == 0) share_cpuset(parent, group);
+    put(procs, decimal(static_cast<uint64_t>(process), number), strlen(number));
+  }
+  if (in) fclose(in);
+}
+
+void close_from(int first) {
+  if (syscall(SYS_close_range, first, ~0u, 0u) != 0)
+    for (int fd = first; fd < 4096; ++fd) close(fd);
+}
 
 const char* trusted(const char* name) {
   const char* value = getenv(name);
@@ -96,17 +149,11 @@ const char* cluster_name() {
   return read && *read ? read : *said ? said : "cluster";
 }
 
-bool runs_prolog_in_job() {
-#ifdef PROLOG_FLAG_RUN_IN_JOB
-  return &slurm_conf && (slurm_conf.prolog_flags & PROLOG_FLAG_RUN_IN_JOB);
-#else
-  return false;  // this release has none
-#endif
-}
+bool runs_prolog_in_job() { return &slurm_conf && slurm_release::has_run_in_job(slurm_conf); }
 
 bool jobs_have_own_mounts() {
   if (!&slurm_conf) return true;  // not known: what is true of all jobs is done
-  const char* type = namespace_type(slurm_conf);
+  const char* type = slurm_release::namespace_type(slurm_conf);
   return type && *type && !strstr(type, "/none");
 }
 
@@ -148,8 +195,8 @@ void run_monarchd(const Arguments& arguments, int patience_ms, char* answer, siz
   char path[] = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
   char conf[4096 + 16];
   snprintf(conf, sizeof conf, "SLURM_CONF=%s", trusted("SLURM_CONF"));
-  static char key[256], nodes[65536 + 32];
-  char* environment[5] = {path};
+  static char key[256], nodes[65536 + 32], datasets[kDatasetBytes + 32], options[kOptionsBytes + 32];
+  char* environment[7] = {path};
   int variables = 1;
   if (*trusted("SLURM_CONF")) environment[variables++] = conf;
   const auto tell = [&](char* variable, size_t size, const char* name, const char* value) {
@@ -158,6 +205,8 @@ void run_monarchd(const Arguments& arguments, int patience_ms, char* answer, siz
   };
   tell(key, sizeof key, "MONARCH_JOB_KEY", arguments.nodes().key);
   tell(nodes, sizeof nodes, "MONARCH_JOB_NODES", arguments.nodes().list);
+  tell(datasets, sizeof datasets, "MONARCH_JOB_DATASETS", arguments.datasets());
+  tell(options, sizeof options, "MONARCH_JOB_OPTIONS", arguments.options());
   int ends[2] = {-1, -1};
   if (answer && pipe2(ends, O_CLOEXEC) != 0) return;
   const pid_t pid = fork();
@@ -171,9 +220,13 @@ void run_monarchd(const Arguments& arguments, int patience_ms, char* answer, siz
   pid_t gone = 0;
   while ((gone = waitpid(pid, &status, WNOHANG)) == 0 && now_ms() < end) usleep(1000);
   if (gone == 0) {
+    pid_t left[kMostLeft];
+    const int count = with_children(pid, left);
     kill(-pid, SIGKILL);  // its session: the child that it may have had
     kill(pid, SIGKILL);
-    for (int i = 0; i < 100 && waitpid(pid, &status, WNOHANG) == 0; ++i) usleep(1000);
+    for (int i = 0; i < 100 && (gone = waitpid(pid, &status, WNOHANG)) == 0; ++i) usleep(1000);
+    for (int i = 0; i < count; ++i)
+      if (i == 0 ? gone == 0 : getsid(left[i]) == pid) leave_behind(left[i]);
     slurm_error("monarch: %s %s took longer than %d ms", settings().monarchd, argv[1], patience_ms);
   }
 }

@@ -14,9 +14,11 @@ spank_monarch_so_SOURCES = \
 	%D%/epilog.cc \
 	%D%/helper.cc \
 	%D%/key.cc \
+	%D%/mounts.cc \
 	%D%/node.cc \
 	%D%/options.cc \
 	%D%/plugin.h \
+	%D%/slurm_release.h \
 	%D%/spank_monarch.cc \
 	%D%/submit.cc \
 	%D%/task.cc \

@@ -117,14 +117,13 @@ void start(spank_t sp, const char* datasets, const char* by_default = "") {
   char cores_text[24], memory_text[24];
   if (const uint32_t cores = core_count(sp)) arguments.add("--cores", decimal(cores, cores_text));
   if (const uint64_t mib = memory_mib(sp)) arguments.add("--memory", decimal(mib, memory_text));
-  if (datasets[0]) arguments.add("--datasets", datasets);
-  if (datasets[0] && job_options()[0]) arguments.add("--options", job_options());
-  if (by_default[0]) arguments.add("--options", by_default);
+  arguments.tell(datasets, datasets[0] ? job_options() : by_default);
   uint32_t step = kExternStep;
   spank_get_item(sp, S_JOB_STEPID, &step);
   if (step != kExternStep) arguments.add("--tasks");
   if (step != kExternStep && node_id(sp) == 0) arguments.add("--tell");
-  if (jobs_have_own_mounts()) arguments.add("--own-mounts");
+  const bool hands_on = jobs_have_own_mounts() && can_hand_on_mounts();
+  if (jobs_have_own_mounts() && !hands_on) arguments.add("--own-mounts");
   arguments.tell(nodes_in_step(sp));
   arguments.add("--reply-fd");  // its number follows
   char answer[sizeof without] = "";
@@ -144,6 +143,7 @@ void start(spank_t sp, const char* datasets, const char* by_default = "") {
       memcpy(run_dir, answer + 6, first_len);
       run_dir[first_len] = '\0';
       strcpy(preload, second + 1);
+      if (hands_on && step != kExternStep) clone_run_dir_mount(run_dir);
     }
   } else if (strncmp(answer, "tell ", 5) == 0 || strncmp(answer, "fail ", 5) == 0) {
     strcpy(without, answer + 5);  // its room is that of the answer
@@ -165,7 +165,7 @@ void start_if_noted(spank_t sp) {
   start(sp, "");
 }
 
-// Of root's jobs nobody asked for anything.
+// Of root's jobs nobody asked for anything; nobody is told why there is no agent.
 void start_default(spank_t sp) {
   uint32_t job = 0;
   uid_t uid = 0;
@@ -176,7 +176,7 @@ void start_default(spank_t sp) {
   if (is_known(decimal(job, job_text), "/no_default")) return;
   tried = true;
   start(sp, "", job_options());
-  if (!run_dir[0]) without[0] = '\0';
+  without[0] = '\0';
 }
 
 }  // namespace
@@ -193,8 +193,7 @@ void note_in_prolog() {
   const char* job = trusted("SLURM_JOB_ID");
   if (!*job || !*trusted("SLURMD_NODENAME")) return;
   Arguments arguments("--prolog", job);
-  arguments.add("--datasets", request().datasets);
-  if (job_options()[0]) arguments.add("--options", job_options());
+  arguments.tell(request().datasets, job_options());
   arguments.tell(nodes_in_prolog());
   run_monarchd(arguments, kNotePatienceMs, nullptr, 0);
 }

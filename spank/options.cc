@@ -50,11 +50,11 @@ int take_datasets(int, const char* value, int remote) {
       return refuse(remote,
                     "--monarch-dataset: the whole root directory cannot be a dataset; name one below it", at);
     if (*at != '/')
-      return refuse(
-          remote,
-          "--monarch-dataset: not an absolute path (is ':' part of a name? then make a symbolic link without "
-          "':' and give that)",
-          at);
+      return refuse(remote,
+                    at == value ? "--monarch-dataset: not an absolute path; write it from / on"
+                                : "--monarch-dataset: not an absolute path (is ':' part of a name? then make "
+                                  "a symbolic link without ':' and give that)",
+                    at);
     at = *end ? end + 1 : end;
   }
   // Slurm hands over the same option twice in places, and the command line after the environment.
@@ -139,7 +139,7 @@ unsigned long number_in(const char* text, const char** end, unsigned long most) 
 int take_wait(int, const char* value, int remote) {
   const char *text = value ? value : "", *end = "";
   if (!is_word(text, "none|full") && (number_in(text, &end, 100) == 0 || strcmp(end, "%") != 0))
-    return refuse(remote, "--monarch-wait: not one of none, full, 1% to 100%", text);
+    return refuse(remote, "--monarch-wait: not one of none, full, 1% to 100%; write for example 50%", text);
   strcpy(the_request.wait, text);
   return ESPANK_SUCCESS;
 }
@@ -281,7 +281,10 @@ Request& request() { return the_request; }
 bool wanted() { return the_request.datasets[0] != '\0' && !the_request.refused; }
 const Settings& settings() { return the_settings; }
 
+// An unknown word is told in the log of the node's daemons, not to each user of sbatch.
 void read_settings(int argc, char** argv) {
+  const spank_context_t context = spank_context();
+  const bool is_told = context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR;
   the_settings.word_count = 0;
   const struct {
     const char* key;
@@ -299,7 +302,7 @@ void read_settings(int argc, char** argv) {
       known = true;
     }
     if (!known && is_of_configuration(argv[i])) known = keep_word(argv[i]);
-    if (!known)
+    if (!known && is_told)
       slurm_error(
           "monarch: plugstack.conf: %s '%s'; known are config= state_dir= monarchd= log= and up to %d "
           "SECTION.KEY=VALUE of monarch.conf",

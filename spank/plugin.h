@@ -125,6 +125,8 @@ void wait_until_staged(spank_t sp, const char* run_dir, Wait wait);
 // The job's first task has begun, or will have within so many seconds: in a step, as the user. What an
 // earlier step has noted stays.
 void note_begin(const char* run_dir, int seconds);
+// As root, after that: the child that noted it may hang in the kernel.
+void leave_hanging_behind();
 // When a task has ended, as root: tells the user, in the job's output, that no program has used the dataset,
 // if the agent says so.
 void tell_unused(spank_t sp, const char* run_dir);
@@ -146,21 +148,32 @@ class Arguments {
   Arguments(const char* hook, const char* job);
   void add(const char* word);
   void add(const char* option, const char* value) { add(option), add(value); }
-  // What no other user may see, as a command line is seen: by MONARCH_JOB_KEY and MONARCH_JOB_NODES.
+  // What no other user may see, as a command line is seen: by variables of the environment, MONARCH_JOB_KEY,
+  // _NODES, _DATASETS and _OPTIONS. An empty one is not told.
   void tell(const JobNodes& nodes) { nodes_ = nodes; }
+  void tell(const char* datasets, const char* options) { datasets_ = datasets, options_ = options; }
   const char* const* words() const { return words_; }  // nullptr-terminated
   const JobNodes& nodes() const { return nodes_; }
+  const char* datasets() const { return datasets_; }
+  const char* options() const { return options_; }
 
  private:
   const char* words_[kMostArguments + 1] = {};
   int count_ = 0;
   JobNodes nodes_ = {"", ""};
+  const char *datasets_ = "", *options_ = "";
 };
 // Runs monarchd with `arguments`: empty environment but PATH, SLURM_CONF and what it is told, a session of
 // its own, cwd /, descriptors 0 to 2 on /dev/null, no other but, if `answer` is not nullptr, one whose number
 // is added as the last argument; default signals. Reads one line of less than `room` bytes from it, which
 // stays empty if it does not come. Waits at most `patience_ms`, then kills it.
 void run_monarchd(const Arguments& arguments, int patience_ms, char* answer, size_t room);
+// In a child: closes that descriptor and all above it.
+void close_from(int first);
+// What hangs in the kernel leaves the step's control groups for those of root's helpers
+// (runtime/node/life.h): Slurm waits until a step's are empty, and then drains the node. Where Monarch has no
+// groups it stays.
+void leave_behind(pid_t process);
 // A trusted variable of slurmd's or slurmstepd's own environment; "" if it is not set.
 const char* trusted(const char* name);
 // The cluster's name, as Slurm understood it.
@@ -170,6 +183,14 @@ bool runs_prolog_in_job();
 // Whether slurm.conf gives each job a mount namespace (job_container/tmpfs): what is mounted later may not be
 // seen there.
 bool jobs_have_own_mounts();
+
+// mounts.cc: how the tasks of such a job see the run directory's file system all the same.
+// In slurmd, whose environment slurmstepd has: notes its mount namespace there.
+void note_namespace();
+// Whether that is slurmstepd's, too, and Linux can clone a mount (5.2).
+bool can_hand_on_mounts();
+void clone_run_dir_mount(const char* run_dir);   // in slurmstepd, as root
+void attach_run_dir_mount(const char* run_dir);  // in the task, as root
 // Whether the state directory has something of that job's on this node; `below` is "" or "/FILE".
 bool is_known(const char* job, const char* below);
 // Decimal text; `out` holds 24 bytes. Returns out.

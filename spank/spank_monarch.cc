@@ -18,9 +18,10 @@ SPANK_PLUGIN(monarch, 1)
 
 using namespace monarch::spank;
 
-// sbatch, salloc, srun; slurmstepd for each step; slurmd (nothing to do there). Not before prolog and epilog.
+// sbatch, salloc, srun; slurmstepd for each step; slurmd. Not before prolog and epilog.
 MONARCH_PUBLIC int slurm_spank_init(spank_t sp, int argc, char** argv) {
   const spank_context_t context = spank_context();
+  if (context == S_CTX_SLURMD) note_namespace();
   if (context != S_CTX_ALLOCATOR && context != S_CTX_LOCAL && context != S_CTX_REMOTE) return ESPANK_SUCCESS;
   read_settings(argc, argv);
   register_options(sp);
@@ -59,7 +60,9 @@ MONARCH_PUBLIC int slurm_spank_job_prolog(spank_t sp, int argc, char** argv) {
 
 // slurmstepd, as root; in the extern step too, which is there before all others.
 MONARCH_PUBLIC int slurm_spank_task_post_fork(spank_t sp, int, char**) {
-  if (spank_context() == S_CTX_REMOTE) start_in_extern_step(sp);
+  if (spank_context() != S_CTX_REMOTE) return ESPANK_SUCCESS;
+  leave_hanging_behind();
+  start_in_extern_step(sp);
   return ESPANK_SUCCESS;
 }
 

@@ -40,9 +40,10 @@ bool path_in(const char* line, char* out) {
   line += 4 + strspn(line + 4, " \t");
   if (*line != '=' && *line != ':') return false;
   line += 1 + strspn(line + 1, " \t");
-  size_t n = strcspn(line, "\r\n");
-  if (const char* comment = strstr(line, " ;"); comment) n = static_cast<size_t>(comment - line);
-  while (n > 0 && (line[n - 1] == ' ' || line[n - 1] == '\t')) --n;
+  const auto is_blank = [](char c) { return c == ' ' || c == '\t'; };
+  size_t n = 0;
+  while (!strchr("\r\n", line[n]) && !(is_blank(line[n]) && strchr("#;", line[n + 1]))) ++n;
+  while (n > 0 && is_blank(line[n - 1])) --n;
   while (n > 1 && line[n - 1] == '/') --n;
   if (*line != '/') return false;
   memcpy(out, line, n);
@@ -105,9 +106,10 @@ bool is_right(const Finding& finding) { return finding.what == Finding::kError &
   _exit(written == sizeof finding ? 0 : 1);
 }
 
-const char* remedy(int error) {
+const char* remedy(int error, const char* path) {
   switch (error) {
     case ENOENT:
+      if (strstr(path, ",/") || strstr(path, " /")) return "separate several directories by ':'";
       return "is it spelled right? If an earlier job or another file system makes it later, add "
              "--monarch-check=off";
     case EACCES:
@@ -135,7 +137,7 @@ void explain(const Finding& finding, char* out, size_t room) {
                finding.tier);
       return;
     case Finding::kError:
-      snprintf(out, room, "%s; %s", strerror(finding.error), remedy(finding.error));
+      snprintf(out, room, "%s; %s", strerror(finding.error), remedy(finding.error, finding.path));
       return;
   }
 }

@@ -112,8 +112,9 @@ bool is_first_to_tell() {
 }  // namespace
 
 void keep_run_dir() {
-  if (*started_run_dir())
-    node_run_dir = open(started_run_dir(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (!*started_run_dir()) return;
+  attach_run_dir_mount(started_run_dir());
+  node_run_dir = open(started_run_dir(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
 void tell_containers(spank_t sp) {
@@ -147,9 +148,8 @@ void tell_user(spank_t sp) {
             trusted("SLURMD_NODENAME"), hidden);
   if (unseen[0] && is_jobs_first_step())
     dprintf(STDERR_FILENO,
-            "monarch: the job's programs on %s do not see %s (a private /tmp or /dev/shm?): what is there is "
-            "not served; the "
-            "administrator can choose a tier, or you a dataset, elsewhere\n",
+            "monarch: the job's programs on %s do not see %s (a private /tmp or /dev/shm?): files there "
+            "are not served; the administrator can choose a tier, or you a dataset, elsewhere\n",
             trusted("SLURMD_NODENAME"), unseen);
   // In a heterogeneous job each step has the first component's option from the environment: nobody asked for
   // it.

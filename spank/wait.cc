@@ -224,31 +224,53 @@ void write_begin(const char* run_dir, int64_t ms, Begin begin) {
   close(fd);
 }
 
-// The run directory is the user's, and may be made to hang who reads it: a child looks, without root's
-// rights, and is waited for half a second.
-bool is_unused(uid_t uid, gid_t gid, const char* run_dir) {
-  constexpr int kLooks = 100, kUnused = 7;
+// A child below that hangs in the kernel though it was killed; -1: none does.
+pid_t hanging = -1;
+
+// The run directory is the user's, and may be made to hang who asks for something in it: a child does `work`,
+// with nothing of slurmstepd's open, and is waited for half a second. What it returned; -1: nothing.
+template <typename Work>
+int in_child(const Work& work) {
+  constexpr int kLooks = 500, kLooksWhenKilled = 50;
   const pid_t pid = fork();
   if (pid == 0) {
-    State state = {};
-    if (setgroups(0, nullptr) != 0 || setgid(gid) != 0 || setuid(uid) != 0) _exit(1);
-    _exit(read_state(run_dir, &state) && state.unused ? kUnused : 0);
+    close_from(0);
+    _exit(work());
   }
-  if (pid < 0) return false;
+  if (pid < 0) return -1;
   int status = 0;
-  for (int i = 0; i < kLooks; ++i) {
-    if (waitpid(pid, &status, WNOHANG) != 0) return WIFEXITED(status) && WEXITSTATUS(status) == kUnused;
-    usleep(5000);
+  pid_t gone = 0;
+  for (int i = 0; i < kLooks + kLooksWhenKilled; ++i) {
+    if (i == kLooks) kill(pid, SIGKILL);
+    if ((gone = waitpid(pid, &status, WNOHANG)) != 0) break;
+    usleep(1000);
   }
-  kill(pid, SIGKILL);
-  waitpid(pid, &status, WNOHANG);  // one that hangs in the kernel is left
-  return false;
+  if (gone == 0) hanging = pid;
+  return gone == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+bool is_unused(uid_t uid, gid_t gid, const char* run_dir) {
+  constexpr int kUnused = 7;
+  return in_child([&] {
+           State state = {};
+           if (setgroups(0, nullptr) != 0 || setgid(gid) != 0 || setuid(uid) != 0) return 1;
+           return read_state(run_dir, &state) && state.unused ? kUnused : 0;
+         }) == kUnused;
 }
 
 }  // namespace
 
 void note_begin(const char* run_dir, int seconds) {
-  write_begin(run_dir, now_ms() + seconds * int64_t{1000}, Begin::kFirst);
+  const int64_t ms = now_ms() + seconds * int64_t{1000};
+  in_child([&] {
+    write_begin(run_dir, ms, Begin::kFirst);
+    return 0;
+  });
+}
+
+void leave_hanging_behind() {
+  if (hanging > 0) leave_behind(hanging);
+  hanging = -1;
 }
 
 void tell_unused(spank_t sp, const char* run_dir) {
@@ -262,9 +284,11 @@ void tell_unused(spank_t sp, const char* run_dir) {
       spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS || uid == 0 ||
       spank_get_item(sp, S_JOB_GID, &gid) != ESPANK_SUCCESS ||
       spank_getenv(sp, "MONARCH_IO_QUIET", value, sizeof value) != ESPANK_ENV_NOEXIST ||
-      spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS ||
-      is_known(decimal(job, job_text), "/by_default") || !is_unused(uid, gid, run_dir))
+      spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS || is_known(decimal(job, job_text), "/by_default"))
     return;
+  const bool unused = is_unused(uid, gid, run_dir);
+  leave_hanging_behind();
+  if (!unused) return;
   // slurmstepd's own errors are what reaches the job's output by now.
   slurm_error(
       "monarch: no program of this job has used its dataset through Monarch, so prefetch has stopped on %s: "

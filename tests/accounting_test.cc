@@ -249,6 +249,14 @@ TEST_F(CommentLine, OfAJobThatDidNothing) {
   EXPECT_EQ(comment_line(record_, nullptr), "monarch=1 counters=lost nodes=1/2 err=1");
 }
 
+TEST_F(CommentLine, SaysThatTheAgentDied) {
+  at(AgentCounter::evicted_files) = 7;
+  const std::string got = comment_line(record_, &counters_, AgentEnd::kBefore);
+  EXPECT_EQ(got.substr(got.find("nodes=")), "nodes=1/2 err=1 agent=died evicted=7");
+  EXPECT_EQ(comment_line(record_, nullptr, AgentEnd::kBefore),
+            "monarch=1 counters=lost nodes=1/2 err=1 agent=died");
+}
+
 TEST_F(CommentLine, SaysWhatThePfsWasSpared) {
   counters_.opens_tier[0] = 70;
   counters_.opens_tier[2] = 10;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "runtime/base/os.h"
+#include "tests/lack_of_memory.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {
@@ -319,6 +320,187 @@ TEST_F(AgainTest, NotInPlaceOfWhatWasSettledMeanwhile) {
   EXPECT_EQ(copied, 1);
   EXPECT_EQ(word("f"), state_word(State::kNoFit));
   EXPECT_EQ(counter(AgentCounter::staged_again), 0u);
+}
+
+class AgainInVainTest : public AgainTest {
+ protected:
+  AgainInVainTest() { config_.threads = 1; }
+  void SetUp() override {
+    scratch_.file("pfs/f", noise(1000, 1));
+    start();
+    std::atomic<bool> written{false};
+    {
+      const Intercept sync(Call::kFinishSync, [&](Arguments&) {
+        written = true;
+        return 0;
+      });
+      ASSERT_EQ(demand("f"), state_word(State::kPlaced));
+      ASSERT_TRUE(eventually([&] { return written.load(); }));
+    }
+    write("f", noise(2000, 2));
+    before_ = files();
+    verdicts_ = verdicts();
+  }
+  // What the catalog tells of "f": the files, as ProgressFile counts them, and their bytes.
+  struct Files {
+    uint64_t files = 0, bytes = 0;
+    bool operator==(const Files&) const = default;
+  };
+  Files files() {
+    Files all;
+    catalog_->walk(0, [&](Ref ref) {
+      const uint64_t word = catalog_->entry(ref).state;
+      if (again_of(word) != 0 || replaced_by(word) != 0 || catalog_->path_of(ref) != "f") return true;
+      ++all.files;
+      all.bytes += catalog_->entry(ref).size;
+      return true;
+    });
+    return all;
+  }
+  uint64_t verdicts() const {
+    return counter(AgentCounter::no_fit_files) + counter(AgentCounter::dropped_files) +
+           counter(AgentCounter::source_errors);
+  }
+  int entries() {
+    int all = 0;
+    catalog_->walk(0, [&](Ref ref) {
+      all += catalog_->path_of(ref) == "f";
+      return true;
+    });
+    return all;
+  }
+  int in_work() {
+    int all = 0;
+    catalog_->walk(0, [&](Ref ref) {
+      all += state_of(catalog_->entry(ref).state) == State::kStaging;
+      return true;
+    });
+    return all;
+  }
+  // Opens the file until it was copied anew so many times, in vain.
+  void fails(uint64_t times) {
+    const uint64_t opens = counter(AgentCounter::agent_opens_pfs);
+    EXPECT_TRUE(eventually([&] {
+      placement_->demand(rel("f"));
+      return counter(AgentCounter::agent_opens_pfs) >= opens + times;
+    }));
+    expect_as_before();
+  }
+  void expect_as_before() {
+    demand("none" + std::to_string(++asked_));  // the only thread has ended what it was about
+    EXPECT_TRUE(eventually([&] { return in_work() == 0; }));
+    EXPECT_EQ(entries(), 2);
+    EXPECT_EQ(files(), before_);
+    EXPECT_EQ(files_on(), 1);
+    EXPECT_EQ(tier().used(), tier().space_of(1000));
+    EXPECT_EQ((*board_)->placed_bytes[0], 1000u);
+    EXPECT_EQ(verdicts(), verdicts_);
+    EXPECT_EQ(counter(AgentCounter::staged_files), 1u);
+    EXPECT_EQ(counter(AgentCounter::staged_again), 0u);
+    placement_->room_grew();
+  }
+  void expect_comes() {
+    EXPECT_TRUE(comes("f"));
+    EXPECT_EQ(entries(), 2);
+    EXPECT_EQ(files(), (Files{1, 2000}));
+    EXPECT_EQ(files_on(), 2);
+    EXPECT_EQ(placed_files(node_counts(*board_->get(), {})), 1u);
+  }
+  Files before_;
+  uint64_t verdicts_ = 0;
+  int asked_ = 0;
+};
+
+TEST_F(AgainInVainTest, WhatIsWrittenMeanwhileTakesOneEntry) {
+  {
+    const Intercept marks(Call::kPwrite, [&](Arguments&) {
+      set_invalid(board_->get(), rel("f").hash);
+      return 0;
+    });
+    fails(3);
+  }
+  expect_comes();
+}
+
+TEST_F(AgainInVainTest, WhatCannotBeReadTakesOneEntry) {
+  {
+    const Intercept reads(Call::kPread, EIO);
+    fails(3);
+  }
+  expect_comes();
+}
+
+TEST_F(AgainInVainTest, WhatMemoryLacksForTakesOneEntry) {
+  for (int n = 1, before = -1; before != times_memory_lacked() && !HasFailure(); ++n) {
+    SCOPED_TRACE("allocation " + std::to_string(n));
+    before = times_memory_lacked();
+    const Intercept reads(Call::kPread, [&](Arguments&) {
+      lack_memory_at(n);
+      return EIO;
+    });
+    const Intercept opens(Call::kOpenBeneath, [](Arguments&) {
+      lack_memory_at(0);
+      return 0;
+    });
+    fails(1);
+  }
+  expect_comes();
+}
+
+TEST_F(AgainInVainTest, WhatHasNoRoomTakesOneEntry) {
+  const uint64_t quota = tier().quota();
+  placement_->set_quota(0, tier().used());
+  fails(3);
+  placement_->set_quota(0, quota);
+  expect_comes();
+}
+
+TEST_F(AgainInVainTest, WhatTheDeviceLosesTakesOneEntry) {
+  {
+    const Intercept lost(Call::kFinishSync, EIO);
+    placement_->demand(rel("f"));  // once: nobody waits for the copy
+    ASSERT_TRUE(eventually([&] { return tier().closed(); }));
+    expect_as_before();
+  }
+  const LaterBy later(20);
+  expect_comes();
+}
+
+// While its copy is on its way to the device there is no other one.
+TEST_F(AgainInVainTest, WhatIsInWorkIsNotBegunOnceMore) {
+  std::atomic<bool> waits{false}, goes_on{false};
+  const Intercept sync(Call::kFinishSync, [&](Arguments&) {
+    waits = true;
+    EXPECT_TRUE(eventually([&] { return goes_on.load(); }));
+    return 0;
+  });
+  placement_->demand(rel("f"));  // once: nobody waits for the copy
+  ASSERT_TRUE(eventually([&] { return waits.load(); }));
+  const uint64_t opens = counter(AgentCounter::agent_opens_pfs);
+  EXPECT_TRUE(eventually([&] {
+    placement_->demand(rel("f"));
+    return counter(AgentCounter::agent_opens_pfs) > opens;
+  }));
+  EXPECT_EQ(entries(), 2);
+  EXPECT_EQ(files(), before_);
+  goes_on = true;
+  expect_comes();
+}
+
+// The copy would serve nobody.
+TEST_F(AgainInVainTest, WhatCannotBeReplacedIsNotKept) {
+  const Ref first = newest("f").ref;
+  std::atomic<uint64_t> was{0};
+  {
+    const Intercept settles(Call::kPwrite, [&](Arguments&) {
+      was = catalog_->entry(first).state.exchange(state_word(State::kPass, Reason::kUnreadable));
+      return 0;
+    });
+    fails(1);
+  }
+  EXPECT_EQ(word("f"), state_word(State::kPass, Reason::kUnreadable));
+  catalog_->entry(first).state = was.load();
+  expect_comes();
 }
 
 // Of a file that the job did not write, who may write it is not asked.

@@ -97,6 +97,7 @@ TEST_F(ProgressTest, EachFileCountsByWhatBecameOfIt) {
   catalog_->entry(large).state = large_word(chunks);
   file("excluded", State::kPass, Reason::kExcluded, 1000);
   file("again", again_word(large), 1000);
+  file("anew", anew_word(large), 1000);
   file("other-node's", State::kKnown, Reason::kNone, 1000);
   shared_.other = catalog_->reader().find(rel("other-node's")).ref;
   (void)catalog_->add(rel("directory"), DT_DIR);
@@ -114,6 +115,10 @@ TEST_F(ProgressTest, EachFileCountsByWhatBecameOfIt) {
   (*board_)->header.full = 1;
   EXPECT_TRUE(tells("state", "staged-in"));
   EXPECT_EQ(told("no_room"), "3");
+  catalog_->entry(file("only-opened", State::kKnown, Reason::kNone, 70)).state = large_word(0);
+  moved();
+  EXPECT_TRUE(tells("no_room", "4"));
+  EXPECT_EQ(told("state"), "staged-in");
 }
 
 TEST_F(ProgressTest, HowMuchThereIsIsToldOnceAllIsListed) {

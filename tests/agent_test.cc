@@ -15,8 +15,10 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
+#include "runtime/config/dataset_rules.h"
 #include "runtime/layout/board_client.h"
 #include "runtime/metadata/board.h"
+#include "runtime/metadata/series.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/logged.h"
@@ -139,7 +141,7 @@ TEST_F(AgentTest, LeavesAllToRootsEpilog) {
   ASSERT_EQ(start(), "ready\n");
   ::kill(pid_, SIGTERM);
   EXPECT_EQ(ended(), 0);
-  EXPECT_EQ(board()->header.closed, 1u) << "its counters can be read";
+  EXPECT_EQ(board()->header.closed, kEnding) << "its counters can be read";
   EXPECT_FALSE(fs::is_empty(scratch_ / "fast"));
 }
 
@@ -176,16 +178,24 @@ TEST_F(AgentTest, EndsWhereOneThreadIsRefused) {
   }
 }
 
-// A thread that is left behind may still make a file.
+// A thread that is left behind may still make a file: each directory's removal fails once.
 TEST_F(AgentTest, RemovesWhatIsThereStill) {
-  ASSERT_EQ(start([&] {
-              static int calls = 0;
-              static const Intercept once(Call::kUnlinkat, [](Arguments&) { return ++calls == 1 ? EIO : 0; });
-            }),
-            "ready\n");
-  ::kill(pid_, SIGTERM);
-  EXPECT_EQ(ended(), 0);
-  EXPECT_TRUE(nothing_is_left());
+  for (const std::string& kept : {std::string("job"), options_.run_dir}) {
+    scratch_.dir("run");
+    ASSERT_EQ(start([&] {
+                static std::string once;
+                once = kept;
+                static const Intercept removes(Call::kUnlinkat, [](Arguments& a) {
+                  if (once != a.path) return 0;
+                  once.clear();
+                  return ENOTEMPTY;
+                });
+              }),
+              "ready\n");
+    ::kill(pid_, SIGTERM);
+    EXPECT_EQ(ended(), 0);
+    EXPECT_TRUE(nothing_is_left()) << kept;
+  }
 }
 
 TEST_F(AgentTest, NobodyIsToldWhereNobodyWaits) {
@@ -292,6 +302,19 @@ TEST_F(AgentTest, ARunDirectoryOfOthersIsRefused) {
   EXPECT_TRUE(fs::is_empty(options_.run_dir));
 }
 
+// Root has to tell what policy refuses from what fails.
+TEST_F(AgentTest, RootHearsThatADatasetIsRefused) {
+  options_.config.datasets.deny = {options_.datasets.front()};
+  for (const bool of_root : {true, false}) {
+    scratch_.dir("run");
+    options_.grants = of_root ? scratch_.file("grants", "") : "";
+    const std::string said = start();
+    EXPECT_EQ(said.starts_with(kRefusedWord), of_root) << said;
+    EXPECT_NE(said.find("(monarch.conf: deny_datasets)"), std::string::npos) << said;
+    EXPECT_EQ(ended(), 1);
+  }
+}
+
 // Tasks ring the doorbell of one that sleeps, and an idle one costs the job nothing.
 TEST_F(AgentTest, SleepsWhileThereIsNothingToDo) {
   ASSERT_EQ(start(), "ready\n");
@@ -368,9 +391,16 @@ TEST_F(AgentTest, TellsWhatIsNotStaged) {
   EXPECT_TRUE(tells("staged-in")) << "it is over";
   EXPECT_EQ(told("percent"), "2");
   EXPECT_EQ(told("no_room") + told("failed") + told("staged_files"), "101");
+  const auto series = [&] {
+    const Result<Series> read = read_series(options_.run_dir);
+    return read.ok() ? *read : Series();
+  };
+  EXPECT_TRUE(eventually([&] { return series().settled_ms > 0; }));
+  EXPECT_EQ(series().whole_ms, 0u) << "that is another time";
   grant("slow 4194304\n");
   EXPECT_TRUE(eventually([&] { return told("percent") == "100"; })) << "there is room by now";
   EXPECT_EQ(told("no_room") + told("failed") + told("staged_files"), "002");
+  EXPECT_TRUE(eventually([&] { return series().whole_ms > 0; }));
 }
 
 TEST_F(AgentTest, WhatIsExcludedIsNeverStaged) {

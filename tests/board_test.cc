@@ -621,5 +621,18 @@ TEST_F(BoardTest, CountersSumOverProcessesAndSurviveThem) {
   EXPECT_EQ(tier_totals(*other->get(), 0).opens, 0u);
 }
 
+// On one node of a job or on several.
+TEST(BoardUse, BeginsOnceATaskHasOpenedSomething) {
+  Scratch scratch;
+  const BoardFile file = make_board(scratch.path());
+  Board* board = file.get();
+  for (const uint32_t nodes : {1u, 2u}) {
+    board->nodes = nodes;
+    EXPECT_FALSE(has_been_used(*board)) << nodes;
+  }
+  count(board, TaskCounter::opens_pfs);
+  EXPECT_TRUE(has_been_used(*board));
+}
+
 }  // namespace
 }  // namespace monarch

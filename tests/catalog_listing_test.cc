@@ -196,6 +196,7 @@ TEST(CatalogSeen, WhatIsTrueOfNoEntryIsRefused) {
   Seen elsewhere = seen_file(ref, hash(ref), kFile);
   elsewhere.values.dev = 2;
   EXPECT_FALSE(catalog->add_seen(elsewhere)) << "another device";
+  EXPECT_FALSE(catalog->add_seen(seen_file(ref, hash(ref) + 1, kFile))) << "another name's";
   std::mt19937 random(1);
   for (uint32_t i = 0; i < 100000; ++i) {  // whatever a task writes there
     const Ref other = i < 1000 ? i : static_cast<Ref>(random());

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <unordered_map>
 
+#include "runtime/layout/path_hash.h"
 #include "tests/catalog_fixture.h"
 #include "tests/scratch.h"
 
@@ -52,6 +54,48 @@ TEST(Catalog, PathsBelowAnEntryLeaveItAlone) {
   for (const char* above : {"", "a", "a/f/x"})
     EXPECT_FALSE(catalog->reader().find(rel(above))) << "nobody named it";
   EXPECT_EQ(catalog->header().entry_count, 2u);
+}
+
+// Two names that the index keeps under one hash.
+std::pair<std::string, std::string> names_of_one_hash(bool of_one_length) {
+  std::unordered_map<uint32_t, std::string> seen;
+  for (int i = 0;; ++i) {
+    std::string name = "d" + std::to_string(i);
+    if (of_one_length) name.insert(1, 8 - name.size(), '0');
+    const auto [at, is_new] = seen.emplace(path_hash(0, name.data(), name.size()), name);
+    if (!is_new) return {at->second, std::move(name)};
+  }
+}
+
+TEST(Catalog, NamesOfOneHashAreNotTakenForEachOther) {
+  for (const bool of_one_length : {false, true}) {
+    Scratch scratch;
+    const auto catalog = make_catalog(scratch.path());
+    const auto [one, other] = names_of_one_hash(of_one_length);
+    const Ref below_one = catalog->add(rel(one + "/f"), DT_REG),
+              below_other = catalog->add(rel(other + "/f"), DT_REG);
+    EXPECT_EQ(catalog->path_of(below_one), one + "/f");
+    EXPECT_EQ(catalog->path_of(below_other), other + "/f");
+    const CatalogReader& reader = catalog->reader();
+    ASSERT_NE(catalog->add(rel(one), DT_REG), 0u);
+    EXPECT_FALSE(reader.find(rel(other)));
+    const Ref ref = catalog->add(rel(other), DT_REG);
+    EXPECT_EQ(reader.find(rel(other)).ref, ref);
+    EXPECT_NE(reader.find(rel(one)).ref, ref);
+  }
+}
+
+// As when somebody removes copies: their inodes come to be others'.
+TEST(Catalog, AnInodeIsTheCopyThatWasPlacedLast) {
+  Scratch scratch;
+  const auto catalog = make_catalog(scratch.path());
+  const Ref before = catalog->add(rel("before"), DT_REG), now = catalog->add(rel("now"), DT_REG);
+  ASSERT_TRUE(catalog->place(before, 0, 7, source_stat(1)));
+  ASSERT_TRUE(catalog->place(now, 0, 7, source_stat(2)));
+  const Identity* id = catalog->reader().find_copy(0, 7);
+  ASSERT_NE(id, nullptr);
+  EXPECT_EQ(id->entry, now);
+  EXPECT_EQ(catalog->reader().find_copy(1, 7), nullptr) << "of another tier";
 }
 
 TEST(Catalog, OnlyRegularFilesAreStaged) {
@@ -110,6 +154,12 @@ TEST(Catalog, RefusesWhatDoesNotFitItsHeader) {
   EXPECT_EQ(error({}, {{0, "/p", too_long, 0, 0}}, {}), ENAMETOOLONG);
   EXPECT_EQ(error({}, {}, {{"t", too_long, 0}}), ENAMETOOLONG);
   EXPECT_EQ(Catalog::create(scratch / "missing", {}, {}, {}, {1}).error().code, ENOENT);
+  for (const char* file : {"catalog", "index.0", "inodes.0"}) {
+    scratch.dir("run");
+    scratch.file(std::string("run/") + file, "");
+    EXPECT_FALSE(Catalog::create(scratch / "run", {}, {}, {}, {1}).ok()) << file << " cannot be made";
+    fs::remove_all(scratch / "run");
+  }
 }
 
 TEST(Catalog, HasNoMoreEntriesThanItMay) {

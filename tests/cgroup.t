@@ -115,7 +115,7 @@ class VersionTwo:
 
     def close(self):
         e2e.end(self.holder)
-        for group in ("system", ""):
+        for group in ("system", "monarch", ""):
             wait_until(lambda path=f"{self.top}/{group}": remove(path))
 
 

@@ -4,16 +4,22 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <iterator>
 #include <thread>
 
 #include "runtime/base/fd.h"
 #include "runtime/node/life.h"
+#include "tests/hanging_fs.h"
+#include "tests/private_mounts.h"
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"
 
@@ -221,7 +227,7 @@ TEST_F(PlainGroups, OnlyWhatIsInTheGroupIsKilled) {
   ::waitpid(stranger, nullptr, 0);
 }
 
-TEST_F(PlainGroups, AreRemovedWithTheirParentOnceEmpty) {
+TEST_F(PlainGroups, AreRemovedOnceEmptyAndTheirParentStays) {
   for (const char* path : {"v1/monarch/job", "v2/monarch/job", "v1/monarch", "v2/monarch"})
     std::filesystem::remove_all(scratch_ / path);
   scratch_.dir("v1/monarch/a");
@@ -229,12 +235,75 @@ TEST_F(PlainGroups, AreRemovedWithTheirParentOnceEmpty) {
   EXPECT_TRUE(groups().end("a", 0));
   EXPECT_TRUE(std::filesystem::exists(v1_ + "/monarch/b"));
   groups().remove_if_empty("b");
-  EXPECT_FALSE(std::filesystem::exists(v1_ + "/monarch"));
+  EXPECT_TRUE(std::filesystem::is_empty(v1_ + "/monarch"));
   scratch_.dir("v2/monarch/a");
   groups().leave("a");
-  EXPECT_FALSE(std::filesystem::exists(v2_ + "/monarch"));
+  EXPECT_TRUE(std::filesystem::is_empty(v2_ + "/monarch"));
   EXPECT_EQ(in("v2/cgroup.procs"), "0");
   EXPECT_EQ(in("v1/cgroup.procs"), "") << "it was in no group there";
+}
+
+// As any user can whom it lets in.
+TEST_F(PlainGroups, WhoLocksTheRootsFileHoldsUpNoneButAParentThatIsMissing) {
+  ASSERT_TRUE(groups().make("job", 0).ok());
+  const Fd root(::open(v1_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(root.get(), LOCK_EX), 0);
+  Status s = groups().make("job", 0);
+  EXPECT_TRUE(s.ok()) << s.error().text;
+  std::filesystem::remove_all(v2_ + "/monarch");
+  s = groups().make("job", 0);
+  EXPECT_TRUE(s.ok()) << s.error().text;
+  EXPECT_TRUE(std::filesystem::is_directory(v2_ + "/monarch/job"));
+  std::filesystem::remove_all(v1_ + "/monarch");
+  s = groups().make("job", 0);
+  EXPECT_EQ(s.error().code, ETIMEDOUT);
+  EXPECT_TRUE(s.error().text.starts_with("make " + v1_ + "/monarch: ")) << s.error().text;
+  EXPECT_EQ(in("v1/cgroup.procs") + in("v2/cgroup.procs"), "") << "who waited for it has ended";
+}
+
+TEST_F(PlainGroups, WhereTheirParentsAreNothingOfTheRootsIsOpened) {
+  ASSERT_TRUE(groups().make("job", 0).ok());
+  for (const char* file : {"v1/cgroup.procs", "v2/cgroup.procs"}) {
+    std::filesystem::remove(scratch_ / file);
+    ASSERT_EQ(::mkfifo((scratch_ / file).c_str(), 0600), 0);
+  }
+  EXPECT_TRUE(is_soon_done([&] {
+    ::alarm(60);  // until somebody reads
+    return groups().make("job", 0).ok();
+  }));
+}
+
+TEST_F(PlainGroups, WithoutAProcessThereIsNoParentAndNobodyElsesIsWaitedFor) {
+  std::filesystem::remove_all(v1_ + "/monarch");
+  const int status = in_child([&] {
+    const pid_t other = ::fork();
+    if (other == 0) ::_exit(0);
+    siginfo_t ended;
+    if (::waitid(P_PID, static_cast<id_t>(other), &ended, WEXITED | WNOWAIT) != 0) return 1;
+    if (!before_call(SYS_clone, [](CallArguments) { return EAGAIN; })) return 99;
+    if (groups().make("job", 0).error().code != EAGAIN) return 2;
+    return ::waitpid(other, nullptr, 0) == other ? 0 : 3;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(PlainGroups, UsersCannotListThem) {
+  const auto mode = [&](const std::string& path) {
+    struct stat st {};
+    EXPECT_EQ(::stat((scratch_ / path).c_str(), &st), 0) << path;
+    return st.st_mode & 07777;
+  };
+  scratch_.dir("v1/monarch");
+  std::filesystem::permissions(v1_ + "/monarch", std::filesystem::perms(0755));
+  std::filesystem::remove_all(v2_ + "/monarch");
+  const mode_t before = ::umask(0);
+  EXPECT_TRUE(groups().make("new", 0).ok());
+  ::umask(before);
+  for (const char* version : {"v1", "v2"}) {
+    EXPECT_EQ(mode(std::string(version) + "/monarch"), 0711u);
+    EXPECT_EQ(mode(std::string(version) + "/monarch/new"), 0711u);
+  }
 }
 
 TEST_F(PlainGroups, WhereTheRootTakesNoProcessTheyAreLeftForThatOfTheFirst) {
@@ -317,6 +386,18 @@ TEST(RealGroups, WhatIsInThemIsKilled) {
   if (!entered) GTEST_SKIP() << "no control group can be made here";
 }
 
+TEST(RealGroups, AnEmptyOneEndsAtOnce) {
+  const Cgroups groups;
+  const std::string name = "unit-test." + std::to_string(::getpid());
+  if (!groups.make(name, 0).ok()) {
+    groups.remove_if_empty(name);
+    GTEST_SKIP() << "no control group can be made here";
+  }
+  errno = 0;
+  EXPECT_TRUE(groups.end(name, 0));
+  EXPECT_TRUE(groups.names(name).empty());
+}
+
 // As in a container with a namespace of its own, whose root has given its controllers to its groups.
 TEST(RealGroups, AreLeftWhereTheRootTakesNoProcess) {
   const Scratch scratch;
@@ -343,13 +424,89 @@ TEST(RealGroups, AreLeftWhereTheRootTakesNoProcess) {
                 return in >> pid && pid == ::getpid() ? 0 : 3;
               }),
               0);
-    EXPECT_NE(::access((root + "/monarch").c_str(), F_OK), 0) << "and are removed";
+    EXPECT_NE(::access((root + "/monarch/job").c_str(), F_OK), 0) << "and are removed";
   }
   for (const char* group : {"/monarch/job", "/monarch", "/first", ""}) {
     const std::string path = root + group;
     if (made) eventually([&] { return ::rmdir(path.c_str()) == 0 || errno == ENOENT; });
   }
   if (!given) GTEST_SKIP() << "no group with a controller of version 2 can be made here";
+}
+
+// A group of this machine's as a hierarchy, whose root all users can list, and a group of a step's.
+class LockedRoot : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Cgroups all;
+    for (const CgroupHierarchy& h : all.hierarchies())
+      if (h.unified) root_ = h.mount + "/unit-test.locked." + std::to_string(::getpid());
+    if (root_.empty() || ::mkdir(root_.c_str(), 0755) != 0 || ::mkdir((root_ + "/step").c_str(), 0755) != 0)
+      GTEST_SKIP() << "no group can be made here";
+    scratch_.file("groups", "1 0 0:1 / " + root_ + " rw - cgroup2 none rw\n");
+  }
+  void TearDown() override {
+    eventually([&] {  // what hung may make one still
+      for (const char* group : {"/monarch/job", "/monarch", "/step"}) ::rmdir((root_ + group).c_str());
+      return ::rmdir(root_.c_str()) == 0 || errno == ENOENT;
+    });
+  }
+  Cgroups groups() const { return Cgroups(scratch_ / "groups"); }
+  // In a process of the step's, while a user keeps the root locked.
+  void while_locked(const std::function<void(PrivateMounts*)>& body) const {
+    in_private_mounts(scratch_, [&](PrivateMounts* m) {
+      std::ofstream(root_ + "/step/cgroup.procs") << "0" << std::flush;
+      LockedDirectory locked(scratch_.file("file", ""));
+      if (!locked.is_ready()) return;
+      locked.lock(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      body(m);
+      locked.end();
+    });
+  }
+  // The processes in a group, whose file is open: who looks for a name in what is locked may hang.
+  static long processes(const Fd& file) {
+    std::string text(1 << 16, '\0');
+    const ssize_t n = ::pread(file.get(), text.data(), text.size(), 0);
+    return std::count(text.begin(), text.begin() + std::max<ssize_t>(n, 0), '\n');
+  }
+  const Scratch scratch_;
+  std::string root_;
+};
+
+TEST_F(LockedRoot, HoldsUpNoGroupOnceTheirParentIsThere) {
+  groups().prepare();
+  while_locked([&](PrivateMounts* m) {
+    const auto life = [&] {
+      const Cgroups all = groups();
+      const pid_t member = ::fork();
+      if (member == 0) ::_exit(all.make("job", 0).ok() && all.enter("job").ok() ? ::pause() : 1);
+      const bool entered = eventually([&] { return !all.processes("job").empty(); });
+      return entered && all.end("job", 10000);
+    };
+    m->check(is_soon_done(life), "a group is made, its process is killed, and it is removed");
+  });
+}
+
+TEST_F(LockedRoot, CostsTheGroupThatHasNoParentYet) {
+  const Fd step(::open((root_ + "/step/cgroup.procs").c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd root(::open((root_ + "/cgroup.procs").c_str(), O_RDONLY | O_CLOEXEC));
+  while_locked([&](PrivateMounts* m) {
+    const long before = processes(step);
+    m->check(is_soon_done([&] { return groups().make("job", 0).error().code == ETIMEDOUT; }),
+             "there is none, and nobody waits");
+    m->check(eventually([&] { return processes(step) == before; }), "nor is in the step's groups what hangs");
+    m->check(processes(root) == 1, "it is in the root");
+  });
+}
+
+TEST_F(LockedRoot, ItsUsersCannotLockWhatIsBelow) {
+  ASSERT_TRUE(groups().make("job", 0).ok());
+  EXPECT_EQ(in_child([&] {
+              if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 1;
+              for (const char* group : {"/monarch", "/monarch/job"})
+                if (::open((root_ + group).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC) >= 0) return 2;
+              return ::access((root_ + "/monarch/job/cgroup.procs").c_str(), R_OK) == 0 ? 0 : 3;
+            }),
+            0);
 }
 
 TEST(AgentMemory, IsWhatTheTiersInMemoryTakeAndMore) {

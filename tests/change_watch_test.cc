@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -18,6 +19,7 @@
 #include "runtime/metadata/board.h"
 #include "tests/faulty_os.h"
 #include "tests/lack_of_memory.h"
+#include "tests/logged.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -58,6 +60,11 @@ class ChangeWatchTest : public ::testing::Test {
     const Board& board = *board_->get();
     return (board.header.changed & kind) != 0 && is_invalid(board, hash(name));
   }
+  static int times(const std::string& text, const std::string& part) {
+    int found = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  }
   bool closed() const { return board_->get()->header.closed != 0; }
   // Within ten times the second that the manual page promises.
   template <typename Condition>
@@ -88,6 +95,32 @@ TEST_F(ChangeWatchTest, MarksWhatIsWritten) {
   EXPECT_TRUE(soon([&] { return marked("sub/deep/a"); }));
   ASSERT_TRUE(settled());
   EXPECT_FALSE(marked("b") || marked("sub/b") || marked("sub", kChangedDirectories) || closed());
+  EXPECT_EQ(total(*board_->get(), TaskCounter::invalidations), 4u) << "and counts it";
+}
+
+TEST_F(ChangeWatchTest, MarksAgainWhatMayHaveBeenCopiedSince) {
+  write("a", "new");
+  EXPECT_TRUE(soon([&] { return marked("a"); }));
+  ASSERT_TRUE(settled());
+  const uint32_t before = changed_at(*board_->get(), hash("a"));
+  board_->get()->header.copied_at = before + 10;
+  write("a", "newer");
+  EXPECT_TRUE(soon([&] { return changed_at(*board_->get(), hash("a")) > before; }));
+}
+
+TEST_F(ChangeWatchTest, MarksWhatSharesItsNumberWithAnother) {
+  set_invalid(board_->get(), hash("b") ^ kChangeSlots, kChangedFiles);
+  ASSERT_FALSE(marked("b"));
+  write("b", "new");
+  EXPECT_TRUE(soon([&] { return marked("b"); }));
+}
+
+TEST_F(ChangeWatchTest, MarksADirectoryThatHasTheNameOfAChangedFile) {
+  fs::remove(root() / "a");
+  EXPECT_TRUE(soon([&] { return marked("a"); }));
+  fs::create_directory(root() / "a");
+  fs::remove(root() / "a");
+  EXPECT_TRUE(soon([&] { return marked("a", kChangedDirectories); }));
 }
 
 TEST_F(ChangeWatchTest, ReadingMarksNothing) {
@@ -125,6 +158,11 @@ TEST_F(ChangeWatchTest, MarksAccess) {
   EXPECT_EQ(::chmod((root() / "sub").c_str(), 0700), 0);
   EXPECT_TRUE(soon([&] { return marked("sub", kChangedDirectories); }));
   EXPECT_FALSE(closed());
+  const uint32_t before = changed_at(*board_->get(), hash("sub"));
+  board_->get()->header.copied_at = before + 10;  // what was copied since is served again
+  EXPECT_EQ(::utimensat(AT_FDCWD, (root() / "sub").c_str(), nullptr, 0), 0);
+  ASSERT_TRUE(settled());
+  EXPECT_EQ(changed_at(*board_->get(), hash("sub")), before) << "the access is as it was then";
 }
 
 TEST_F(ChangeWatchTest, TimesOfADirectoryDecideNothing) {
@@ -178,6 +216,31 @@ TEST_F(ChangeWatchTest, ALinkTakesNoWatchAway) {
   EXPECT_FALSE(marked("link/deep/a"));
 }
 
+// As where a file system is mounted twice, or a directory of it elsewhere, and both are declared.
+TEST_F(ChangeWatchTest, MarksAllNamesOfADirectory) {
+  DatasetRoot other;
+  other.path = root().string();
+  other.fd = Fd(::open(other.path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  watch_.reset();
+  dataset_->roots.push_back(std::move(other));
+  begin(8);
+  for (const char* name : {"", "sub"}) {
+    watch_->add(0, name);
+    watch_->add(1, name);
+  }
+  const auto marked_twice = [&](std::string_view name, Changed kind) {
+    const Board& board = *board_->get();
+    return (board.header.changed & kind) != 0 && is_invalid(board, path_hash(0, name.data(), name.size())) &&
+           is_invalid(board, path_hash(1, name.data(), name.size()));
+  };
+  write("a", "new");
+  EXPECT_TRUE(soon([&] { return marked_twice("a", kChangedFiles); }));
+  fs::remove(root() / "sub/b");
+  EXPECT_TRUE(soon([&] { return marked_twice("sub/b", kChangedFiles); }));
+  EXPECT_EQ(::chmod((root() / "sub").c_str(), 0700), 0);
+  EXPECT_TRUE(soon([&] { return marked_twice("sub", kChangedDirectories); }));
+}
+
 TEST_F(ChangeWatchTest, WatchesWhatIsAbove) {
   watch_ = nullptr;
   begin(8);
@@ -207,6 +270,8 @@ TEST_F(ChangeWatchTest, MarksADirectoryThatMoves) {
   fs::rename(root() / "sub/deep", root() / "deep");
   EXPECT_TRUE(soon([&] { return marked("sub/deep", kChangedDirectories); }));
   EXPECT_FALSE(closed());
+  ASSERT_TRUE(soon([&] { return marked("deep", kChangedDirectories); }));
+  EXPECT_EQ(board_->get()->header.changed, kChangedDirectories) << "no file was";
 }
 
 TEST_F(ChangeWatchTest, ClosesWhenTheRootMoves) {
@@ -231,12 +296,56 @@ TEST_F(ChangeWatchTest, SetsNoMarkTwice) {
 TEST_F(ChangeWatchTest, KeepsToItsNumber) {
   watch_ = nullptr;
   begin(1);
-  add("");
-  add("sub");
+  const std::string log = logged(scratch_, [&] {
+    add("");
+    EXPECT_TRUE(watch_->takes_more()) << "to say so";
+    add("sub");
+    EXPECT_FALSE(watch_->takes_more());
+    add("sub/deep");
+  });
+  EXPECT_EQ(times(log, "are noticed in 1 directories only: watch_directories is reached"), 1) << log;
+  EXPECT_EQ(times(log, "\n"), 1) << log;
   write("sub/a", "new");
   write("a", "new");
   EXPECT_TRUE(soon([&] { return marked("a"); }));
   EXPECT_FALSE(marked("sub/a"));
+}
+
+// What is asked for may have gone by then, or may not lead to the dataset: that is no news.
+TEST_F(ChangeWatchTest, SaysWhatItCannotWatchUnlessThatIsGone) {
+  for (const int error : {ENOENT, ENOTDIR, ELOOP, EXDEV, ENOSPC, EACCES}) {
+    const bool gone = error != ENOSPC && error != EACCES;
+    for (const Call call : {Call::kOpenBeneath, Call::kWatch}) {
+      SCOPED_TRACE(std::strerror(error));
+      watch_ = nullptr;
+      begin(8);
+      add("");
+      const std::string log = logged(scratch_, [&] {
+        const Intercept refuses(call, error);
+        watch_->add(0, "sub");
+      });
+      const std::string why =
+          error == ENOSPC ? "the user's fs.inotify.max_user_watches is reached" : std::strerror(error);
+      EXPECT_EQ(times(log, "are noticed in 1 directories only: " + why), gone ? 0 : 1) << log;
+    }
+  }
+}
+
+TEST_F(ChangeWatchTest, DoesNotAskForTheValuesThatItIsTold) {
+  watch_ = nullptr;
+  begin(8);
+  int asked = 0;
+  const Intercept asks(Call::kFstat, [&](Arguments&) {
+    ++asked;
+    return 0;
+  });
+  struct stat st;
+  ASSERT_EQ(::stat((root() / "sub").c_str(), &st), 0);
+  const Fd dir(::open((root() / "sub").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  watch_->add(0, "sub", dir.get(), &st);
+  EXPECT_EQ(asked, 0);
+  watch_->add(0, "sub/deep");
+  EXPECT_EQ(asked, 2) << "of the root and of this one";
 }
 
 // The user's other programs have the rest.
@@ -255,11 +364,29 @@ TEST_F(ChangeWatchTest, GoesOnWithoutWhatTheKernelRefuses) {
 TEST_F(ChangeWatchTest, WatchesNothingWithoutAThread) {
   watch_ = nullptr;
   const Intercept refuses(Call::kStartThread, EAGAIN);
-  begin(8);
+  const std::string log = logged(scratch_, [&] { begin(8); });
+  EXPECT_EQ(times(log, "are not noticed: inotify: Resource temporarily unavailable"), 1) << log;
+  EXPECT_FALSE(watch_->takes_more());
   add("");
   write("a", "new");
   ::usleep(200000);
   EXPECT_EQ(board_->get()->header.marks, 0u);
+}
+
+TEST_F(ChangeWatchTest, WatchesNothingWithoutADescriptorForItsEnd) {
+  watch_ = nullptr;
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const std::string log = logged(scratch_, [&] {
+    const Fd last(::dup(0));
+    rlimit one_more = before;
+    one_more.rlim_cur = static_cast<rlim_t>(last.get()) + 2;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &one_more), 0);
+    begin(8);
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  });
+  EXPECT_EQ(times(log, "are not noticed: inotify: Too many open files"), 1) << log;
+  EXPECT_FALSE(watch_->takes_more());
 }
 
 TEST_F(ChangeWatchTest, ADirectoryThatIsNotWatchedForLackOfMemoryIsWatchedLater) {
@@ -319,6 +446,7 @@ TEST_F(ChangeWatchTest, AChangeThatIsLostForLackOfMemoryEndsTheServing) {
 TEST_F(ChangeWatchTest, WatchesNothingWhenItIsOff) {
   watch_ = nullptr;
   begin(0);
+  EXPECT_FALSE(watch_->takes_more());
   add("");
   write("a", "new");
   ::usleep(200000);

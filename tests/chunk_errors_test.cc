@@ -37,6 +37,7 @@ class ChunkErrors : public PlacementTest {
     placement_->stop();
     EXPECT_EQ(files_on(), 0);
     EXPECT_EQ(tier().used(), 0u);
+    EXPECT_EQ(tier().promised(), 0u);
     EXPECT_EQ((*board_)->placed_bytes[0], 0u);
   }
   std::string part_of(const std::string& name) {
@@ -115,6 +116,22 @@ TEST_F(ChunkErrors, WithoutMemoryToOpenItAFileWaits) {
   EXPECT_TRUE(placed_at_last("f"));
 }
 
+TEST_F(ChunkErrors, AFileThatWasGivenUpIsWaitedForAgain) {
+  make("f", 2 * kMiB);
+  start();
+  demand("f");
+  {
+    const Intercept opens(Call::kOpenBeneath, EMFILE);
+    demand("f");  // the whole of it
+    EXPECT_TRUE(are_put_off(1));
+  }
+  ASSERT_TRUE(eventually([&] { return state("f") == State::kKnown; }));
+  demand("f");
+  ASSERT_TRUE(eventually([&] { return state("f") == State::kLarge; }));
+  demand("f");
+  EXPECT_TRUE(placed_at_last("f"));
+}
+
 TEST_F(ChunkErrors, ASparseCopyThatCannotBeMade) {
   for (const int error : {EIO, ENOMEM}) {
     SCOPED_TRACE(error);
@@ -128,6 +145,7 @@ TEST_F(ChunkErrors, ASparseCopyThatCannotBeMade) {
     EXPECT_TRUE(error == EIO ? ends_as(name, kFault) : are_put_off(1));
     EXPECT_EQ(tier().closed(), error == EIO);
     EXPECT_TRUE(eventually([&] { return tier().used() == 0; }));
+    EXPECT_EQ(tier().promised(), 0u);
     EXPECT_FALSE(fs::exists(part_of(name)));
     LaterBy some(11);
     EXPECT_EQ(tier().probe(), error == EIO);
@@ -147,9 +165,11 @@ TEST_F(ChunkErrors, AFullRunDirectory) {
         while (catalog_->start_chunks(catalog_->reader().find(rel("f")).ref, 0, st)) st.st_size /= 2;
         while (st.st_size > 1 && (st.st_size /= 2))
           while (catalog_->start_chunks(catalog_->reader().find(rel("f")).ref, 0, st)) continue;
-        catalog_->entry(catalog_->reader().find(rel("f")).ref).state = large_word(0);
-        ask("f");
-        EXPECT_TRUE(ends_as("f", kNoFit));
+        for (int turn = 0; turn < 2; ++turn) {
+          catalog_->entry(catalog_->reader().find(rel("f")).ref).state = large_word(0);
+          ask("f");
+          EXPECT_TRUE(ends_as("f", kNoFit)) << "nothing is kept of one that was not begun: " << turn;
+        }
         expect_nothing_left();
       }))
     GTEST_SKIP() << "mounting needs root";
@@ -173,7 +193,7 @@ TEST_F(ChunkErrors, AFileThatIsFilledAndReadNativelyIsFilledOn) {
 TEST_F(ChunkErrors, WhatIsWaitedForGetsAheadOfWhatIsFilled) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   config_.threads = 4;
-  config_.pfs_bandwidth = 1;
+  config_.pfs_bandwidth = 1000;  // bytes: of "done", which may be prefetched, for 2 s
   for (const char* name : {"a", "b", "begun"}) make(name, 20 * kMiB);
   make("done", 2000);
   start();
@@ -475,6 +495,149 @@ TEST_F(ChunkErrors, TheLastChunksOfAPartAreWaitedForAsleep) {
   held = false;
 }
 
+// A tier in memory, which has room for one and a half files.
+class ScarceSpace : public ChunkErrors {
+ protected:
+  static constexpr uint64_t kFile = 2 * kMiB, kFloor = 8 * kMiB;
+  ScarceSpace() {
+    config_.stage_wait_max = kMiB;
+    tiers_ = {tier_config(memory_, "ram", 1 << 30)};
+    tiers_[0].min_free.bytes = kFloor;
+    for (const char* name : {"a", "b", "c"}) make(name, kFile);
+  }
+  uint64_t occupied() const {
+    constexpr uint64_t kBytesPerBlock = 512;
+    uint64_t bytes = 0;
+    std::error_code gone;
+    for (fs::recursive_directory_iterator at(memory_.path(), gone), end; !gone && at != end;
+         at.increment(gone)) {
+      struct stat st;
+      if (::lstat(at->path().c_str(), &st) == 0 && S_ISREG(st.st_mode))
+        bytes += static_cast<uint64_t>(st.st_blocks) * kBytesPerBlock;
+    }
+    return bytes;
+  }
+  bool is_closed(const std::string& name) {
+    const Chunks* chunks = catalog_->reader().chunks(chunks_of(word(name)));
+    return chunks && chunks->closed == 1;
+  }
+  bool is_promised(uint64_t bytes) {
+    return eventually([&] { return tier().promised() == bytes; });
+  }
+  // Of it, one chunk is there, and the other one is being read: until `held_` ends, with this error.
+  void begin(const std::string& name) {
+    demand(name);
+    ask(name);
+    ASSERT_TRUE(eventually([&] { return has_chunk(name, 0) && reading_ > 0; }));
+    EXPECT_TRUE(is_promised(kFile - kMiB));
+  }
+
+  Scratch memory_{"/dev/shm"};
+  std::atomic<uint64_t> space_{kFile + kFile / 2};
+  std::atomic<bool> held_{true};
+  std::atomic<int> reading_{0}, error_{0};
+  const Intercept sizes_{Call::kFstatvfs, [this](Arguments& a) {
+                           a.fs->f_bavail = (kFloor + space_ - occupied()) / a.fs->f_frsize;
+                           return 0;
+                         }};
+  const Intercept reads_{Call::kPread, [this](Arguments& a) {
+                           if (a.offset == 0) return 0;
+                           ++reading_;
+                           return eventually([&] { return !held_; }) ? error_.load() : EIO;
+                         }};
+};
+
+TEST_F(ScarceSpace, WhatIsPromisedToOneFileIsNotPromisedToAnother) {
+  start();
+  begin("a");
+  demand("b");
+  ask("b");
+  EXPECT_TRUE(eventually([&] { return is_closed("b"); })) << "it is kept in part";
+  EXPECT_EQ(tier().used(), kFile + kMiB);
+  demand("c");
+  ask("c");
+  EXPECT_TRUE(ends_as("c", kFault)) << "there may be room later";
+  held_ = false;
+  EXPECT_TRUE(placed_at_last("a"));
+  EXPECT_TRUE(is_promised(0));
+  EXPECT_EQ(state("b"), State::kLarge);
+  EXPECT_LE(occupied(), space_);
+  EXPECT_FALSE(tier().closed());
+}
+
+TEST_F(ScarceSpace, WhatAFileThatWasGivenUpWasPromisedIsFree) {
+  start();
+  begin("a");
+  error_ = EIO;
+  held_ = false;
+  EXPECT_TRUE(ends_as("a", state_word(State::kPass, Reason::kSourceError)));
+  EXPECT_TRUE(is_promised(0));
+  error_ = 0;
+  demand("b");
+  ask("b");
+  EXPECT_TRUE(placed_at_last("b"));
+  EXPECT_TRUE(is_promised(0));
+}
+
+TEST_F(ScarceSpace, WhatAFileThatIsTakenAwayWasPromisedIsFree) {
+  start();
+  placement_->set_quota(0, 1 << 30);
+  begin("a");
+  placement_->set_quota(0, 0);
+  placement_->keep_to_quotas();
+  ASSERT_TRUE(ends_as("a", state_word(State::kNoFit, Reason::kEvicted)));
+  held_ = false;
+  EXPECT_TRUE(eventually([&] { return tier().used() == 0; }));
+  EXPECT_TRUE(is_promised(0));
+  EXPECT_TRUE(placement_->set_quota(0, 1 << 30));
+  demand("b");
+  ask("b");
+  EXPECT_TRUE(placed_at_last("b"));
+  EXPECT_TRUE(is_promised(0));
+}
+
+TEST_F(ScarceSpace, OfWhatIsThereNothingIsPromised) {
+  space_ = 64 * kMiB;
+  held_ = false;
+  make("odd", 2 * kMiB + 5);
+  make("small", 500);
+  for (const auto& [name, bytes] : {std::pair("holes", 5 * kMiB + 5), std::pair("small-holes", kMiB)}) {
+    scratch_.file("pfs/" + std::string(name), "start");
+    fs::resize_file(pfs_ + "/" + name, bytes);
+  }
+  start();
+  for (const char* name : {"a", "odd", "holes", "small", "small-holes"}) {
+    SCOPED_TRACE(name);
+    if (demand(name) == large_word(0)) ask(name);
+    EXPECT_TRUE(placed_at_last(name));
+    EXPECT_TRUE(is_promised(0));
+  }
+}
+
+TEST_F(ScarceSpace, OfAPartWithTheShortEndNothingIsPromised) {
+  held_ = false;
+  make("odd", 3 * kMiB + 5);
+  start();
+  demand("odd");
+  ask("odd", 3);
+  ASSERT_TRUE(eventually([&] { return is_closed("odd"); }));
+  EXPECT_EQ(tier().used(), 3 * kMiB);
+  EXPECT_LT(occupied(), 3 * kMiB);
+  EXPECT_TRUE(is_promised(0));
+}
+
+TEST_F(ScarceSpace, WhatIsBeingCopiedAsAWholeIsPromised) {
+  config_.stage_wait_max = kFile;
+  start();
+  placement_->demand(rel("a"));
+  ASSERT_TRUE(eventually([&] { return reading_ > 0; }));
+  EXPECT_EQ(tier().promised(), kFile);
+  EXPECT_EQ(demand("b"), kFault);
+  held_ = false;
+  EXPECT_TRUE(placed_at_last("a"));
+  EXPECT_TRUE(is_promised(0));
+}
+
 // 128 large files are open at a time; the oldest are parked.
 class ParkedFiles : public ChunkErrors {
  protected:
@@ -593,7 +756,7 @@ TEST_F(ParkedFiles, AFileThatChangedSinceIsDropped) {
     EXPECT_TRUE(ends_as(name(i), dropped)) << i;
     EXPECT_FALSE(fs::exists(part_of(name(i))));
   }
-  EXPECT_EQ(counter(AgentCounter::dropped_files), 3u);
+  EXPECT_TRUE(eventually([&] { return counter(AgentCounter::dropped_files) == 3; }));
 }
 
 TEST_F(ParkedFiles, ACopyThatIsGone) {
@@ -609,6 +772,57 @@ TEST_F(ParkedFiles, ACopyThatIsGone) {
   EXPECT_TRUE(ends_as(name(2), kFault));
   EXPECT_TRUE(eventually([&] { return tier().closed(); }));
   EXPECT_EQ(counter(AgentCounter::tier_errors), 1u);
+}
+
+TEST_F(ChunkErrors, WhereThePfsLetsACloseWaitOthersAreHeard) {
+  struct Gate {
+    std::atomic<bool> closing{false}, open{false};
+  };
+  struct File : SourceFile {
+    File(std::unique_ptr<SourceFile> file, Gate* gate) : file_(std::move(file)), gate_(gate) {}
+    ~File() override {
+      if (!gate_) return;
+      gate_->closing = true;
+      EXPECT_TRUE(eventually([&] { return gate_->open.load(); }));
+    }
+    int fd() const override { return file_->fd(); }
+    Status copy(CopyRange range, Copier* copier) override { return file_->copy(range, copier); }
+    const std::unique_ptr<SourceFile> file_;
+    Gate* const gate_;
+  };
+  struct Files : PfsSource {
+    using PfsSource::PfsSource;
+    std::unique_ptr<SourceFile> open(Ref ref, const std::string& path, Need need,
+                                     const Copier& copier) override {
+      std::unique_ptr<SourceFile> file = PfsSource::open(ref, path, need, copier);
+      const bool is_kept = path == "5" && ++opens == 2;  // the first one was to look at it
+      return file ? std::make_unique<File>(std::move(file), is_kept ? &gate : nullptr) : nullptr;
+    }
+    Gate gate;
+    int opens = 0;
+  };
+  config_.threads = 4;
+  config_.pfs_bandwidth = 1;
+  constexpr int kFiles = 140;
+  for (int i = 0; i < kFiles; ++i) make(std::to_string(i), kMiB + 1);
+  prepare();
+  auto* const source = make_placement<Files>();
+  EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
+  ASSERT_TRUE(placement_->start().ok());
+  for (int i = 0; i < kFiles && !source->gate.closing; ++i) {
+    demand(std::to_string(i));
+    ask(std::to_string(i));
+    ASSERT_TRUE(eventually([&] { return has_chunk(std::to_string(i), 0) || source->gate.closing; })) << i;
+  }
+  EXPECT_TRUE(eventually([&] { return source->gate.closing.load(); }));
+  std::atomic<bool> heard{false};
+  std::thread asks([&] {
+    ask("2", kReadNatively);
+    heard = true;
+  });
+  EXPECT_TRUE(eventually([&] { return heard.load(); }));
+  source->gate.open = true;
+  asks.join();
 }
 
 // A copying that goes on while the file is parked has what it needs.
@@ -636,6 +850,56 @@ TEST_F(ChunkErrors, WhatIsParkedWhileItIsCopiedIsFinished) {
   held = false;
   EXPECT_TRUE(placed_at_last("0"));
   EXPECT_TRUE(contents(copy_of("0")) == content);
+}
+
+// Whoever finds that it cannot be copied any more may be no one who copies for it.
+TEST_F(ChunkErrors, WhatIsGivenUpWhileTheLastCopyingEndsGivesItsSpaceBack) {
+  config_.threads = 4;
+  config_.pfs_bandwidth = 1;
+  constexpr int kOthers = 130;
+  constexpr uint64_t kVictim = 2 * kMiB + 1;
+  const std::string content = noise(kMiB + 1, 1);
+  for (int i = 0; i <= kOthers; ++i) scratch_.file("pfs/" + std::to_string(i), content);
+  make("f", kVictim);
+  start();
+  EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
+  const auto begin = [&](const std::string& name) {
+    demand(name);
+    ask(name, 0);
+    ASSERT_TRUE(eventually([&] { return has_chunk(name, 0); })) << name;
+  };
+  begin("0");  // which is being filled
+  begin("f");
+  const std::string part = part_of("f");
+  const auto is_open = [&] {
+    std::error_code closed;
+    for (const auto& fd : fs::directory_iterator("/proc/self/fd"))
+      if (fs::read_symlink(fd, closed) == part) return true;
+    return false;
+  };
+  std::atomic<bool> held{true}, inside{false};
+  const Intercept reads(Call::kPread, [&](Arguments& a) {
+    if (a.offset == kMiB && !inside.exchange(true)) (void)eventually([&] { return !held; });
+    return 0;
+  });
+  ask("f", 1);
+  ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  for (int i = 1; i <= kOthers; ++i) begin(std::to_string(i));  // "f" is parked, and still being copied
+  const uint64_t used = tier().used();
+  {
+    const Intercept opens(Call::kOpenBeneath, EACCES);
+    const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
+      if (part.ends_with(a.path)) {
+        held = false;
+        EXPECT_TRUE(eventually([&] { return !is_open(); })) << "the copying has ended";
+      }
+      return 0;
+    });
+    ask("f", 2);
+    EXPECT_TRUE(ends_as("f", state_word(State::kDropped, Reason::kChanged)));
+  }
+  EXPECT_TRUE(eventually([&] { return tier().used() == used - tier().space_of(kVictim); }));
+  EXPECT_TRUE(eventually([&] { return (*board_)->placed_bytes[0] == (kOthers + 1) * kMiB; }));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "runtime/base/paths.h"
+#include "runtime/config/show.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -25,6 +26,19 @@ class ConfigFile : public ::testing::Test {
     const std::string& whole = config.error().text;
     EXPECT_EQ(whole.rfind(file_ + ":", 0), 0u) << whole;
     return whole.substr(std::min(whole.size(), file_.size() + 1));
+  }
+  // All errors of such a file, a line each: SECTION.KEY, if it is of one, and the text.
+  std::string errors_of(const std::string& text) {
+    ConfigTrace trace;
+    const Result<Config> config = load_config(scratch_.file("monarch.conf", text), &trace);
+    EXPECT_EQ(config.ok() ? "" : config.error().text, trace.errors.empty() ? "" : trace.errors[0].error.text);
+    std::string all;
+    for (const ConfigError& e : trace.errors) {
+      const std::string place = (scratch_ / "monarch.conf:") + std::to_string(e.line) + ": ";
+      EXPECT_EQ(e.error.text.rfind(place, 0), 0u) << e.error.text;
+      all += std::to_string(e.line) + " " + e.key + " " + e.error.text.substr(place.size()) + "\n";
+    }
+    return all;
   }
 
   Scratch scratch_;
@@ -134,9 +148,10 @@ TEST_F(ConfigFile, ReadsWhatThereIsToPeers) {
 TEST_F(ConfigFile, WhatIsWrongOfPeersIsToldWithTheRemedy) {
   const auto with = [&](const std::string& line) { return error_of("[peer]\n" + line + "\n"); };
   EXPECT_EQ(with("port = 1"),
-            "2: unknown key 'port' in [peer]; known are enabled, network, ports, bandwidth, encrypt");
-  EXPECT_EQ(with("enabled = yes"), "2: 'yes' is none of on, off");
-  EXPECT_EQ(with("encrypt = 1"), "2: '1' is none of on, off");
+            "2: unknown key 'port' in [peer] (did you mean ports?); known are enabled, network, ports, "
+            "bandwidth, encrypt");
+  EXPECT_EQ(with("enabled = yes"), "2: enabled: 'yes' is none of on, off");
+  EXPECT_EQ(with("encrypt = 1"), "2: encrypt: '1' is none of on, off");
   EXPECT_EQ(with("encrypt = on\nencrypt = on"), "3: 'encrypt' is given twice in [peer]");
   EXPECT_EQ(with("bandwidth = fast").rfind("2: ", 0), 0u);
   for (const char* network :
@@ -199,12 +214,22 @@ TEST_F(ConfigFile, WhatIsWrongOfThePolicyIsToldWithTheRemedy) {
   EXPECT_EQ(
       with("on = off").rfind("2: unknown key 'on' in [policy.qos.a]; known are enabled, allow_users, ", 0),
       0u);
-  EXPECT_EQ(with("enabled = no"), "2: 'no' is none of on, off");
+  EXPECT_EQ(with("enabled = no"), "2: enabled: 'no' is none of on, off");
   EXPECT_EQ(with("enabled = on\nenabled = on"), "3: 'enabled' is given twice in [policy.qos.a]");
   EXPECT_EQ(with("enabled = on\n[policy.qos.A]\nenabled = off"),
             "4: 'enabled' is given twice in [policy.qos.A]");
-  EXPECT_EQ(with("deny_datasets = /a:b"), "2: path 'b' is not absolute");
-  EXPECT_EQ(with("allow_datasets = /a/../b"), "2: path '/a/../b': name the directory without '..'");
+  EXPECT_EQ(with("deny_datasets = /a:b"), "2: deny_datasets: path 'b' is not absolute");
+  EXPECT_EQ(with("allow_datasets = /a/../b"),
+            "2: allow_datasets: path '/a/../b': name the directory without '..'");
+  for (const char* list : {"/a, /b", "/a,/b", "/a:/b , \t/c"})
+    EXPECT_EQ(
+        with("deny_datasets = " + std::string(list)),
+        "2: deny_datasets: paths are separated by ':', not by ','; write for example /lustre/a:/lustre/b");
+  EXPECT_EQ(with("deny_datasets = /a,b:/c,"), "") << "a name may have a comma";
+  for (const char* key : {"allow_users", "deny_users", "allow_groups", "deny_groups", "tiers"})
+    EXPECT_EQ(
+        with(std::string(key) + " = a:b"),
+        std::string("2: ") + key + ": names are separated by ',', not by ':'; write for example one, two");
   EXPECT_EQ(with("tiers = "), "2: tiers names none; write for example tiers = nvme, ssd, or enabled = off");
   EXPECT_EQ(with("tiers = a, b, a"), "2: tiers names a twice");
   EXPECT_EQ(with("\ntiers = a"), "3: tiers names a, but there is no section [tier.a]; add it");
@@ -213,12 +238,11 @@ TEST_F(ConfigFile, WhatIsWrongOfThePolicyIsToldWithTheRemedy) {
   EXPECT_EQ(with("job_capacity = 0%"),
             "2: job_capacity = 0% has no room for any file; write for example job_capacity = 50%");
   EXPECT_EQ(with("max_files = many").rfind("2: ", 0), 0u);
-  EXPECT_EQ(with("default_dataset = data"), "2: path 'data' is not absolute");
-  EXPECT_EQ(
-      with("default_options = prefetch=on"),
-      "2: default_options = prefetch=on: the job's options hold 'prefetch=on', which this version does not "
-      "know; write for example default_options = prefetch=off consistency=open, of prefetch, consistency, "
-      "tiers, wait, wait_timeout, capacity, exclude");
+  EXPECT_EQ(with("default_dataset = data"), "2: default_dataset: path 'data' is not absolute");
+  EXPECT_EQ(with("default_options = prefetch=on"),
+            "2: default_options = prefetch=on: option 'prefetch=on' is not known to this version of Monarch; "
+            "write for example default_options = prefetch=off consistency=open, of prefetch, consistency, "
+            "tiers, wait, wait_timeout, capacity, exclude");
   EXPECT_EQ(
       with("deny_options = tiers, colour"),
       "2: deny_options names 'colour'; known are prefetch, consistency, tiers, wait, wait_timeout, capacity, "
@@ -228,13 +252,99 @@ TEST_F(ConfigFile, WhatIsWrongOfThePolicyIsToldWithTheRemedy) {
     EXPECT_EQ(with("max_wait = " + std::string(wait)),
               "2: max_wait '" + std::string(wait) +
                   "' is not a number of seconds from 0 to 604800, which is a week");
-  for (const char* section :
-       {"policies", "policy.", "policy.partition", "policy.qos.", "policy.user.a", "Policy"})
+  for (const char* section : {"policies", "policy.partition", "policy.qos.", "policy.user.a", "tier", ""})
     EXPECT_EQ(
         error_of(std::string("[") + section + "]\n"),
         std::string("1: unknown section [") + section +
             "]; known are [accounting], [agent], [peer], [tier.NAME], [policy], [policy.partition.NAME], "
             "[policy.account.NAME] and [policy.qos.NAME]");
+}
+
+TEST_F(ConfigFile, AllErrorsAreFoundAtOnce) {
+  EXPECT_EQ(errors_of("[agent]\nthreads = 2\n"), "");
+  EXPECT_EQ(
+      errors_of("threads = 1\nhello\n[agent]\nthreads = x\nprefetch = off\nprefetch = on\n\nwalk_threads\n"
+                "stage_wait = 601\nlog = /" +
+                std::string(400, 'l') +
+                "\nhttp\n[agnet]\nthreads = 1\nfoo\n[peer]\nencrypt = yes\n[peers]\nencrypt = yes\n[tier.a]\n"
+                "path = a\n[tier.b]\n[tier.c]\npath = b\nquota = 0\n[tier.d]\ndriver = tmpsf\ncharge = job\n"
+                "[policy]\ntiers = e\nend"),
+      "1 .threads 'threads' stands before the first [section]\n"
+      "2  neither [section], key = value nor a comment\n"
+      "4 agent.threads threads: 'x' is not a number from 1 to 256\n"
+      "6 agent.prefetch 'prefetch' is given twice in [agent]\n"
+      "8  neither [section], key = value nor a comment\n"
+      "9 agent.stage_wait stage_wait: '601' is not a number from 0 to 600\n"
+      "10  the line is longer than 198 bytes\n"
+      "11  neither [section], key = value nor a comment\n"
+      "12  unknown section [agnet] (did you mean [agent]?); known are [accounting], [agent], [peer], "
+      "[tier.NAME], [policy], [policy.partition.NAME], [policy.account.NAME] and [policy.qos.NAME]\n"
+      "14  neither [section], key = value nor a comment\n"
+      "16 peer.encrypt encrypt: 'yes' is none of on, off\n"
+      "17  unknown section [peers] (did you mean [peer]?); known are [accounting], [agent], [peer], "
+      "[tier.NAME], [policy], [policy.partition.NAME], [policy.account.NAME] and [policy.qos.NAME]\n"
+      "20 tier.a.path path 'a' is not absolute\n"
+      "23 tier.c.path path 'b' is not absolute\n"
+      "24 tier.c.quota quota = 0 has no room for any file; write for example quota = 100G\n"
+      "26 tier.d.driver driver 'tmpsf' is none of directory, tmpfs\n"
+      "30  neither [section], key = value nor a comment\n"
+      "19  [tier.a] has no quota; write for example quota = 100G\n"
+      "21  [tier.b] has no path; write for example path = /scratch\n"
+      "21  [tier.b] has no quota; write for example quota = 100G\n"
+      "25  [tier.d] has no path; write for example path = /scratch\n"
+      "25  [tier.d] has no quota; write for example quota = 100G\n")
+      << "and nothing that follows from what is refused";
+  EXPECT_EQ(errors_of("[tier.a]\npath = /a\nquota = 1G\ncharge = job\n[policy]\ntiers = b\n[policy.qos.x]\n"
+                      "tiers = c\n"),
+            "4  [tier.a]: charge = job is for driver = tmpfs only; write driver = tmpfs, or charge = node\n"
+            "6  tiers names b, but there is no section [tier.b]; add it\n"
+            "8  tiers names c, but there is no section [tier.c]; add it\n");
+  std::string many = "[tier.a]\n";
+  for (int i = 0; i < 10000; ++i) many += "no key\n";
+  const std::string errors = errors_of(many);
+  EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 100) << "a file that is something else";
+}
+
+TEST_F(ConfigFile, AWordThatIsNearAKnownOneIsTold) {
+  const auto has = [&](const std::string& text, const std::string& meant) {
+    const std::string error = error_of(text), told = " (did you mean " + meant + "?); known are ";
+    EXPECT_NE(error.find(meant.empty() ? "; known are " : told), std::string::npos) << error;
+    EXPECT_EQ(error.find("did you mean") == std::string::npos, meant.empty()) << error;
+  };
+  has("[agent]\nthread = 1\n", "threads");
+  has("[agent]\nperfetch = off\n", "prefetch");
+  has("[agent]\ncolour = red\n", "");
+  has("[peer]\nport = 1-2\n", "ports");
+  has("[accounting]\nacount = log\n", "account");
+  has("[tier.a]\nqouta = 1G\n", "quota");
+  has("[policy.qos.a]\nallow_user = a\n", "allow_users");
+  has("[teir.a]\n", "[tier.a]");
+  has("[tier]\n", "");
+  has("[Policy]\n", "[policy]");
+  has("[policy.patition.GPU.a]\n", "[policy.partition.GPU.a]");
+  has("[polcy.qos.x]\n", "[policy.qos.x]");
+  has("[policy.qos.]\n", "");
+}
+
+TEST_F(ConfigFile, ACommentMayStandBehindSomething) {
+  const Result<Config> config = load(
+      "[tier.a] # the first\npath = /a # of NVMe\nquota = 1G\t; all\n[tier.b]; other\npath = /b#b;c\n"
+      "quota = 2G #\n[agent]\nlog = # none\n[policy]\ndeny_users = a, b #, c ; d\n");
+  ASSERT_TRUE(config.ok()) << config.error().text;
+  EXPECT_EQ(config->tiers[0].path, "/a");
+  EXPECT_EQ(config->tiers[0].quota.bytes, uint64_t{1} << 30);
+  EXPECT_EQ(config->tiers[1].path, "/b#b;c") << "no blank stands before it";
+  EXPECT_EQ(config->tiers[1].quota.bytes, uint64_t{2} << 30);
+  EXPECT_EQ(config->agent.log, "");
+  EXPECT_EQ(config->policies[0].keys.deny_users.value(), (std::vector<std::string>{"a", "b"}));
+  for (const char* line : {"threads # = 3", "[tier.a # b]", "[policy ;]"})
+    EXPECT_EQ(error_of("[agent]\n" + std::string(line) + "\n"),
+              "2: neither [section], key = value nor a comment");
+}
+
+TEST_F(ConfigFile, BlankLinesAreThoseOfAnySystem) {
+  EXPECT_EQ(error_of("\xef\xbb\xbf\r\n[agent]\r\n \f\r\n\t\v[peer]\r\n\r\nencrypt = on\r\n"), "");
+  EXPECT_EQ(error_of("\xef\xbb\xbf [agent]\nthreads = x\n"), "2: threads: 'x' is not a number from 1 to 256");
 }
 
 TEST_F(ConfigFile, WordsGoBeforeWhatItSays) {
@@ -260,10 +370,14 @@ TEST_F(ConfigFile, WordsGoBeforeWhatItSays) {
   EXPECT_EQ(wrong("agent.threads=many"),
             "plugstack.conf: agent.threads=many: 'many' is not a number from 1 to 256");
   EXPECT_EQ(wrong("agent.thread=1")
-                .rfind("plugstack.conf: agent.thread=1: unknown key 'thread' in [agent]; known", 0),
+                .rfind("plugstack.conf: agent.thread=1: unknown key 'thread' in [agent] (did you mean "
+                       "threads?); known",
+                       0),
             0u);
   EXPECT_EQ(
-      wrong("agnet.threads=1").rfind("plugstack.conf: agnet.threads=1: unknown section [agnet]; known", 0),
+      wrong("agnet.threads=1")
+          .rfind("plugstack.conf: agnet.threads=1: unknown section [agnet] (did you mean [agent]?); known",
+                 0),
       0u);
   EXPECT_EQ(wrong("tier.b.quota=1G"),
             "plugstack.conf: tier.b.quota=1G: " + file + " has no section [tier.b]; add it");
@@ -277,6 +391,14 @@ TEST_F(ConfigFile, WordsGoBeforeWhatItSays) {
                                ": is not SECTION.KEY=VALUE, as agent.prefetch=off is");
   EXPECT_EQ(load_config(with_words(file, {"agent.threads=3", "agent.threads=4"})).error().text,
             "plugstack.conf: agent.threads=4: 'threads' is given twice in [agent]");
+  ConfigTrace trace;
+  EXPECT_FALSE(
+      load_config(with_words(file, {"agent.threads=x", "agent.prefetch=on", "peer.encrypt=x", "peers.x=y"}),
+                  &trace)
+          .ok());
+  std::vector<std::string> keys;
+  for (const ConfigError& e : trace.errors) keys.push_back(e.key + " " + std::to_string(e.line));
+  EXPECT_EQ(keys, (std::vector<std::string>{"agent.threads 0", "peer.encrypt 0", " 0"})) << "all of them";
 }
 
 TEST(AgentConfig, RatesAreDividedByTheJobsNodes) {
@@ -344,33 +466,51 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   EXPECT_EQ(error_of("\n[agent]\n# a comment\ncolour = red\n").rfind("4: unknown key 'colour' in [agent]", 0),
             0u);
   EXPECT_EQ(error_of("[agnet]\nthreads = 3\n"),
-            "1: unknown section [agnet]; known are [accounting], [agent], [peer], [tier.NAME], [policy], "
+            "1: unknown section [agnet] (did you mean [agent]?); known are [accounting], [agent], [peer], "
+            "[tier.NAME], [policy], "
             "[policy.partition.NAME], [policy.account.NAME] and [policy.qos.NAME]");
   EXPECT_EQ(error_of("threads = 3\n"), "1: 'threads' stands before the first [section]");
   EXPECT_EQ(error_of(tier + "no equals sign\n"), "4: neither [section], key = value nor a comment");
   EXPECT_EQ(error_of("[agent\nthreads = 3\n").rfind("1: ", 0), 0u);
-  EXPECT_EQ(error_of("[agent]\nthreads = 0\n"), "2: '0' is not a number from 1 to 256");
+  EXPECT_EQ(error_of("[agent]\nthreads = 0\n"), "2: threads: '0' is not a number from 1 to 256");
   EXPECT_EQ(error_of("[agent]\nthreads = 257\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nthreads = 3x\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nthreads =\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nwalk_threads = 65\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nwatch_directories = -1\n").rfind("2: ", 0), 0u);
   EXPECT_EQ(error_of("[agent]\nwatch_directories = 0\n"), "");
-  EXPECT_EQ(error_of("[agent]\nprefetch = maybe\n"), "2: 'maybe' is none of auto, on, off");
+  EXPECT_EQ(error_of("[agent]\nprefetch = maybe\n"), "2: prefetch: 'maybe' is none of auto, on, off");
   EXPECT_EQ(error_of("[agent]\nprefetch_burst = much\n"),
-            "2: 'much' is neither auto, 0 nor a size like 512M or 10G");
+            "2: prefetch_burst: 'much' is neither auto, 0 nor a size like 512M or 10G");
   EXPECT_EQ(error_of("[agent]\nprefetch_burst = 0\n"), "");
-  EXPECT_EQ(error_of("[agent]\nprefetch_patience = long\n"), "2: 'long' is not a number from 1 to 86400");
-  for (const char* line : {"consistency = close", "metadata = ask", "pfs_bandwidth = fast", "pfs_opens = -1",
-                           "background_io = high"})
-    EXPECT_EQ(error_of("[agent]\n" + std::string(line) + "\n").rfind("2: '", 0), 0u) << line;
+  EXPECT_EQ(error_of("[agent]\nprefetch_patience = long\n"),
+            "2: prefetch_patience: 'long' is not a number from 0 to 86400");
+  for (const char* key_and_value : {"consistency = close", "metadata = ask", "pfs_bandwidth = fast",
+                                    "pfs_opens = -1", "background_io = high"}) {
+    const std::string line = key_and_value, key = line.substr(0, line.find(' '));
+    EXPECT_EQ(error_of("[agent]\n" + line + "\n").rfind("2: " + key + ": '", 0), 0u) << line;
+  }
+  for (const char* key : {"pfs_opens", "pfs_stats", "max_files"})
+    for (const char* section : {"agent", "policy"})
+      EXPECT_EQ(error_of("[" + std::string(section) + "]\n" + key + " = -5\n"),
+                std::string("2: ") + key + ": '-5' is not a number; write for example 5000, or none")
+          << section;
+  for (const std::string below : {"0.5", "0K", "-0"})
+    for (const char* line :
+         {"[agent]\npfs_opens = ", "[agent]\npfs_bandwidth = ", "[accounting]\nreport_size = "})
+      EXPECT_NE(error_of(line + below + "\n").find("'" + below + "' is "), std::string::npos)
+          << line << below;
+  EXPECT_EQ(error_of("[agent]\npfs_opens = 0.5\n"),
+            "2: pfs_opens: '0.5' is less than 1; write none for no limit");
   EXPECT_NE(error_of("[agent]\nstage_wait = 601\n"), "");
   EXPECT_NE(error_of("[agent]\nstage_wait = 1s\n"), "");
   EXPECT_NE(error_of("[agent]\nstage_again = 86401\n"), "");
-  EXPECT_EQ(error_of("[agent]\nstage_wait_max = lots\n").rfind("2: 'lots' is not a size", 0), 0u);
+  EXPECT_EQ(error_of("[agent]\nstage_wait_max = lots\n").rfind("2: stage_wait_max: 'lots' is not a size", 0),
+            0u);
   EXPECT_EQ(error_of("[tier.a]\npath = scratch\n"), "2: path 'scratch' is not absolute");
   EXPECT_EQ(error_of("[tier.a]\npath =\n").rfind("2: ", 0), 0u);
-  EXPECT_EQ(error_of("[tier.a]\npath = /a\nquota = 101%\n"), "3: '101%' is not a share from 0% to 100%");
+  EXPECT_EQ(error_of("[tier.a]\npath = /a\nquota = 101%\n"),
+            "3: quota: '101%' is not a share from 0% to 100%; write for example 50%");
   EXPECT_EQ(error_of("[tier.a]\nshare = half\n"), "2: share 'half' is none of cpus, memory, equal, whole");
   EXPECT_EQ(error_of("[tier.a]\nmedium = tape\n"), "2: medium 'tape' is none of nvme, ssd, hdd, ram");
   EXPECT_EQ(error_of("[tier.a b]\npath = /a\n").rfind("1: tier name 'a b'", 0), 0u);
@@ -381,13 +521,14 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
 TEST_F(ConfigFile, ASectionWithoutKeysIsNoticed) {
   const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";
   const std::string unknown =
-      "unknown section [agnet]; known are [accounting], [agent], [peer], [tier.NAME], [policy], "
+      "unknown section [agnet] (did you mean [agent]?); known are [accounting], [agent], [peer], "
+      "[tier.NAME], [policy], "
       "[policy.partition.NAME], [policy.account.NAME] and [policy.qos.NAME]";
   EXPECT_EQ(error_of(tier + "[agnet]\n"), "4: " + unknown);
   EXPECT_EQ(error_of("\xef\xbb\xbf[agnet]\n" + tier), "1: " + unknown);
   EXPECT_EQ(error_of("  [agnet] # a comment\n[agent]\n" + tier), "1: " + unknown);
-  EXPECT_EQ(error_of(tier + "[tier.b]\n"), "4: [tier.b] has no path");
-  EXPECT_EQ(error_of("[tier.b]\n" + tier), "1: [tier.b] has no path");
+  EXPECT_EQ(error_of(tier + "[tier.b]\n"), "4: [tier.b] has no path; write for example path = /scratch");
+  EXPECT_EQ(error_of("[tier.b]\n" + tier), "1: [tier.b] has no path; write for example path = /scratch");
   EXPECT_EQ(error_of("[agent]\n" + tier + "[agent]\n# [agnet]\n"), "");
 }
 
@@ -401,7 +542,8 @@ TEST_F(ConfigFile, NothingIsGivenTwice) {
 }
 
 TEST_F(ConfigFile, ATierNeedsPathAndQuota) {
-  EXPECT_EQ(error_of("[agent]\nthreads = 1\n[tier.a]\nquota = 1G\n"), "3: [tier.a] has no path");
+  EXPECT_EQ(error_of("[agent]\nthreads = 1\n[tier.a]\nquota = 1G\n"),
+            "3: [tier.a] has no path; write for example path = /scratch");
   EXPECT_EQ(error_of("[tier.a]\n\npath = /a\n").rfind("1: [tier.a] has no quota", 0), 0u);
 }
 
@@ -410,7 +552,7 @@ TEST_F(ConfigFile, HoldsEightTiersAndNoMore) {
   for (int i = 0; i < 8; ++i)
     text += "[tier.t" + std::to_string(i) + "]\npath = /" + std::to_string(i) + "\nquota = 1G\n";
   EXPECT_EQ(error_of(text), "");
-  EXPECT_EQ(error_of(text + "[tier.t8]\npath = /a\n"), "25: more than 8 tiers");
+  EXPECT_EQ(error_of(text + "[tier.t8]\npath = /a\n"), "25: more than 8 tiers; remove one");
 }
 
 TEST_F(ConfigFile, KeysMayBeIndented) {
@@ -464,7 +606,7 @@ TEST_F(ConfigFile, WhatCannotWorkIsTold) {
         "3: quota = " + std::string(quota) + " has no room for any file; write for example quota = 100G");
   EXPECT_EQ(error_of("[tier.a]\npath = /a\nquota = 4096\n[tier.b]\npath = /b\nquota = 0.1%\n"), "");
   EXPECT_EQ(error_of("[tier.a]\npath = /a\nquota = 1G\n[tier.b]\nquota = 1G\npath = /a/\n"),
-            "4: [tier.b] has the path of [tier.a]");
+            "4: [tier.b] has the path of [tier.a]; each has a directory of its own");
   for (const char* size : {"1", "1M", "63M"})
     EXPECT_EQ(error_of("[agent]\nmemory_max = " + std::string(size) + "\n"),
               "2: memory_max is at least 64M, none or auto");
@@ -542,6 +684,7 @@ TEST(TierOption, SaysWhatIsWrong) {
     if (tier.ok()) continue;
     EXPECT_NE(tier.error().text.find("tier '" + std::string(bad) + "'"), std::string::npos)
         << tier.error().text;
+    EXPECT_NE(tier.error().text.find("for example"), std::string::npos) << tier.error().text;
   }
 }
 
@@ -549,7 +692,8 @@ TEST(TierOption, AddsAfterTheConfigurationsTiers) {
   Config config;
   ASSERT_TRUE(add_tier(&config, *parse_tier_option("a:/a:1G")).ok());
   ASSERT_TRUE(add_tier(&config, *parse_tier_option("b:/b:1G")).ok());
-  EXPECT_EQ(add_tier(&config, *parse_tier_option("a:/c:1G")).error().text, "tier 'a' is given twice");
+  EXPECT_EQ(add_tier(&config, *parse_tier_option("a:/c:1G")).error().text,
+            "tier 'a' is given twice; give each a name of its own");
   ASSERT_EQ(config.tiers.size(), 2u);
   EXPECT_EQ(config.tiers[1].name, "b");
 }
@@ -613,7 +757,8 @@ TEST_F(CheckPaths, ADatasetIsADirectory) {
 TEST_F(CheckPaths, ATierIsADirectory) {
   EXPECT_TRUE(fails(check({data_}, {tier_, scratch_ / "missing"}), ENOENT,
                     {"tier t1 (" + (scratch_ / "missing") + ")"}));
-  EXPECT_TRUE(fails(check({data_}, {scratch_.file("file", "x")}), ENOTDIR, {"tier t0", "not a directory"}));
+  EXPECT_TRUE(
+      fails(check({data_}, {scratch_.file("file", "x")}), ENOTDIR, {"tier t0", "not a directory; name one"}));
 }
 
 TEST_F(CheckPaths, TheUserCanListDatasetsAndWriteTiers) {

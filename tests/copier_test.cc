@@ -176,6 +176,18 @@ TEST_F(CopierTest, ARangeLeavesTheRestAlone) {
   EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
 }
 
+TEST_F(CopierTest, WhatIsRefusedWithoutTheFlagTooIsAnError) {
+  source(2 * kMiB);
+  if (os::set_direct(copy_.get(), true) != 0) GTEST_SKIP() << "no O_DIRECT here";
+  std::atomic<int> writes{0};
+  const Intercept refused(Call::kPwrite, [&](Arguments&) { return ++writes < 100 ? EINVAL : 0; });
+  const Intercept no_ring(Call::kUringSubmit, ENOMEM);
+  const Status copied = copy(Writing::kDirect);
+  ASSERT_FALSE(copied.ok());
+  EXPECT_EQ(copied.error().code, EINVAL) << copied.error().text;
+  EXPECT_EQ(writes, 2);
+}
+
 TEST_F(CopierTest, WithoutIoUringTheSame) {
   source(9 * kMiB + 5);
   if (os::set_direct(copy_.get(), true) != 0) GTEST_SKIP() << "no O_DIRECT here";
@@ -367,6 +379,23 @@ TEST_F(CopierTest, ARingThatIsOfNoUseIsNotMadeAnew) {
   source(9 * kMiB + 5);
   ASSERT_EQ(copies(Writing::kMemory), 0);
   EXPECT_LE(submitted, 1);
+}
+
+// It is not asked over and over meanwhile.
+TEST_F(CopierTest, ARingThatTakesNoMoreNowIsAskedOnceSomethingHasEnded) {
+  for (const int error : {EAGAIN, EBUSY})
+    for (const int taken : {0, 1}) {
+      SCOPED_TRACE(std::to_string(error) + ", taken " + std::to_string(taken));
+      copier_.emplace(board_->get(), &rates_, &stopping_);
+      std::atomic<int> submitted{0};
+      const Intercept ring(Call::kUringSubmit, [&](Arguments&) {
+        const int n = ++submitted;
+        return n <= taken ? 0 : n < 1000 ? error : ENOMEM;
+      });
+      source(17 * kMiB + 5);
+      ASSERT_EQ(copies(Writing::kMemory), 0);
+      EXPECT_LE(submitted, taken + 2 * static_cast<int>(Copier::kPieces) + 1);
+    }
 }
 
 TEST_F(CopierTest, WhereTheKernelRefusesARingItIsAskedOnce) {

@@ -97,6 +97,15 @@ TEST_F(CreditTest, WhatCannotBePaidIsNotOpenedToSeeIt) {
   EXPECT_LE(counter(AgentCounter::agent_opens_pfs), 11u) << "an open is paid for, too";
 }
 
+TEST_F(CreditTest, WhatIsExcludedIsNotPaidFor) {
+  make_files(20, 10 * kCost);
+  for (int i = 0; i < 40; ++i) write_file(pfs_ + "/not" + std::to_string(i), noise(kFile, 1));
+  config_.exclude = "not*";
+  start();
+  walk();
+  expect_staged(10);
+}
+
 TEST_F(CreditTest, WhatTheJobHasReadIsPrefetchedOnTop) {
   make_files(40, 10 * kCost);
   start();
@@ -134,6 +143,33 @@ TEST_F(CreditTest, WhatAnOpenWaitedForWasNotPrefetchedWhileOthersAreOnTheirWay) 
   const uint64_t staged = read_what_was_waited_for();
   ::usleep(500000);
   expect_staged(staged);
+}
+
+TEST_F(CreditTest, ALargeFileThatIsOnlyOpenedIsPaidFor) {
+  config_.stage_wait_max = kFile - 1;
+  make_files(3, 0);
+  start();
+  for (const char* name : {"f0", "f1", "f2"}) EXPECT_EQ(demand(name), large_word(0));
+  job_reads_on_pfs(1);
+  expect_staged(1);
+  job_reads_on_pfs(1);
+  expect_staged(2);
+}
+
+// What the job reads then pays for as many others as if it were not there; its size makes the mean larger.
+TEST_F(CreditTest, ALargeFileThatIsAskedForIsNotPaidFor) {
+  make_files(40, 10 * kCost);
+  config_.stage_wait_max = 1 << 20;
+  start();
+  walk();
+  expect_staged(10);
+  write_file(pfs_ + "/large", noise(2 << 20, 1));
+  demand("large");
+  placement_->demand_chunk(rel("large"), 0);
+  ASSERT_TRUE(placed_at_last("large"));
+  expect_staged(11);
+  job_reads_on_pfs(4);
+  expect_staged(11 + 3);
 }
 
 TEST_F(CreditTest, OnHasNoBound) {

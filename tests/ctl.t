@@ -7,11 +7,13 @@ import glob
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import e2e
@@ -34,13 +36,16 @@ def as_json(*words, **options):
         return code, {}, f"{out!r} {err}"
 
 
-def fails(name, words, parts, want=1, **options):
-    """One line on standard error that names the subcommand and has these parts, and nothing else."""
+def fails(name, words, parts, want=1, remedy=None, **options):
+    """One line on standard error that names the subcommand, has these parts and ends with the remedy, and nothing else."""
     code, out, err = ctl(*words, **options)
     ok(code == want and out == "" and err.startswith("monarchctl") and err.count("\n") == 1,
        f"refused in one line: {name}", f"exit code {code}", out, err)
     contains(err, parts, f"the message tells: {name}")
-    ok(re.search(r"; |['(]monarchctl |--\w|\b(name|see|give|as root)\b|[?]", err), f"the message says what to do: {name}", err)
+    if remedy:
+        ok(err.endswith(f"; {remedy}\n"), f"the message says what to do: {name}", f"want: {remedy}", err)
+    else:
+        ok(re.search(r"['(]monarchctl |--\w|\b(name|see|give|write|mend|make|add|run|remove|as root)\b|[?]", err.split(": ", 1)[-1]), f"the message says what to do: {name}", err)
 
 
 def written(name, text, mode=0o644):
@@ -180,13 +185,20 @@ def colours():
     ok("\033" not in on_terminal("config", "check", file, TERM="dumb"), "none on a dumb terminal")
 
 
+DISK = "is on the root file system; is its disk mounted?"  # of tiers in scratch directories, if these are there
+
+
+def without_disk(text):
+    return "".join(line for line in text.splitlines(keepends=True) if DISK not in line)
+
+
 def config_check():
     tier = scratch("checked")
     good = written("good.conf", f"[tier.a]\npath = {tier}\nquota = 10%\n")
     code, out, err = ctl("config", "check", good)
-    ok(code == 0 and err == "" and "warning" not in out, "config check of a valid file", out, err)
-    contains(out, [good, "valid", "1 tiers"], "it says what is there")
-    equal(as_json("config", "check", good)[:2][1].get("warnings"), [], "--json: no warnings")
+    ok(code == 0 and err == "" and "warning" not in without_disk(out), "config check of a valid file", out, err)
+    contains(out, [good, "valid: 1 tier, 0 sections of policy\n"], "it says what is there")
+    equal([w for w in as_json("config", "check", good)[1].get("warnings", [None]) if DISK not in w], [], "--json: no warnings")
     for name, text, line, key, parts in [
             ("a bad value", "[agent]\n\nthreads = many\n", 3, ("agent", "threads"), ["'many' is not a number from 1 to 256", "mend threads in [agent]"]),
             ("an unknown key", "[peer]\nportz = 1\n", 2, ("peer", "portz"), ["known are enabled"]),
@@ -195,17 +207,57 @@ def config_check():
             ("a key of no section", "threads = 1\n", 1, ("", "threads"), ["stands before the first [section]; see monarch.conf(5)"]),
             ("a line that is none", "[agent]\nthreads = 2\nhello\n", 3, (None, None), ["neither [section]"]),
             ("a tier of policy", "[policy]\ntiers = x\n", 2, (None, None), ["no section [tier.x]; add it"]),
-            ("an error before a line that is none", "[agent]\nthreads = x\nhello\n", 2, ("agent", "threads"), ["'x' is not"])]:
+            ("names with colons", "[policy]\nallow_users = a:b\n", 2, ("policy", "allow_users"), ["separated by ',', not by ':'", "mend allow_users in [policy]"]),
+            ("a key mistyped", "[agent]\nthread = 2\n", 2, ("agent", "thread"), ["(did you mean threads?)"])]:
         file = written("bad.conf", text)
         fails(name, ["config", "check", file], [f"{file}:{line}: ", *parts])
         code, told, _ = as_json("config", "check", file)
-        equal((code, told.get("valid"), told.get("line"), told.get("section"), told.get("key")), (1, False, line, *key),
+        equal((code, told.get("valid"), [(e["line"], e["section"], e["key"]) for e in told.get("errors", [])]), (1, False, [(line, *key)]),
               f"--json tells file, line and key: {name}")
         fails(f"config show, {name}", ["config", "show", file], [f"{file}:{line}: "])
-    fails("no file", ["config", "check", f"{tier}/none"], ["No such file", "which may be empty"])
+    bad = written("several.conf", f"[agent]\nthreads = x\nhello\n[tier.a]\npath = {tier} # NVMe\n")
+    told = [f"{bad}:2: threads: 'x' is not a number from 1 to 256; mend threads in [agent], see monarch.conf(5)",
+            f"{bad}:3: neither [section], key = value nor a comment; see monarch.conf(5)",
+            f"{bad}:4: [tier.a] has no quota; write for example quota = 100G; see monarch.conf(5)"]
+    equal(ctl("config", "check", bad), (1, "", "".join(f"monarchctl config check: {line}\n" for line in told)), "all errors are told, each in a line")
+    equal([e["line"] for e in as_json("config", "check", bad)[1].get("errors", [])], [2, 3, 4], "and so in JSON")
+    told = ctl("tiers", "--config", bad)[2]
+    contains(told, [f"{bad}:2: "], "elsewhere the first")
+    ok(told.count("\n") == 1, "and no more", told)
+    commented = written("commented.conf", f"[tier.a] # first\npath = {tier} # NVMe\nquota = 10%\t# of it\n")
+    code, out, err = ctl("config", "check", commented)
+    ok(code == 0 and err == "" and "warning" not in without_disk(out), "a # after a blank begins a comment", out, err)
+    fails("no file", ["config", "check", f"{tier}/none"], ["No such file"], remedy="name a file that is there")
+    os.makedirs(f"{tier}/conf")
+    written("checked/conf/slurm.conf", "ClusterName=c\n")
+    plugstack = written("checked/conf/plugstack.conf", f"optional spank_monarch.so config={tier}/conf/monarch.conf log=syslog agent.threads=3 policy.enabled=off\n")
+    env = e2e.native_environment(SLURM_CONF=f"{tier}/conf/slurm.conf")
+    fails("the default file is not there", ["config", "check"], [f"{tier}/conf/monarch.conf: No such file"], remedy="make it (it may be empty), or name another one", env=env)
+    own = written("checked/conf/monarch.conf", "[agent]\nthreads = 2\nwalk_threads = 2\n")
+    code, out, err = ctl("config", "check", env=env)
+    ok(code == 0 and out.startswith(f"{own}, with 2 words of {plugstack}: valid: 0 tiers"), "config check with the words of the plugin's line", out, err)
+    told = as_json("config", "check", env=env)[1]
+    equal((told.get("valid"), told.get("words")), (True, ["agent.threads=3", "policy.enabled=off"]), "and as JSON", told)
+    equal(as_json("config", "check", own, env=env)[1].get("words"), [], "without them where a file is named")
+    sources = {"threads": ("3", "plugstack.conf"), "walk_threads": ("2", "file"), "enabled": ("off", "plugstack.conf"), "max_files": (None, "default")}
+    for words, more in ([], {}), (["--set", "agent.threads=7"], {"threads": ("7", "--set")}):
+        values = as_json("config", "show", *words, env=env)[1].get("values", [])
+        shown = {v["key"]: (v["value"], v["source"]) for v in values if v["section"] in ("agent", "policy")}
+        equal({key: shown.get(key, (None, "default")) if key != "max_files" else sources[key] for key in sources}, {**sources, **more}, f"config show with the words of the plugin's line {words}", shown)
+    contains(ctl("config", "show", env=env)[1], [f"; {plugstack}\n", f"; {own}:3\n"], "as text")
+    ok(plugstack not in ctl("config", "show", own, env=env)[1], "config show FILE: without them")
+    written("checked/conf/plugstack.conf", f"optional spank_monarch.so config={own} polcy.enabled=off\n")
+    fails("a bad word in the plugin's line", ["config", "check"], ["polcy.enabled=off: "], remedy=f"mend the word in {plugstack}", env=env)
+    on_root = next((path for path in ("/etc", "/usr", "/opt") if os.stat(path).st_dev == os.stat("/").st_dev), None)
+    for path, where, more, count in [(on_root, "on the root file system", "", 1), ("/dev/shm", "elsewhere", "", 0), (on_root, "with driver = tmpfs", "driver = tmpfs\n", 0)]:
+        if path and os.stat("/dev/shm").st_dev != os.stat("/").st_dev:
+            warnings = as_json("config", "check", written("disk.conf", f"[tier.a]\npath = {path}\nquota = 1M\n{more}"))[1].get("warnings", [])
+            equal([w for w in warnings if "root file system" in w], [f"tier a: {path} {DISK}"] * count, f"a tier {where}", warnings)
     fails("others can write it", ["config", "check", written("open.conf", "", 0o666)], ["run chmod go-w"])
     fails("a bad word", ["config", "check", good, "--set", "agent.threads=0"], ["plugstack.conf: agent.threads=0: ", "mend threads"])
     fails("no verb", ["config"], ["see 'monarchctl config --help'"], want=2)
+    fails("a verb mistyped", ["config", "chek", good], ["monarchctl config: there is no subcommand 'chek' (did you mean check?); see 'monarchctl config --help'"], want=2)
+    fails("no such subcommand", ["frobnicate"], ["monarchctl: there is no subcommand 'frobnicate'; see 'monarchctl --help'"], want=2)
     fails("no such option", ["config", "check", "--frob"], ["there is no option --frob; see 'monarchctl config check --help'"], want=2)
     fails("an option mistyped", ["run", "--dataset", "/", "--teir=x", "--", "true"], ["there is no option --teir (did you mean --tier?);"], want=125)
     fails("one that is needed, mistyped", ["run", "--datset", "/", "--", "true"], ["there is no option --datset (did you mean --dataset?);"], want=125)
@@ -226,7 +278,7 @@ def config_check():
                                                    "the quota of 1.00P is more than the file system has",
                                                    "[policy] allow_users: this node knows no user nosuch",
                                                    "[policy.partition.gpu] deny_groups: this node knows no group norsuch"], "the warnings tell")
-    equal(len(told.get("warnings", [])), 7 - (os.geteuid() != 0), "and no more", told)
+    equal(len([w for w in told.get("warnings", []) if DISK not in w]), 7 - (os.geteuid() != 0), "and no more", told)
 
 
 # ---- status
@@ -280,17 +332,45 @@ def status_of_run():
     os.kill(agent, 9)
     job = awaited(name, "agent-died")
     equal(job["files"]["staged"], 40, "after the agent's death the numbers are there")
-    contains(ctl("status", name)[1], ["agent-died", "the rest from the PFS"], "it says what that means")
+    contains(ctl("status", name)[1], ["agent-died", "the others from the PFS"], "it says what that means")
     os.truncate(f"{run_dir}/board", 100)
     equal(job_of(as_json("status")[1], name).get("state"), "unknown", "a board that is none")
     process.communicate(b"\n", timeout=e2e.PATIENCE)
     equal(process.returncode, 0, "the run whose board was cut ends, with the command's exit code")
-    fails("a job that is not there", ["status", name], [f"no job {name}", "monarchctl status"])
+    a_run = "a run is on the node where it was started, until its command ends"
+    fails("a run that is not there", ["status", name], [f"no job {name} with Monarch on this node"], remedy=f"'monarchctl status' lists those that are, and {a_run}")
+    fails("report: a run that is not there", ["report", name], [f"no job {name}"], remedy="name one that 'monarchctl status' lists, or a file of 'monarchctl run --report'")
+    fails("a job that is not there", ["status", "1"], ["no job 1"], remedy="'monarchctl status' lists those that are, and 'squeue -j 1' tells the job's nodes")
     for name in "4711_3", "run.", "run.x", "job", "-1":
         fails(f"no job: {name}", ["status", name], ["see 'monarchctl status --help'", *(["squeue -O JobID"] if name[0] != "-" else [])], want=2)
-    fails("no subcommand", ["stauts", "4711"], ["there is no subcommand 'stauts'; see 'monarchctl --help'"], want=2)
-    fails("no configuration", ["tiers", "--config", f"{scratch()}/none.conf"], ["none.conf: No such file", "--config FILE"])
+    fails("no subcommand", ["stauts", "4711"], ["monarchctl: there is no subcommand 'stauts' (did you mean status?); see 'monarchctl --help'"], want=2)
+    fails("no configuration", ["tiers", "--config", f"{scratch()}/none.conf"], ["none.conf: No such file"], remedy="name another one by --config FILE")
+    fails("a configuration that is wrong", ["tiers", "--config", written("tiers.bad", "[agent]\nthreads = x\n")], ["tiers.bad:2: "], remedy="mend it, or name another one by --config FILE")
     equal([j for j in as_json("status")[1]["jobs"] if j["job"] == name], [], "after its end it is not there")
+
+
+def status_of_a_tier_beside():
+    """A tier that is a place of run directories, too, as /tmp often is."""
+    dataset, tier = scratch("beside.data"), scratch("beside.tier")
+    e2e.make_tree(dataset, 3)
+    os.chmod(tier, 0o1777)
+    users = {"root": (), "a user": e2e.NOBODY} if os.geteuid() == 0 and not e2e.why_not_nobody() else {"a user": ()}
+    for who, before in users.items():
+        process = e2e.start([*before, TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--", "sh", "-c", "echo up; read x"],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=e2e.environment(TMPDIR=tier))
+        equal(process.stdout.readline(), b"up\n", f"a run whose tier is $TMPDIR, by {who}")
+        name = f"run.{process.pid}"
+        ok(glob.glob(f"{tier}/monarch-run.*.{process.pid}.*"), f"it has a directory there, by {who}")
+        code, told, err = as_json("status", before=before, env=e2e.native_environment(TMPDIR=tier))
+        found = [(os.path.exists(f"{job['run_dir']}/board"), job["state"] != "allocating") for job in told.get("jobs", []) if job["job"] == name]
+        equal((code, found), (0, [(True, True)]), f"status --json has one entry of it, by {who}", told, err)
+        process.communicate(b"\n", timeout=e2e.PATIENCE)
+        for letter in "ab":
+            path = f"{tier}/monarch-run.{os.geteuid() if not before else 65534}.{process.pid}.{letter}"
+            os.mkdir(path, 0o700)
+            os.chown(path, *[os.geteuid() if not before else 65534] * 2)
+            jobs = as_json("status", before=before, env=e2e.native_environment(TMPDIR=tier))[1].get("jobs", [])
+            equal([job["state"] for job in jobs if job["job"] == name], ["allocating"], f"a run that begins is shown, once, by {who}: {letter}")
 
 
 def status_of_a_failed_file():
@@ -490,7 +570,7 @@ def fake_slurm(release, changes=None, plugstack=None, sacctmgr="exit 0", selinux
     os.makedirs(f"{base}/bin", exist_ok=True)
     os.makedirs(f"{base}/conf/more", exist_ok=True)
     values = {**SLURM, **(changes or {}), "SLURM_CONF": f"{base}/conf/slurm.conf", "SLURM_VERSION": f"{release}.3-1", "PluginDir": BUILD}
-    for name, text in [("bin/scontrol", "#!/bin/sh\ncat <<'E'\nConfiguration data as of now\n" +
+    for name, text in [("bin/scontrol", "#!/bin/sh\n[ $2 = config ] || exec echo 'PartitionName=main AllowGroups=ALL Nodes=n[1-2]'\ncat <<'E'\nConfiguration data as of now\n" +
                         "".join(f"{key:<23} = {value}\n" for key, value in values.items()) + "E\n"),
                        ("bin/sacctmgr", f"#!/bin/sh\n{sacctmgr}\n"), ("bin/getenforce", f"#!/bin/sh\n{selinux}\n"),
                        ("conf/plugstack.conf", "# nothing else\ninclude more/*.conf\n"),
@@ -502,7 +582,22 @@ def fake_slurm(release, changes=None, plugstack=None, sacctmgr="exit 0", selinux
     return e2e.native_environment(PATH=f"{base}/bin:{os.environ['PATH']}")
 
 
+with open(f"{BUILD}/Makefile", encoding="utf-8") as makefile:
+    PREFIX = re.search(r"^prefix = (.*)$", makefile.read(), flags=re.M)[1]
+
+
+def shared(name):
+    """What `make install` puts there."""
+    return f"{PREFIX}/share/monarch/{name}"
+
+
+seen = {"bad": 0, "without remedy": []}  # of all that doctor has found in these tests
+
+
 def findings(told, level=None):
+    bad = [c for c in told.get("checks", []) if c["level"] in ("warn", "FAIL")]
+    seen["bad"] += len(bad)
+    seen["without remedy"] += [c for c in bad if not c["remedy"]]
     return [(c["check"], c["level"], c["text"], c["remedy"]) for c in told.get("checks", []) if level in (None, c["level"])]
 
 
@@ -517,6 +612,7 @@ def doctor():
         return e2e.skip("doctor", "an instrumented library cannot be loaded by itself")
     code, out, err = ctl("doctor", before=["/usr/bin/env", "PATH=/nowhere"])
     ok(err == "" and re.search(r"^skip plugin     there is no Slurm", out, flags=re.M), "doctor where there is no Slurm", code, out, err)
+    fails("doctor: wrong usage", ["doctor", "node1"], ["node1"], want=2, remedy="see 'monarchctl doctor --help'")
     release = plugin_release()
     if not release:
         return e2e.skip("doctor with Slurm", "the plugin is not built")
@@ -526,34 +622,57 @@ def doctor():
     good = findings(told)
     for check, part in [("agent", "monarchd, version"), ("library", "libmonarch_preload.so"), ("peers", "libmonarch_peers.so"),
                         ("plugin", f"spank_monarch.so, for Slurm {release}"), ("config", "fake/monarch.conf"),
-                        ("state", "fake/state is made when"), ("tiers", "fake/tier"), ("slurmdbd", "slurmdbd answers"),
+                        ("state", "fake/state is made when"), ("tiers", "fake/tier"), ("slurmdbd", "it answers"),
                         *(("slurm", f"{key} = {value}") for key, value in SLURM.items())]:
         has(good, check, "ok", [part], f"{check} is good")
     for check in "io_uring", "openat2", "pidfd", "cgroups", "containers":
         ok([f for f in good if f[0] == check and f[1] in ("ok", "warn")], f"doctor: it looks for {check}")
+    slurm_conf = written("fake/conf/slurm.conf", "ClusterName=c\n")
+    for script in "sleep 100", "exit 1":
+        away = {**fake_slurm(release, plugstack="optional spank_monarch.so config={config} state_dir={state} logg=x\n"), "SLURM_CONF": slurm_conf}
+        written("fake/bin/scontrol", f"#!/bin/sh\n{script}\n", 0o755)
+        code, told, err = as_json("doctor", env=away)
+        equal((code, err), (0, ""), f"doctor while slurmctld is away: {script}", *findings(told))
+        for check, level, part in [("config", "ok", "fake/monarch.conf"), ("state", "ok", "fake/state is made when"), ("tiers", "ok", "fake/tier"),
+                                   ("plugin", "skip", "names spank_monarch.so; slurmctld, which knows PluginDir, does not answer"), ("plugin", "warn", "nobody reads: logg=x"),
+                                   ("slurm", "skip", "slurmctld does not answer"), ("slurmdbd", "skip", "does not answer")]:
+            has(findings(told), check, level, [part], f"{check} while slurmctld is away: {script}")
+    env = fake_slurm(release)
     if os.geteuid() == 0 and not e2e.why_not_nobody():
         os.chmod(f"{scratch('fake')}/monarch.conf", 0o600)
         os.makedirs(f"{scratch('fake')}/state")
         code, told, err = as_json("doctor", env=env, before=e2e.NOBODY)
         equal(code, 0, "doctor as a user", err, *findings(told))
         has(findings(told), "config", "skip", ["only root can read it"], "a user cannot read the configuration")
-        has(findings(told), "state", "skip", ["only root can see it"], "a user cannot see the state")
+        has(findings(told), "state", "skip", ["only root can see the contents of"], "a user cannot see the state")
         os.chmod(f"{scratch('fake')}/state", 0o777)
         has(findings(as_json("doctor", env=env)[1]), "state", "FAIL", ["not only root can write it", "chmod go-w"], "a state directory that all can write")
+        os.chmod(f"{scratch('fake')}/state", 0o755)
+        os.makedirs(f"{scratch('fake')}/state/jobs")
+        os.chown(f"{scratch('fake')}/state/jobs", 65534, 65534)
+        has(findings(as_json("doctor", env=env)[1]), "state", "FAIL", ["state/jobs: not a directory that root alone can write -> remove it"], "another user's directory in it")
+        shutil.rmtree(f"{scratch('fake')}/state")
+        os.makedirs(f"{scratch('fake')}/state")
         os.rmdir(f"{scratch('fake')}/state")
         os.chmod(f"{scratch('fake')}/monarch.conf", 0o644)
+    has(good, "log", "ok", ["write to syslog"], "the log is syslog")
+    for mode, level, parts in [(0o755, "warn", [f"users can list {scratch('fake')}/logs", "mkdir -m 711 /var/log/monarch"]), (0o711, "ok", ["/logs/log"])]:
+        os.makedirs(f"{scratch('fake')}/logs", exist_ok=True)
+        os.chmod(f"{scratch('fake')}/logs", mode)
+        line = "optional spank_monarch.so config={config} log=" + f"{scratch('fake')}/logs/log\n"
+        has(findings(as_json("doctor", env=fake_slurm(release, plugstack=line))[1]), "log", level, parts, f"the log's directory has mode {mode:o}")
     for key, value, parts in [("PrologFlags", "(null)", ["PrologFlags=Contain"]), ("PrologFlags", "Alloc", ["PrologFlags=Contain"]), ("ProctrackType", "proctrack/linuxproc", ["proctrack/cgroup"]),
                               ("TaskPlugin", "task/none", ["task/cgroup"]), ("JobContainerType", "job_container/tmpfs", ["job_container.conf"]),
                               ("AccountingStorageType", "accounting_storage/none", ["slurmdbd"])]:
         code, told, err = as_json("doctor", env=fake_slurm(release, {key: value}))
-        has(findings(told), "slurm", "warn", [f"{key} = {value}", *parts], f"{key} = {value}")
+        has(findings(told), "slurm", "warn", [f"{key} is not set:" if value == "(null)" else f"{key} = {value}", *parts], f"{key} = {value}")
         equal(code, 0, f"a warning is no failure: {key}")
-    for selinux, level, parts in [("exit 127", "ok", ["no SELinux"]), ("echo Permissive", "ok", ["SELinux: Permissive"]),
-                                  ("echo Enforcing", "warn", ["SELinux: Enforcing", "setenforce 0", "ausearch"])]:
+    for selinux, level, parts in [("exit 127", "ok", ["this node has none"]), ("echo Permissive", "ok", ["Permissive"]),
+                                  ("echo Enforcing", "warn", ["Enforcing: Monarch was not tried", "setenforce 0", "ausearch"])]:
         has(findings(as_json("doctor", env=fake_slurm(release, selinux=selinux))[1]), "selinux", level, parts, f"SELinux: {selinux}")
     env = fake_slurm(release, selinux="echo Enforcing")
     relabels = 'for f; do case $f in *_preload.so|*spank_monarch.so) echo "Would relabel $f from a:b:user_home_t:s0 to a:b:lib_t:s0" ;; esac; done'
-    for script, level, parts in [("exit 127", "skip", ["no restorecon"]), ("echo no policy >&2; exit 1", "skip", ["SELinux labels"]), ("exit 0", "ok", ["SELinux labels"]),
+    for script, level, parts in [("exit 127", "skip", ["no restorecon"]), ("echo no policy >&2; exit 1", "skip", ["labels: restorecon: no policy"]), ("exit 0", "ok", ["labels of Monarch's files are right"]),
                                  (relabels, "warn", ["libmonarch_preload.so from a:b:user_home_t", "restorecon -v /"]),
                                  (relabels, "warn", ["spank_monarch.so from a:b:user_home_t", "restorecon -v /"])]:
         written("fake/bin/restorecon", f"#!/bin/sh\n{script}\n", 0o755)
@@ -564,7 +683,7 @@ def doctor():
     if not shutil.which("enroot"):
         has(findings(as_json("doctor", env=env)[1]), "containers", "ok", ["no enroot"], "no enroot, no hook")
     written("fake/bin/enroot", "#!/bin/sh\n", 0o755)
-    has(findings(as_json("doctor", env=env)[1]), "containers", "warn", [f"{hooks}/hooks.d/50-monarch.sh: No such file", "install -m 755", f" {hooks}/hooks.d/"],
+    has(findings(as_json("doctor", env=env)[1]), "containers", "warn", [f"{hooks}/hooks.d/50-monarch.sh: No such file", f" -> install -m 755 {shared('enroot/50-monarch.sh')} {hooks}/hooks.d/"],
         "enroot without the hook")
     os.mkdir(f"{hooks}/hooks.d")
     written("enroot/hooks.d/50-monarch.sh", "#!/bin/sh\n", 0o644)
@@ -575,7 +694,13 @@ def doctor():
     code, told, err = as_json("doctor", env=fake_slurm("99.11"))
     has(findings(told), "plugin", "FAIL", [f"built for Slurm {release}, and this is 99.11.3", "--with-slurm"], "a plugin for another release")
     equal(code, 1, "exit code 1")
-    for line, parts in [("optional /nowhere/spank_monarch.so\n", ["/nowhere/spank_monarch.so: No such file"]),
+    code, out, err = ctl("doctor", env=fake_slurm("99.11"))
+    ok(code == 1 and re.search(r"^FAIL plugin     .*/spank_monarch.so is built for .*\n {16}-> build Monarch for it: configure --with-slurm=PREFIX$", out, flags=re.M),
+       "as text: a line, and the remedy below it", out, err)
+    equal(re.findall(r"^(?:warn|FAIL) .*\n(?! {16}-> \S).*", out, flags=re.M), [], "as text: each line that is bad has a remedy below it")
+    failed, warnings = (len(re.findall(rf"^{level} ", out, flags=re.M)) for level in ("FAIL", "warn"))
+    contains(out, [f"\n{failed} failed, {warnings} warning{'s' * (warnings != 1)}, "], "as text: how many there are")
+    for line, parts in [("optional /nowhere/spank_monarch.so\n", ["/nowhere/spank_monarch.so: No such file", f" -> write its path there; 'make install' puts it to {PREFIX}/lib/slurm"]),
                         (f"optional {written('spank_monarch.so', 'x')}\n", ["not a 64-bit ELF object"]),
                         ("optional other.so\n", ["has no line for spank_monarch.so", "add: optional"])]:
         has(findings(as_json("doctor", env=fake_slurm(release, plugstack=line))[1]), "plugin", "FAIL", parts, f"plugstack.conf: {parts[0]}")
@@ -584,12 +709,63 @@ def doctor():
     ok(not e2e.execute(["pgrep", "-fx", f"/bin/sh {scratch('fake')}/bin/sacctmgr.*"])[1], "and nothing of the question is left")
     has(findings(as_json("doctor", env=fake_slurm(release, sacctmgr="echo no connection; exit 1"))[1]), "slurmdbd", "warn",
         ["no connection"], "slurmdbd is away")
+    code, told, err = as_json("doctor", "--config", f"{scratch('fake')}/none", env=fake_slurm(release, plugstack="optional spank_monarch.so\n"))
+    has(findings(told), "config", "FAIL", [f"none: No such file or directory -> copy {shared('monarch.conf.sample')} to {scratch('fake')}/none as root"], "no configuration")
+    env = fake_slurm(release, plugstack="optional spank_monarch.so config={config} state_dir={state} confg=/x log agent.threads=2\n")
+    words = [text for check, _, text, _ in findings(as_json("doctor", env=env)[1], "warn") if check == "plugin"]
+    equal([text.partition(" nobody reads: ")[2] for text in words], ["confg=/x (did you mean config=?)", "log (did you mean log=?)"], "doctor: words of plugstack.conf that the plugin does not know", words)
+    env = fake_slurm(release)
+    with open(f"{scratch('fake')}/monarch.conf", "a", encoding="utf-8") as file:
+        file.write("[policy.partition.main]\nmax_prefetch = off\n[policy.partition.gpu]\nmax_prefetch = off\n")
+    found = [text for check, _, text, _ in findings(as_json("doctor", env=env)[1], "warn") if check == "config"]
+    equal([text.partition(": ")[2] for text in found], ["[policy.partition.gpu]: Slurm has no such partition"], "doctor: a partition that Slurm does not know", found)
     env = fake_slurm(release, plugstack="optional spank_monarch.so config={config} agent.threads=0\n")
-    has(findings(as_json("doctor", env=env)[1]), "config", "FAIL", ["agent.threads=0"], "a word of plugstack.conf")
+    has(findings(as_json("doctor", env=env)[1]), "config", "FAIL", ["agent.threads=0", f" -> mend the word in {scratch('fake')}/conf/more/monarch.conf"], "a word of plugstack.conf")
+    env = fake_slurm(release, plugstack="optional spank_monarch.so config={config} policy.enabled=off\n")
+    has(findings(as_json("doctor", env=env)[1]), "config", "warn", [f"jobs go without Monarch: [policy] enabled = off, by a word in {scratch('fake')}/conf/more/monarch.conf -> enabled = on there"], "switched off by a word")
+    off = written("fake/off.conf", "[policy]\nenabled = off\n[policy.partition.main]\nenabled = on\n")
+    code, told, err = as_json("doctor", "--config", off, env=fake_slurm(release))
+    has(findings(told), "config", "warn", [f"jobs but those of [policy.partition.main] go without Monarch: [policy] enabled = off, by {off}:2"], "switched off by the file")
     written("fake/bad.conf", f"[tier.t]\npath = {scratch('fake')}/none\nquota = 1G\n[peer]\nenabled = on\n")
     code, told, err = as_json("doctor", "--config", f"{scratch('fake')}/bad.conf", env=fake_slurm(release))
-    has(findings(told), "tiers", "FAIL", ["none", "No such file"], "a tier that is not there")
+    none = f"{scratch('fake')}/none"
+    equal([f[2:] for f in findings(told, "FAIL") if f[0] == "tiers"], [(f"tier t: {none}: configured, but {none}: No such file or directory", f"install -d -m 1777 -o root {none}")],
+          "doctor: a tier that is not there is one failure")
     has(findings(told), "peers", "ok", ["libmonarch_peers.so"], "the peers' library")
+    ram = "[tier.t]\npath = {path}\nquota = 1M\ndriver = tmpfs\nmedium = ram\n"
+    code, told, err = as_json("doctor", "--config", written("fake/ram.conf", ram.format(path=none)), env=fake_slurm(release))
+    has(findings(told), "tiers", "FAIL", [f" -> install -d -m 755 -o root {none}"], "a tier on driver = tmpfs that is not there")
+    for mode in 0o755, 0o1777:
+        own = scratch(f"fake/own{mode:o}")
+        os.chmod(own, mode)
+        for driver, text in ("directory", f"[tier.t]\npath = {own}\nquota = 1M\nmin_free = 0\n"), ("tmpfs", ram.format(path=own)):
+            code, told, err = as_json("doctor", "--config", written("fake/own.conf", text), env=fake_slurm(release))
+            found = [f[2] for f in findings(told, "ok") if f[0] == "tiers"]
+            equal((code, len(found)), (0, 1), f"doctor: a tier of mode {mode:o}, {driver}", *found)
+            want = ["; for jobs of Slurm only: users cannot write to "] if mode == 0o755 and driver == "directory" else []
+            equal(re.findall("; .*users cannot write to ", "".join(found)), want, f"doctor: a tier of mode {mode:o}, {driver}: who can use it", *found)
+    os.symlink(own, f"{own}.link")
+    code, told, err = as_json("doctor", "--config", written("fake/twice.conf", f"[tier.a]\npath = {own}\nquota = 1M\nmin_free = 0\n[tier.b]\npath = {own}.link\nquota = 1M\nmin_free = 0\n"), env=fake_slurm(release))
+    has(findings(told), "tiers", "FAIL", ["tier b", "the directory of tier a -> name another directory, or remove [tier.b]"], "a tier twice")
+    at_root = os.stat(own).st_dev == os.stat("/").st_dev
+    equal([f[2:] for f in findings(told, "warn") if f[0] == "tiers"], [(f"tier a: {own} {DISK}", "mount the disk there; without one on this node, nothing is to be done")] * at_root,
+          "doctor: a tier on the root file system", at_root)
+    for changes, why in ({"ConstrainRAMSpace": "no"}, "ConstrainRAMSpace = no"), ({"ConstrainRAMSpace": "yes", "TaskPlugin": "task/none"}, "TaskPlugin = task/none"), \
+                        ({"ConstrainRAMSpace": "yes"}, ""), ({}, ""):
+        for charge in "job", "node":
+            charged = written("fake/charged.conf", ram.format(path=own) + f"charge = {charge}\n")
+            found = findings(as_json("doctor", "--config", charged, env=fake_slurm(release, changes))[1], "warn")
+            found = [f"{f[2]} -> {f[3]}" for f in found if f[0] == "tiers"]
+            equal(found, [f"tier t: charge = job, but Slurm does not constrain the memory of jobs ({why}): they go without this tier -> TaskPlugin=task/cgroup in slurm.conf "
+                          "and ConstrainRAMSpace=yes in cgroup.conf, or charge = node in [tier.t]"] * bool(why and charge == "job"), f"doctor: charge = {charge}, {why}")
+    closed = scratch("fake/closed")
+    os.chmod(closed, 0o700)
+    written("fake/closed.conf", f"[tier.t]\npath = {closed}\nquota = 1G\n")
+    has(findings(as_json("doctor", "--config", f"{scratch('fake')}/closed.conf", env=fake_slurm(release))[1]), "tiers", "warn", [f"users cannot enter {closed} -> chmod o+x that directory"],
+        "a tier that users cannot enter")
+    written("fake/large.conf", f"[tier.t]\npath = {scratch('fake')}/tier\nquota = 1000T\n")
+    has(findings(as_json("doctor", "--config", f"{scratch('fake')}/large.conf", env=fake_slurm(release))[1]), "tiers", "warn", ["which is all there is -> a smaller quota"],
+        "a quota that is larger than the disk")
     # What is beside the program is looked at first.
     moved = scratch("moved")
     for part in "monarchctl", "monarchd":
@@ -600,6 +776,7 @@ def doctor():
     found = findings(json.loads(out))
     has(found, "library", "FAIL", ["cannot be loaded"], "a damaged library")
     has(found, "peers", "FAIL", ["libmonarch_peers.so", "enabled = off in [peer]"], "a damaged library of peers")
+    equal((seen["bad"] > 20, seen["without remedy"]), (True, []), "each warn and FAIL in these tests has a remedy", seen["bad"])
     return None
 
 
@@ -621,7 +798,7 @@ RULES = [
     ("agent-died", {"tasks": {"fallback_no_agent": 10}}, ["10 opens", "memory_max"]),
     ("tier-failed", {"tasks": {"fallback_tier_error": 1}}, ["a tier failed 1 time:"]),
     ("pfs-failed", {"agent": {"source_errors": 2}}, ["2 files could not be read"]),
-    ("tier-too-small", {"agent": {"no_fit_files": 3, "dataset_bytes": 1000 + (40 << 30)}}, ["too small by 40.0G for 3 files", "--exclusive"]),
+    ("tier-too-small", {"agent": {"no_fit_files": 3, "dataset_bytes": 1000 + (40 << 30)}}, ["too small by 40.0G for 3 files", "ask for a larger part of the node (--exclusive, more cores) or for more nodes with [peer], or name fewer directories. A larger part does not help if --monarch-capacity, the administrator's job_capacity or a full disk bounds"]),
     ("excluded", {"tasks": {"fallback_excluded": 10}}, ["MONARCH_IO_EXCLUDE"]),
     ("mounts", {"tasks": {"fallback_mount": 10}}, ["container-args"]),
     ("large-files", {"tasks": {"fallback_large": 10}}, ["10 opens of large files", "--monarch-wait=full"]),
@@ -629,21 +806,37 @@ RULES = [
     ("written", {"tasks": {"fallback_invalid": 10}}, ["the job had written"]),
     ("changed", {"tasks": {"fallback_dropped": 10}}, ["changed on the PFS"]),
     ("never-opened", {"agent": {"staged_files": 500, "prefetch_files": 500}}, ["400 files were staged and not opened", "--monarch-prefetch=off"]),
-    ("read-once", {"read_bytes": 1000}, ["about once"]),
+    ("read-once", {"read_bytes": 1000}, ["the job read each file about once, so the PFS is spared nothing: keep its epochs in one job"]),
     ("good", {}, ["90 opens of 100 were served"]),
 ]
 
 
+# The same, where it is another for `monarchctl run`.
+RUN_RULES = [
+    ("tier-too-small", {"agent": {"no_fit_files": 3, "dataset_bytes": 1000 + (40 << 30)}}, ["too small by 40.0G for 3 files: give them more by --tier NAME:PATH:SIZE"]),
+    ("large-files", {"tasks": {"fallback_large": 10}}, ["10 opens of large files", "--wait full"]),
+    ("slow-staging", {"tasks": {"fallback_timeout": 10}}, ["--wait full begins when all is staged"]),
+    ("never-opened", {"agent": {"staged_files": 500, "prefetch_files": 500}}, ["400 files were staged and not opened", "prefetch = off in a --config"]),
+]
+
+
 def report_of_file():
-    for rule, what, parts in RULES:
-        file = written("report.json", json.dumps(a_report(**what)))
+    for ended, rule, what, parts in [(True, *of) for of in RULES] + [(False, *of) for of in RUN_RULES]:
+        file = written("report.json", json.dumps({**a_report(**what), **({"ended": {"job": 1}} if ended else {})}))
         code, told, err = as_json("report", file)
         equal((code, told.get("rule"), err), (0, rule, ""), f"advice: {rule}", told.get("advice"))
         contains(told.get("advice", ""), parts, f"advice: {rule}: what to do")
         contains(ctl("report", file)[1], [told.get("advice", "?")], f"advice: {rule}, as text")
+    died = as_json("report", written("died.json", json.dumps({**a_report(), "ended": {"job": 1, "agent_died": True}})))[1]
+    equal((died.get("rule"), "the agent had died" in died.get("advice", "")), ("agent-died", True), "of a job whose agent died while few programs noticed")
     with open(f"{SOURCE}/admin/advice.cc", encoding="utf-8") as source:
         equal(re.findall(r'^    \{"([\w-]+)",', source.read(), flags=re.M), [rule for rule, _, _ in RULES],
               "each rule has its case, in this order")
+    for what, want in ({"opens": 0, "opens_tier": 0, "agent": {"staged_files": 1}}, "although 1 file was staged:"), \
+                      ({"opens": 10, "opens_tier": 9, "tasks": {"fallback_invalid": 1}}, "1 open was of a file that the job had written:"), \
+                      ({"opens": 10, "opens_tier": 9, "tasks": {"fallback_dropped": 1}}, "1 open was of a file that changed"), \
+                      ({"opens": 1, "opens_tier": 1, "agent": {"staged_files": 1}}, "1 open of 1 was served"):
+        contains(as_json("report", written("one.json", json.dumps(a_report(**what))))[1].get("advice", ""), [want], f"one of it: {want}")
     for fallback in "no_agent", "excluded", "mount", "large", "timeout", "invalid", "dropped":
         few = written("few.json", json.dumps(a_report(tasks={f"fallback_{fallback}": 5})))
         equal(as_json("report", few)[1].get("rule"), "good", f"a twentieth of the opens is not worth a line: {fallback}")
@@ -658,6 +851,16 @@ def report_of_file():
                                    "placed_bytes": {"nvme": 1000, "ram": 5}, "tasks": {"opens_pfs": 100}, "agent": {"agent_bytes_pfs": 1000}}}
     told = as_json("report", written("nodes.json", json.dumps(whole)))[1]
     equal((told["nodes"], told["opens"], told["bytes_read"], told["placed_bytes"]), (4, 400, 8000, 1005), "of several nodes, all of them")
+    whole["job"]["agent"]["dataset_bytes"] = 4000
+    told = as_json("report", written("nodes.json", json.dumps(whole)))[1]
+    equal((told["epochs"], told["bound_percent"]), (None, None), "of several nodes, how often the dataset was read is not known")
+    ok("the dataset was read" not in ctl("report", f"{scratch()}/nodes.json")[1], "nor told")
+    contains(ctl("report", f"{scratch()}/nodes.json")[1], [", 4 nodes\n"], "as text")
+    own = a_report(tasks={"waited_hits": 3, "fallback_large": 2})
+    file = written("own.json", json.dumps({**own, "job": {**own, "nodes": 4, "read_calls_tier": 0, "read_bytes_tier": 0, "placed_bytes": {"nvme": own["tiers"][0]["placed_bytes"]}}}))
+    contains(ctl("report", file)[1], [", this node's numbers of 4 nodes\n", "90 (90.0%), of which 3 waited for it\n"], "of several nodes, where the others' numbers are not known; and opens that waited")
+    told = as_json("report", file)[1]
+    equal((told["waited_hits"], told["fallbacks"]), (3, {"large": 2}), "and why opens went to the PFS")
     equal(told["open_times"], None, "of a release that did not measure how long opens took")
     ok("Open times" not in ctl("report", f"{scratch()}/nodes.json")[1], "and the line is left out")
     took = {"tier": {"1": 4, "2": 45, "4": 51}, "waited": {"2097152": 98, "more": 2}, "pfs": {"more": 1}}
@@ -687,8 +890,11 @@ def report_of_file():
         with open("/dev/full", "wb") as full:
             lost = subprocess.run([TOOL, *words], stdout=full, stderr=subprocess.PIPE, env=e2e.environment(), check=False)
         ok(lost.returncode == 1 and lost.stderr.count(b"write to standard output: ") == 1, f"output that is lost is told: {' '.join(words[:1] + words[2:])}", lost)
-    fails("report: no file", ["report", "/nowhere/x"], ["No such file", "name a file"])
-    fails("report: no argument", ["report"], ["--help"], want=2)
+    fails("report: no name", ["report", ""], ["which one?"], want=2)
+    for what, path, why in ("no file", "/nowhere/x", "No such file or directory"), ("a directory", scratch(), "Is a directory"):
+        fails(f"report: {what}", ["report", path], [f"read {path}: {why};"], remedy="name a file that 'monarchctl run --report' has written, or a job's number")
+    fails("report: no argument", ["report"], ["FILE|JOBID is required", "--help"], want=2)
+    contains(ctl("report", "--help")[1], ["FILE|JOBID"], "report: its help says what it takes")
 
 
 def report_of_run():
@@ -707,6 +913,7 @@ def report_of_run():
     ok(0 < told["open_times"]["tier"]["timed"] < 90 and told["open_times"]["tier"]["median_below_us"] <= told["open_times"]["tier"]["p99_below_us"],
        "report of a real run: of its tier's copies some were timed", told)
     contains(ctl("report", f"{scratch()}/real.json")[1], ["of tiers' copies: half took less than "], "the same as text")
+    contains(ctl("report", f"{scratch()}/real.json")[1], ["\nStaging     fully staged "], "a run that may be over before the agent looks a second time: all is staged")
     equal((told.get("rule"), told.get("bytes_pfs"), told.get("bytes_read"), told.get("epochs")),
           ("good", counters["agent"]["agent_bytes_pfs"], 3 * counters["agent"]["dataset_bytes"], 3), "report of a real run", told)
     equal((told["dataset_bytes"], told["dataset_estimated"]), (counters["agent"]["dataset_bytes"], False), "all of it is known")
@@ -728,7 +935,8 @@ def report_of_run():
     with open("/dev/full", "wb") as full:  # as a pipe that nobody reads, or a full disk
         run = subprocess.run([TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--json", "--", "true"], stdout=full, stderr=subprocess.PIPE,
                              env=e2e.environment(), check=False)
-    equal((run.returncode, run.stderr.decode().count("write the report")), (125, 1), "run --json: that it cannot be written is told", run.stderr)
+    equal((run.returncode, run.stderr.decode().count("write the report: No space left on device; name a file by --report\n")), (125, 1),
+          "run --json: that it cannot be written is told", run.stderr)
     process = e2e.start([TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--", "sh", "-c", 'find "$1" -type f -exec cat {} + >/dev/null; echo; read x',
                          "sh", dataset], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=e2e.environment())
     process.stdout.readline()
@@ -768,6 +976,8 @@ def run_without_tier():
         contains(err, [f"tier {names[0]}: not used: ", "it is there already"], "a tier that holds the dataset is not used")
         equal(code, 125 if len(names) == 1 else 0, "and the others are, if there are any", err)
         ok(len(names) > 1 or "no tier can be chosen on this node, see 'monarchctl tiers'; give --tier NAME:PATH:SIZE" in err, "it says what to do", err)
+        example = re.search(r"for example --tier ssd:([^:]*):10G", err)
+        ok(len(names) > 1 or (example and not inside.startswith(example[1] + "/")), "by a directory that the dataset is not in", err)
     return None
 
 
@@ -777,9 +987,39 @@ def run_refuses():
     os.mkdir(f"{tier}/below")
     for name, words, parts in [("the root directory", ["--dataset", "/", "--tier", f"t:{tier}:1G"], ["dataset /: ", "name one below it"]),
                                ("a dataset on the tier", ["--dataset", f"{tier}/below", "--tier", f"t:{tier}:1G"], ["lies inside the tier t", "name another dataset or tier"]),
-                               ("a configuration that is not there", ["--dataset", data, "--tier", f"t:{tier}:1G", "--config", f"{data}/none"],
-                                ["none: No such file", "leave out --config"])]:
+                               ("a configuration that is wrong", ["--dataset", data, "--tier", f"t:{tier}:1G", "--config", written("run.bad", "[agent]\nthreads = x\n")],
+                                ["run.bad:2: ", "; mend it, or leave out --config"])]:
         fails(f"run: {name}", ["run", *words, "--", "true"], parts, want=125)
+    usual, plain = ["--dataset", data, "--tier", f"t:{tier}:1G"], written("refuse.plain", "")
+    for name, words, parts, remedy in [
+            ("a tier given twice", [*usual, "--tier", f"t:{data}:1G"], ["tier 't' is given twice"], "give each a name of its own"),
+            ("a tier that is no directory", ["--dataset", data, "--tier", f"t:{plain}:1G"], [f"tier t ({plain}): not a directory"], "name one"),
+            ("a tier that is not there", ["--dataset", data, "--tier", f"t:{data}/none:1G"], [f"tier t ({data}/none): No such file"], "make it, or name another one"),
+            ("a tier's name", ["--dataset", data, "--tier", f"a b:{tier}:1G"], ["the name may hold letters, digits, - and _, at most 31"], "name it for example ssd"),
+            ("a tier of 0", ["--dataset", data, "--tier", f"t:{tier}:0"], [f"--tier t:{tier}:0 has no room for any file"], f"write for example t:{tier}:10G"),
+            ("a tier of 0%", ["--dataset", data, "--tier", f"t:{tier}:0%"], [f"--tier t:{tier}:0% has no room for any file"], f"write for example t:{tier}:10G"),
+            ("a tier without a path", ["--dataset", data, "--tier", "t::1G"], ["tier 't::1G' has no path"], "write for example ssd:/scratch:100G"),
+            ("a dataset that is not there", ["--dataset", f"{data}/none"], [f"dataset {data}/none: No such file"], "name its directory"),
+            ("below a file", ["--dataset", f"{plain}/x"], [f"dataset {plain}/x: Not a directory"], "name its directory"),
+            ("a configuration that is not there", [*usual, "--config", f"{data}/none"], ["none: No such file"], "name another one, or leave out --config")]:
+        fails(f"run: {name}", ["run", *words, "--", "true"], parts, want=125, remedy=remedy)
+    path = "give the path of a program, or the name of one in $PATH"
+    for command, want, why, remedy in ("/nope", 127, "No such file or directory", path), ("nope", 127, "No such file or directory", path), \
+                                      (plain, 126, "Permission denied", "name a program, or make it executable (chmod +x)"):
+        fails(f"run: {why}", ["run", *usual, "--", command], [f"monarchctl run: {command}: {why};"], want=want, remedy=remedy, env=e2e.environment())
+    two = ["run", *usual, tier]
+    fails("run: two directories behind one --dataset", [*two, "--", "true"], [f"{tier} stands before --, and is of no option; give --dataset before each"], want=125)
+    fails("run: the same without --", [*two, "true"], [f"monarchctl run: {tier}: Permission denied; it is a directory: give --dataset before each"], want=126, env=e2e.environment())
+    fails("run: --report without a name", ["run", *usual, "--report", "--", "true"], ["--report: "], want=125, remedy=None)
+    e2e.make_tree(data, 3)
+    code, out, err = ctl("run", "--dataset", data, "--tier", f"t:{tier}:10", "--", "sh", "-c", 'cat "$1"/*.bin >/dev/null', "sh", data, env=e2e.environment())
+    equal((code, err), (0, "monarchctl run: the tiers had no room for any file of the dataset; give them more by --tier NAME:PATH:SIZE\n"), "run: a tier without room says so")
+    if os.geteuid() == 0 and not e2e.why_not_nobody():
+        os.chmod(data, 0o700)
+        fails("run: a tier that the user cannot write", ["run", "--dataset", "/usr/share", "--tier", f"t:{tier}:1G", "--", "true"],
+              [f"tier t ({tier}): you cannot write to it: Permission denied"], want=125, remedy="name a directory that you can write to", before=e2e.NOBODY)
+        fails("run: a dataset that the user cannot list", ["run", "--dataset", data, "--", "true"], [f"dataset {data}: you cannot list it: Permission denied"],
+              want=125, remedy="give yourself the right to list it (chmod), or ask its owner", before=e2e.NOBODY)
 
 
 def run_waits():
@@ -788,7 +1028,7 @@ def run_waits():
     for number in range(40):
         with open(f"{dataset}/{number}", "wb") as file:
             file.write(bytes([number]) * 100000)
-    begins = r"monarchctl run: (\d+)% of the dataset is staged after \d+ s \((\d+) files, [^)]*\): (.*)\n"
+    begins = r"monarchctl run: (\d+)% of the dataset is staged after \d+ s \((\d+) files?, [^)]*\): (.*)\n"
     slow = written("wait.slow", "[agent]\npfs_bandwidth = 400K\nprefetch_burst = 64K\n")
     off = written("wait.off", "[agent]\nprefetch = off\n")
 
@@ -800,6 +1040,12 @@ def run_waits():
 
     show = ("sh", "-c", 'grep -E "^(state|percent)=" "$MONARCH_IO_STATE"')
     equal(run("1G", "--wait", "full", command=show), (100, 40, "the command begins", "state=staged-in\npercent=100\n"), "--wait full: all is staged when the command begins")
+    os.mkdir(f"{dataset}.one")
+    shutil.copy(f"{dataset}/1", f"{dataset}.one")
+    err = ctl("run", *e2e.options([f"{dataset}.one"], {"t": (tier, "1G")}), "--wait", "full", "--", "true", env=e2e.environment())[2]
+    contains(err, [" (1 file, 97.7K): the command begins\n"], "--wait: one file")
+    err = ctl("run", *e2e.options([f"{dataset}.one"], {"t": (tier, "4K")}), "--wait", "full", "--", "true", env=e2e.environment())[2]
+    contains(err, [": no more can be: 1 file has no room, 0 cannot be staged\n"], "--wait: one that has no room")
     percent, files, why, _ = run("1G", "--wait", "10%", "--config", slow)
     ok(10 <= percent < 100 and files < 40 and why == "the command begins", "--wait 10%: it does not wait for more", percent, files, why)
     percent, _, why, _ = run("1M", "--wait", "full")
@@ -824,7 +1070,7 @@ def run_waits():
             ok(code == 0 and out == b"begun\n" and ": the agent has ended\n" in err, f"{name}: the command begins", code, err)
         ok(e2e.wait_until(lambda: not e2e.traces(process.pid, tier)), f"{name}: nothing is left", e2e.traces(process.pid, tier))
     for word in "0%", "101%", "50", "all", "", "5%%", "-1%":
-        fails(f"--wait {word}", ["run", "--dataset", dataset, f"--wait={word}", "--", "true"], ["--wait: ", "none, full, or 1% to 100%"], want=125)
+        fails(f"--wait {word}", ["run", "--dataset", dataset, f"--wait={word}", "--", "true"], ["--wait: ", "none, full, or 1% to 100%, such as 50%"], want=125)
     fails("--wait-timeout 0", ["run", "--dataset", dataset, "--wait-timeout", "0", "--", "true"], ["--wait-timeout: "], want=125)
 
 
@@ -838,6 +1084,36 @@ def version():
         with open(f"{SOURCE}/{file}", encoding="utf-8") as stream:
             numbers[name] = int(re.search(rf"{constant} = (\d+);", stream.read())[1])
     equal({name: told.get(name) for name in numbers}, numbers, "the versions of what parts share")
+    fails("version: wrong usage", ["version", "--short"], ["there is no option --short"], want=2, remedy="see 'monarchctl version --help'")
+
+
+def container_args():
+    for tool in "bwrap", "pyxis":
+        fails(f"container-args {tool} outside of a job", ["container-args", tool], ["monarchctl container-args: this is no task of a job with Monarch"], want=1,
+              remedy="call it in the script of a job that was submitted with --monarch-dataset, or in a command of monarchctl run", env=e2e.native_environment())
+    fails("container-args: no such tool", ["container-args", "docker"], ["docker"], want=2, remedy="see 'monarchctl container-args --help'")
+
+
+def tiers():
+    path = scratch("tiers.tier")
+    out = ctl("tiers", "--config", written("tiers.conf", f"[tier.a]\npath = {path}\nquota = 1G\n"))[1]
+    lines = [line.split() for line in out.splitlines()]
+    equal(lines[:1], [["PATH", "DEVICE", "MEDIUM", "FSTYPE", "SIZE", "FREE", "NUMA", "CHOSEN", "REASON"]], "tiers: the heading")
+    equal([line[0] for line in lines if len(line) > 7 and line[7] == "yes"], [path], "tiers: a line below it", out)
+    config = written("tiers.part.conf", f"[tier.a]\npath = {path}\nquota = 1G\n[tier.b]\npath = {path}.none\nquota = 1G\n")
+    for words in [], ["--json"]:
+        code, out, err = ctl("tiers", "--config", config, *words)
+        equal((code, err), (4, f"monarchctl tiers: 1 of the 2 tiers that {config} names cannot be used on this node, for the reasons above; "
+                            "'monarchctl doctor' tells how to mend that\n"), f"tiers: one cannot be used {words}", out)
+
+
+def state_directory():
+    """One that --state-dir names and that is not there: after a boot there may be none."""
+    none, file = f"{scratch()}/no.state", written("file.state", "")
+    for words in ["status"], ["report", "4711"], ["clean", "--dry-run"], ["flush"], ["plan", scratch("tiers.tier"), "--capacity", "1G"]:
+        err = ctl(*words, "--state-dir", none)[2]
+        contains(err, [f"monarchctl {words[0]}: --state-dir {none}: No such file or directory: it counts as empty; check the name"], f"{words[0]}: a state directory that is not there")
+        fails(f"{words[0]}: a state directory that is none", [*words, "--state-dir", file], [f"--state-dir {file}: Not a directory; name root's state directory"], want=2)
 
 
 def report_of_sacct():
@@ -853,7 +1129,9 @@ def report_of_sacct():
     equal((code, told.get("source"), told.get("state"), told.get("line", {}).get("pfs"), told.get("rule")),
           (0, "sacct", "COMPLETED", "3.81M/7.63M", "good"), "report of sacct's line", err)
     contains(ctl("report", "4711", env=env)[1], ["Hits        91.0%", "PFS bytes   3.81M/7.63M", "nvme        3.81M"], "the same as text")
-    for rule, old, new in [("errors", "err=0", "err=3"), ("nothing-attached", "3.81M/7.63M", "0/0"), ("not-staged", "staged=100%", "staged=60%"),
+    sacct(good.replace("err=0", "err=1"))
+    contains(as_json("report", "4711", env=env)[1].get("advice", ""), ["1 error inside Monarch"], "one error")
+    for rule, old, new in [("agent-died", "err=0", "err=1 agent=died"), ("errors", "err=0", "err=3"), ("nothing-attached", "3.81M/7.63M", "0/0"), ("not-staged", "staged=100%", "staged=60%"),
                            ("few-hits", "91.0%", "12.0%"), ("counters-lost", good.split("words ")[1], "monarch=1 counters=lost nodes=1/1 err=1\n")]:
         sacct(good.replace(old, new))
         equal(as_json("report", "4711", env=env)[1].get("rule"), rule, f"advice by sacct's line: {rule}")
@@ -872,7 +1150,9 @@ def report_of_sacct():
     fails("report: an unknown job", ["report", "4711"], ["sacct does not know it", "monarchctl status"], env=env)
     fails("report: no sacct", ["report", "4711"], ["there is no sacct here"], before=["/usr/bin/env", "PATH=/nowhere"])
     written("sacct/sacct", "#!/bin/sh\necho no connection\nexit 1\n", 0o755)
-    fails("report: sacct fails", ["report", "4711"], ["no connection"], env=env)
+    fails("report: sacct fails", ["report", "4711"], ["sacct failed (no connection)"], env=env)
+    written("sacct/sacct", "#!/bin/sh\nexit 1\n", 0o755)
+    fails("report: sacct fails without a word", ["report", "4711"], ["sacct failed; "], env=env)
     sacct("", "sleep 100")
     fails("report: sacct hangs", ["report", "4711"], ["no answer in 10 s"], env=env)
 
@@ -897,7 +1177,9 @@ def clean_of_runs():
     def ours(told):
         return sorted(f["name"] for f in told.get("found", []) if f["name"].startswith(tier))
 
-    equal(ours(as_json("clean", "--dry-run", tier)[1]), [], "what is younger than 10 s may be just beginning")
+    told = as_json("clean", "--dry-run", tier)[1]
+    ok(ours(told) == [] and told["young"] >= 1, "what is younger than 10 s may be just beginning", told)
+    contains(ctl("clean", "--dry-run", tier)[1], ["younger than 10 s, and left alone: run it again then\n"], "the same as text")
     yield
     e2e.wait_until(lambda: ours(as_json("clean", "--dry-run", tier)[1]))
     code, told, err = as_json("clean", "--dry-run", tier)
@@ -957,7 +1239,8 @@ def clean_and_flush_of_jobs():
         return code, [(f["kind"], f["name"]) for f in told.get("found", []) if f["kind"] != "run"], err
 
     equal(found("--dry-run")[1], [], "no state directory")
-    equal([monarchd("--start", n, "--uid", "65534", "--gid", "65534", "--datasets", data) for n in ids], [0, 0], "two jobs")
+    program = ["--account-program", written("left/account", f"#!/bin/sh\necho \"$@\" >>{base}/lines\n", 0o755)]
+    equal([monarchd("--start", n, "--uid", "65534", "--gid", "65534", "--datasets", data, *program) for n in ids], [0, 0], "two jobs")
     equal(found("--dry-run")[1], [], "jobs that live are not left behind")
     with open(f"{state}/jobs/c.{ids[0]}.n1/record.json", encoding="utf-8") as record:
         os.kill(json.load(record)["pid"], 9)
@@ -967,13 +1250,15 @@ def clean_and_flush_of_jobs():
     equal(found(), (0, dead, ""), "clean removes it")
     equal((os.listdir(f"{tier}/monarch"), os.listdir(f"{state}/jobs"), os.listdir(f"{state}/removing")),
           ([f"c.{ids[1]}.0.n1"], [f"c.{ids[1]}.n1"], []), "and leaves the job that lives")
-    written("left/account", f"#!/bin/sh\necho \"$@\" >>{base}/lines\n", 0o755)
-    equal(monarchd("--epilog", ids[1], "--account-program", f"{base}/account"), 0, "an epilog whose line is spooled")
+    equal(monarchd("--epilog", ids[1], *program), 0, "an epilog whose line is spooled, beside that of the job that was removed")
     code, out, err = ctl("flush", *where, "--config", config)
-    equal((code, out), (0, "1 lines for sacct waited, 0 wait\n"), "flush", err)
+    equal((code, out), (0, "2 lines for sacct waited, none does now\n"), "flush", err)
     with open(f"{base}/lines", encoding="utf-8") as lines:
-        contains(lines.read(), ["monarch=1 hit="], "wrote the line")
+        equal(lines.read().count("monarch=1 hit="), 2, "wrote the lines")
     equal(as_json("flush", *where, "--config", config)[:2][1].get("waited"), 0, "nothing waits any more")
+    for words in ["flush", *where], ["metrics", *where]:
+        fails(f"{words[0]}: a configuration that is not there", [*words, "--config", "/nowhere/c"], ["/nowhere/c: No such file or directory; "], remedy="name another one by --config FILE")
+        fails(f"{words[0]}: a configuration with an error", [*words, "--config", written("bad.conf", "[agent]\nthreads = 0\n")], ["bad.conf:2: "], remedy="mend it, or name another one by --config FILE")
     fails("flush as a user", ["flush"], ["run it as root"], before=e2e.NOBODY)
     return None
 
@@ -999,6 +1284,13 @@ def plan():
           [(3, 4097), (1, 4097), (1, 100000), (1, 3 << 20), (1, 20 << 20), (0, 0), (0, 0)], "plan: the sizes")
     equal(told["calls"], told["files"] + told["directories"] - 1 + told["others"] + told["directories"] + 1, "a call for each file and two for each directory")
     total = sum(sizes)
+    os.symlink(data, f"{scratch('plan.link')}/to")
+    for name, datasets in ("twice", [data, f"{data}/"]), ("in another one", [f"{data}/d5", data]), ("by another name", [f"{scratch('plan.link')}/to", f"{data}/d4/deep"]):
+        again = as_json("plan", *datasets, "--capacity", "1G")[1]
+        equal([again.get(key) for key in ("files", "bytes", "directories", "links", "pfs_without")], [told[key] for key in ("files", "bytes", "directories", "links", "pfs_without")],
+              f"plan: a dataset that is given {name} counts once")
+    apart = as_json("plan", f"{data}/d5", f"{data}/d4/deep", "--capacity", "1G")[1]
+    equal((apart.get("files"), apart.get("directories")), (2, 3), "plan: datasets beside each other count each")
 
     def reads(nodes, epochs, capacity):
         told = as_json("plan", data, "--capacity", str(capacity), "--nodes", str(nodes), "--epochs", str(epochs))[1]
@@ -1019,7 +1311,8 @@ def plan():
          "64 nodes with room for 8% each")
     near(reads(4, 20, tiny)[1][2:], (20 - 19 * 4 * (tiny // 4096 * 4096) / space,), "4 nodes that have no room for all together")
     code, out, err = ctl("plan", *words, "--nodes", "2")
-    contains(out, ["8 files, 23.1M, in 16 directories", "1 links, devices", "capacity", "with [peer] enabled = off", "90.0%"], "plan as text")
+    contains(out, ["8 files, 23.1M, in 16 directories; 1 link, device or mount point is never staged; 1 is a further name of another\n",
+                   "Read from the PFS in 10 epochs on 2 nodes:\n", "capacity", "with [peer] enabled = off", "90.0%"], "plan as text")
     alone = written("alone.conf", "[peer]\nenabled = off\n")
     contains(ctl("plan", *words, "--nodes", "2", "--config", alone)[1], ["with [peer] enabled = on"], "where the configuration has it off")
     equal((code, err), (0, ""), "plan: no bar but on a terminal")
@@ -1030,14 +1323,16 @@ def plan():
         os.chmod(shut, 0)
         code, out, err = ctl("plan", *words, before=e2e.NOBODY)
         equal(code, 4, "plan: a part that cannot be listed", out)
-        contains(err, ["1 files or directories", "shut: Permission denied"], "and says which")
-        fails("plan: a dataset that cannot be listed", ["plan", shut, "--capacity", "1G"], ["shut: Permission denied", "chmod", "owner"], before=e2e.NOBODY)
+        contains(err, ["1 file or directory cannot be looked at, and these numbers are of the rest; the first: ", "shut: Permission denied"], "and says which")
+        fails("plan: a dataset that cannot be listed", ["plan", shut, "--capacity", "1G"], ["shut: you cannot list it: Permission denied"],
+              remedy="give yourself the right to list it (chmod), or ask its owner", before=e2e.NOBODY)
         os.chmod(shut, 0o755)
     told = as_json("plan", *words, "--rate", "100")[1]
     ok(told["seconds"] * 100 >= told["calls"] * 0.98, "--rate: no more calls than that", told["calls"], told["seconds"])
     ok("files" in on_terminal("plan", *words, "--rate", "100").split("\n")[0], "on a terminal it tells how far it is")
-    contains(ctl("plan", *words)[1], ["How long staging takes is told with --like JOBID|FILE"], "staging time needs a rate")
-    equal([as_json("plan", *words)[1][key] for key in ("pfs_bytes_per_second", "staging_seconds")], [None, None], "as JSON")
+    state = ["--state-dir", scratch("plan.state")]
+    contains(ctl("plan", *words, *state)[1], ["How long staging takes is told with --like JOBID|FILE", "no report of one is kept here"], "staging time needs a rate")
+    equal([as_json("plan", *words, *state)[1][key] for key in ("pfs_bytes_per_second", "like", "staging_seconds")], [None] * 3, "as JSON")
 
     def as_fast(first, then):
         """A report of a job that read so much per second."""
@@ -1054,7 +1349,6 @@ def plan():
     contains(out, ["Staging takes about 0:01:01, if the node reads 391K/s from the PFS", f"the job of {like} "], "as text")
     contains(ctl("plan", *words, "--like", like, "--nodes", "2")[1], ["if each node reads"], "of two nodes")
     contains(ctl("plan", *words, "--like", like, "--nodes", "2", "--config", alone)[1], ["epoch by epoch"], "of two that do not get files from each other")
-    state = ["--state-dir", scratch("plan.state")]
     kept = f"{scratch('plan.state')}/reports/{os.geteuid()}"
     os.makedirs(kept)
     fails("plan: --like a job that is not kept", ["plan", *words, *state, "--like", "4711"], ["--like: no report of job 4711", "ended on this node"])
@@ -1062,16 +1356,39 @@ def plan():
         written(f"plan.state/reports/{os.geteuid()}/{cluster}.4711.0.n1.json", json.dumps(as_fast(rate, 0)))
     equal(as_json("plan", *words, *state, "--like", "4711@two")[1].get("pfs_bytes_per_second"), 200000, "--like a job whose report is kept")
     fails("plan: --like one of two", ["plan", *words, *state, "--like", "4711"], ["4711@one or 4711@two"])
+    reports = f"plan.state/reports/{os.geteuid()}"
+    for seconds, name, report in (3, "two.4712.0.n1", as_fast(400000, 0)), (2, "two.4713.0.n1", as_fast(0, 0)), (1, "two.4714.0.n1", None):
+        later = time.time() + 100 - seconds
+        os.utime(written(f"{reports}/{name}.json", json.dumps(report)), (later, later))
+    told = as_json("plan", *words, *state)[1]
+    equal([told.get("pfs_bytes_per_second"), told.get("like")], [400000, "4712@two"], "without --like: the last job that tells a rate")
+    contains(ctl("plan", *words, *state)[1], ["391K/s from the PFS, as job 4712@two did at most, the last one here; if that read from another file system, name one by --like"], "as text")
+    equal(as_json("plan", *words, *state, "--like", "4711@one")[1].get("like"), "4711@one", "--like names another")
     for name, text, parts in ("none", "x", ["not a report"]), ("slow", json.dumps(as_fast(0, 0)), ["does not tell a rate"]):
         fails(f"plan: --like {name}", ["plan", *words, "--like", written(f"like.{name}", text)], ["--like: ", *parts])
     fails("plan: --like a file that is not there", ["plan", *words, "--like", f"{data}/none"], ["No such file", "run --report"])
-    fails("plan: no dataset", ["plan", f"{data}/none"], ["No such file", "name its directory"])
+    above = os.path.dirname(data)
+    code, told, err = as_json("plan", data, "--config", written("plan.above", f"[tier.a]\npath = {scratch('plan.a')}\nquota = 1M\n[tier.up]\npath = {above}\nquota = 2M\n"))
+    equal((code, [t["name"] for t in told.get("tiers", [])]), (0, ["a"]), "plan: a tier that the dataset lies in does not count", err)
+    contains(err, [f"monarchctl plan: tier up does not count: dataset {data} lies inside the tier up ({above})"], "and it says so")
+    code, out, err = ctl("plan", data, "--config", written("plan.only", f"[tier.up]\npath = {above}\nquota = 2M\n"))
+    ok(code == 1 and out == "" and err.endswith("this node has no tier for the dataset; say how much a node has for the job: --capacity SIZE\n"), "plan: no other tier", out, err)
+    for none in "0", "0G":
+        fails(f"plan: --capacity {none}", ["plan", data, "--capacity", none], ["--capacity: has no room for any file"], want=2)
+    fails("plan: no dataset", ["plan", f"{data}/none"], ["No such file"], remedy="name its directory")
+    fails("plan: the root directory", ["plan", "/"], ["dataset /: the whole root directory cannot be a dataset"], remedy="name one below it")
     fails("plan: a file", ["plan", f"{data}/d4/name"], ["not a directory; name the directory it is in"])
     fails("plan: --capacity", ["plan", data, "--capacity", "lots"], ["--capacity: "], want=2)
-    fails("plan: --config", ["plan", data, "--config", "/nowhere/x"], ["/nowhere/x: No such file"])
+    fails("plan: --config", ["plan", data, "--config", "/nowhere/x"], ["/nowhere/x: No such file"], remedy="name another one by --config FILE, or give --capacity SIZE")
+    fails("plan: --config that is wrong", ["plan", data, "--config", written("plan.bad", "[agent]\nthreads = x\n")], ["plan.bad:2: "],
+          remedy="mend it, name another one by --config FILE, or give --capacity SIZE")
+    contains(ctl("plan", f"{data}/d1/deep", "--capacity", "1G", "--epochs", "1")[1], ["1 file, 1, in 1 directory\n", " in 1 epoch on 1 node:\n"], "one of each")
     contains(ctl("plan", scratch("plan.nothing"), "--capacity", "1G")[1], ["0 files, 0", "with Monarch     0      -"], "an empty dataset spares nothing")
-    fails("plan: --rate", ["plan", data, "--rate", "fast"], ["--rate: "], want=2)
-    fails("plan: --nodes", ["plan", data, "--nodes", "0"], ["at least 1"], want=2)
+    for rate in "fast", "-5":
+        fails(f"plan: --rate {rate}", ["plan", data, "--rate", rate], [f"--rate: '{rate}' is not a number;"], want=2, remedy="write for example 5000, or none")
+    for rate in "0.5", "-0":
+        equal(ctl("plan", data, "--rate", rate)[0], 2, f"plan: --rate {rate} is no number, and not without a limit")
+    fails("plan: --nodes", ["plan", data, "--nodes", "0"], ["at least 1"], want=2, remedy="leave them out, or give 1 or more")
 
 
 # ---- completion
@@ -1084,10 +1401,67 @@ def help_of(*words):
     return set(re.findall(r"^ +(?:-\w,)?(--[a-z-]+)", text, flags=re.M)), re.findall(r"^  ([\w-]+)  ", below, flags=re.M)
 
 
+# bash-completion sources the file that has the command's name, and bash calls the function that the file gave to `complete`.
+BASH = """
+. "$0/monarchctl"
+given=$(complete -p monarchctl)
+given=${given##*-F }
+COMP_WORDS=(monarchctl "$@") COMP_CWORD=$#
+"${given%% *}" monarchctl "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"
+printf "%s\\n" "${COMPREPLY[@]}"
+"""
+
+
 def completed(*words):
     """What bash offers for the last word."""
-    script = f'. {SOURCE}/etc/completions/bash/monarchctl; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _monarchctl; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    return set(e2e.execute(["bash", "-c", script, "bash", "monarchctl", *words], cwd=scratch("empty"))[1].decode().split())
+    code, out, err = e2e.execute(["bash", "-c", BASH, f"{SOURCE}/etc/completions/bash", *words], cwd=scratch("empty"))
+    return set(out.decode().split()) if (code, err) == (0, "") else {code, err}
+
+
+# zsh as at a terminal, whose functions for completion find the file by its name; LINES are completed one after the other, and what zsh
+# is given to offer goes to FOUND.
+ZSH_AT_TERMINAL = """
+PROMPT= RPROMPT= LISTMAX=1000
+fpath=(DIRECTORY $fpath)
+autoload -Uz compinit && compinit -D -u
+compadd() {
+    local -a hits
+    if [[ ${@[1,(i)(-|--)]} != *-[AOD]* ]]; then
+        builtin compadd -A hits "$@"
+        print -rl -- $hits >>FOUND
+    fi
+    builtin compadd "$@"
+}
+complete_lines() {
+    for BUFFER in LINES; do
+        CURSOR=$#BUFFER
+        print -r -- "= $BUFFER" >>FOUND
+        zle list-choices
+    done
+    exit
+}
+zle -N complete_lines
+bindkey '^X' complete_lines
+print RE''ADY
+"""
+ZSH = """
+zmodload zsh/zpty
+zpty terminal zsh -f -i
+zpty -w terminal ". $1"
+zpty -r terminal text '*READY*'
+zpty -n -w terminal $'\\x18'
+while zpty -r terminal text; do :; done
+"""
+
+
+def completed_by_zsh(*lines):
+    """{line: what zsh offers for its last word}"""
+    found = written("zsh.found", "")
+    text = ZSH_AT_TERMINAL.replace("DIRECTORY", f"{SOURCE}/etc/completions/zsh").replace("FOUND", found)
+    setup = written("zsh.setup", text.replace("LINES", " ".join(shlex.quote(f"monarchctl {line}") for line in lines)))
+    e2e.execute(["zsh", "-f", "-c", ZSH, "zsh", setup], cwd=scratch("empty"), env=e2e.environment(TERM="vt100", LC_ALL="C.UTF-8"))
+    with open(found, encoding="utf-8") as file:
+        return {line: set(words.split()) for line, words in re.findall(r"^= monarchctl (.*)\n((?:(?!= ).*\n)*)", file.read(), flags=re.M)}
 
 
 def zsh_options():
@@ -1101,7 +1475,30 @@ def zsh_options():
     return found, set(re.findall(r"^ {8}\'([\w-]+):", text, flags=re.M))
 
 
+def completion_in_zsh():
+    path = f"{SOURCE}/etc/completions/zsh/_monarchctl"
+    if not shutil.which("zsh"):
+        return e2e.skip("zsh: what it offers", "no zsh (Debian: zsh)")
+    equal(e2e.execute(["zsh", "-f", "-n", path])[::2], (0, ""), "zsh: the file has no error of syntax")
+    os.makedirs(f"{scratch('empty')}/some", exist_ok=True)
+    options, commands = help_of()
+    want = {"": set(commands), "--": options, "st": {"status"}, "container-args b": {"bwrap"}, "run --dataset so": {"some"}, "plan so": {"some"},
+            "top --sort st": {"state", "staged"}, "run --tier ": set(), "config ": {"check", "show", "--help"},
+            "run --dataset x -- sha512s": {"sha512sum"}, "run --dataset x -- shuf so": {"some"}, "run --dataset x --js": {"--json"}}
+    for command in commands:
+        options, below = help_of(command)
+        want.update({f"{command} {verb} --": help_of(command, verb)[0] for verb in below} or {f"{command} --": options})
+    got = completed_by_zsh(*want)
+    for line, words in want.items():
+        equal(got.get(line), words, f"zsh: what is offered after monarchctl {line}")
+    return None
+
+
 def completion():
+    directory, name = f"{SOURCE}/etc/completions/bash", os.path.basename(TOOL)
+    equal(os.listdir(directory), [name], "bash: bash-completion finds the file by the command's name")
+    _, given, err = e2e.execute(["bash", "-c", '. "$0"; complete -p "$1"', f"{directory}/{name}", name])
+    equal((given.decode().split()[-1:], err), ([name], ""), "bash: it completes that command", given)
     options, commands = help_of()
     equal(completed(""), options | set(commands), "bash: subcommands and options")
     in_zsh, described = zsh_options()
@@ -1125,5 +1522,5 @@ def completion():
     ok("md5sum" in completed("run", "--dataset", "x", "--", "md5s"), "bash: the command after --")
 
 
-e2e.main(config_show, config_check, colours, clean_of_runs, runs_that_hang, status_of_run, status_of_a_failed_file, jobs_of_two_clusters, status_of_slurm, doctor, report_of_file, report_of_run, run_without_tier, run_refuses, run_waits, version, report_of_sacct,
-         clean_and_flush_of_jobs, plan, completion)
+e2e.main(config_show, config_check, colours, clean_of_runs, runs_that_hang, status_of_run, status_of_a_tier_beside, status_of_a_failed_file, jobs_of_two_clusters, status_of_slurm, doctor, report_of_file, report_of_run, run_without_tier, run_refuses, run_waits, version, container_args, tiers, state_directory, report_of_sacct,
+         clean_and_flush_of_jobs, plan, completion, completion_in_zsh)

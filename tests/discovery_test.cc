@@ -517,10 +517,27 @@ TEST(Discovery, ConfiguredTiersAreUsedAlone) {
   expect_refused(all[3], "lustre: network file system");
   expect_refused(all[4], "/lustre/tier is on lustre");
   expect_refused(all[5], "automounter");
+  EXPECT_EQ(all[2].remedy, "install -d -m 1777 -o root /missing");
+  EXPECT_EQ(all[4].remedy, "name a directory on a local disk in [tier.t4]");
   const std::vector<TierConfig> used = chosen(all);
   ASSERT_EQ(used.size(), 2u);
   EXPECT_EQ(used[0].quota.bytes, 1u << 20);
   expect_refused(at(all, "/scratch"), "not used: tiers are configured");
+}
+
+TEST(Discovery, ATierThatUsersCannotWriteIsForJobsOfSlurm) {
+  Machine m;
+  m.plain_root();
+  m.nvme("nvme0n1", "259:0");
+  m.mount("259:0", "/scratch", "xfs", "/dev/nvme0n1");
+  m.dir("/scratch", 0755);
+  TierConfig plain = tier("t", "/scratch"), memory = plain;
+  memory.kind = TierConfig::Kind::kTmpfs;
+  const Candidate a = m.discover({plain})[0], b = m.discover({memory})[0];
+  EXPECT_TRUE(a.chosen && a.reason.ends_with("; for jobs of Slurm only: users cannot write to /scratch"))
+      << a.reason;
+  EXPECT_TRUE(b.chosen && !has(b.reason, "users")) << b.reason;
+  EXPECT_EQ(a.remedy + b.remedy, "");
 }
 
 // hwloc's view of real machines; discovery asks it where disks are.

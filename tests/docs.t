@@ -4,11 +4,13 @@
 pages render without warnings, and what the documents point to exists."""
 
 import glob
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 BUILD = os.environ["MONARCH_BUILDDIR"]
 SOURCE = os.environ["MONARCH_SRCDIR"]
@@ -44,17 +46,56 @@ def joined(macro):
     return "".join(quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|(\S+)', macro[1]))
 
 
-def page(name):
-    """A manual page as its reader sees it, without layout."""
+def page_source(name):
+    """A manual page, without its comments and changes of font."""
     text = re.sub(r'^\.\\".*$', "", text_of(f"doc/{name}"), flags=re.M)
-    text = re.sub(r"\\f(?:\[\w+\]|.)|\\[&c]", "", text).replace("\\-", "-").replace("\\e", "\\")
+    return re.sub(r"\\f(?:\[\w+\]|.)|\\[&c]", "", text).replace("\\-", "-").replace("\\e", "\\")
+
+
+def as_read(text):
+    """Its text, or a part, as its reader sees it, without layout."""
     return re.sub(r"^\.(?:BR|RB|BI|IB|IR|RI)[ \t]+(.*)$", joined, text, flags=re.M)
 
 
+def page(name):
+    return as_read(page_source(name))
+
+
+def sections(name):
+    """{(heading, heading below it): source} of a manual page; what stands above the first heading below has "" in its place."""
+    found, at = {}, ("", "")
+    for line in page_source(name).splitlines(keepends=True):
+        if heading := re.match(r"\.(S[HS])[ \t]+(.*)", line):
+            at = (heading[2], "") if heading[1] == "SH" else (at[0], heading[2])
+        found[at] = found.get(at, "") + line
+    return found
+
+
+def tags(text):
+    """The words that a page, or a part of its source, explains: what stands first in its tagged paragraphs."""
+    found = re.findall(r"^\.T[PQ].*\n(?:\.(?:B|I)[ \t]+)?(.*)$", as_read(text), flags=re.M)
+    return [word for tag in found for word in re.split(r"[\s,=]+", tag) if word]
+
+
 def tagged(name):
-    """The words that a page explains: what stands first in its tagged paragraphs."""
-    tags = re.findall(r"^\.T[PQ].*\n(?:\.(?:B|I)[ \t]+)?(.*)$", page(name), flags=re.M)
-    return {word for tag in tags for word in re.split(r"[\s,=]+", tag)}
+    return set(tags(page_source(name)))
+
+
+def bold(text):
+    """The single words that a part of a page's source has in bold, but names of other pages."""
+    found = set()
+    for macro, line in re.findall(r"^\.(B|BR|BI|RB|IB)[ \t]+(.*)$", text, flags=re.M):
+        words = [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|(\S+)', line)]
+        words = [" ".join(words)] if macro == "B" else words
+        found.update(words[at] for at in range(macro.index("B"), len(words), 2) if not re.match(r" ?\(\d\)", " ".join(words[at + 1:])))
+    return found
+
+
+def default_of(text, tag):
+    """The default that a part of a page's source gives in the paragraph of that tag; "": none."""
+    named = [item for item in re.split(r"^(?=\.TP\n)", as_read(text), flags=re.M) if tag in tags(item)]
+    told = re.search(r"\bDefault:\s(?:\.[BI] )?(\S+?)[.;,]?(?=\s)", named[0]) if named else None
+    return told[1] if told else ""
 
 
 def missing(names, found, what):
@@ -62,15 +103,30 @@ def missing(names, found, what):
     return [f"{what}: nothing found to look for"] * (not names) + [f"{what}: no {name}" for name in names if name not in found]
 
 
-def options_of(*command):
-    run = subprocess.run([f"{BUILD}/{command[0]}", *command[1:], "--help"], capture_output=True, text=True, check=True)
-    return sorted(set(re.findall(r"^ +(?:-\w,)?(--[a-z-]+)", run.stdout, flags=re.M)))
+def compared(known, told, what):
+    """Faults of a document: what it does not tell of what there is, and what it tells that there is not."""
+    return missing(known, told, what) + [f"{what}: {name}, which there is not" for name in sorted(set(told) - set(known))]
+
+
+def help_of(*command):
+    return subprocess.run([f"{BUILD}/{command[0]}", *command[1:], "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def options_in(text):
+    """The options that a text of --help lists."""
+    return sorted(set(re.findall(r"^ +(?:-\w,)?(--[a-z-]+)", text, flags=re.M)))
+
+
+def defaults_in(text):
+    """{option: its default} where a text of --help has one that is a word."""
+    items = re.findall(r"^ +(?:-\w,)?(--[a-z-]+.*(?:\n {20}.*)*)", text, flags=re.M)
+    found = {item.split()[0]: re.search(r"^\S[^\n]*?=([\w.]+)(?:$|  )|\bdefault: ([\w.]+)$", item, flags=re.M) for item in items}
+    return {name: match[1] or match[2] for name, match in found.items() if match}
 
 
 def subcommands_of(*command):
     """The names below that command, as its --help has them."""
-    run = subprocess.run([f"{BUILD}/{command[0]}", *command[1:], "--help"], capture_output=True, text=True, check=True)
-    return re.findall(r"^  ([\w-]+)  ", run.stdout.split("Subcommands:")[1], flags=re.M) if "Subcommands:" in run.stdout else []
+    return re.findall(r"^  ([\w-]+)  ", (help_of(*command) + "Subcommands:").split("Subcommands:")[1], flags=re.M)
 
 
 def subcommands(*above):
@@ -84,24 +140,67 @@ def counters(which):
     return re.findall(r"X\((\w+),", block)
 
 
+def helps():
+    """{verb of monarchctl: its --help, and of what is below it}"""
+    return {verb: "".join(help_of("monarchctl", *words) for words in subcommands() if words[0] == verb) for verb in subcommands_of("monarchctl")}
+
+
+def part_faults(text, names, part):
+    """Faults of a page's part that describes these options, of which --help has that text."""
+    return (compared(names, [tag for tag in tags(part) if tag.startswith("--")], "OPTIONS")
+            + [f"OPTIONS: {name} without 'Default: {value}'" for name, value in defaults_in(text).items() if default_of(part, name) != value])
+
+
 def options():
-    commands = subcommands_of("monarchctl")
-    for names, where in [(("monarchctl",), "monarchctl.1"), (("monarchd",), "monarchd.8"),
-                         *((("monarchctl", *words), "monarchctl.1") for words in subcommands())]:
-        result(missing(options_of(*names), tagged(where), where), f"the options of {' '.join(names)} are in {where}")
-    headings = re.findall(r"^\.SS monarchctl ([\w-]+)", page("monarchctl.1"), flags=re.M)
-    result(missing(commands, headings, "monarchctl.1"), "the subcommands of monarchctl are in monarchctl.1")
-    result(missing(headings, commands, "monarchctl --help"), "monarchctl.1 describes no other")
+    parts, verbs = sections("monarchctl.1"), helps()
+    result(part_faults("", options_in(help_of("monarchctl")), parts["OPTIONS", ""]),
+           "monarchctl.1 has the options of monarchctl, and no others")
+    for heading, below in ("DESCRIPTION", "monarchctl "), ("OPTIONS", "Of "):
+        told = [name.replace("\\", "").removeprefix(below) for above, name in parts if above == heading and name]
+        result(compared(verbs, told, heading), f"monarchctl.1, {heading}: a part for each subcommand, and no other")
+    usage = dict(re.findall(r"^\.B monarchctl (\w[\w-]*)(.*)$", parts["SYNOPSIS", ""], flags=re.M))
+    result(compared(verbs, usage, "SYNOPSIS"), "monarchctl.1, SYNOPSIS: a line for each subcommand, and no other")
+    for verb, text in verbs.items():
+        names = [name for name in options_in(text) if name != "--help"]
+        line = usage.get(verb, "")
+        shown = re.findall(r"--[a-z-]+", line) + [name for name in names if "[option" in line]
+        result(part_faults(text, names, parts.get(("OPTIONS", f"Of {verb}"), "")) + compared(names, shown, "SYNOPSIS"),
+               f"monarchctl.1 has the options of {verb} with their defaults, and no others, in their part")
+    parts, text = sections("monarchd.8"), help_of("monarchd")
+    for below, group in ("", "Options"), ("Of the agent", "Agent"), ("Of root's helpers", "Root"):
+        own = re.search(rf"^{group}:\n((?: .*\n)*)", text, flags=re.M)[1]
+        result(part_faults(own, options_in(own), parts["OPTIONS", below]),
+               f"monarchd.8 has the options of monarchd --help, {group}, with their defaults, and no others, in their part")
+
+
+def helper():
+    """monarch_account, which has no page of its own: its words and exit statuses."""
+    code, part = text_of("runtime/account/monarch_account.cc"), sections("monarchd.8")["MONARCH_ACCOUNT", ""]
+    usage = "".join(re.findall(r'"([^"]*)"', re.search(r"std::fprintf\(\s*stderr,\s*(\"usage:.*?)\);", code, flags=re.S)[1]))
+    forms = re.split(r"(?=monarch_account )", " ".join(usage.replace("\\n", " ").split()))[1:]
+    told = re.findall(r"^\.B (monarch_account .*)$", part, flags=re.M)
+    result(compared([form.strip() for form in forms], told, "monarchd.8"), "monarchd.8 has the forms of monarch_account, and no others")
+    words = sorted(set(re.findall(r'word == "(--[a-z]+)"', code)))
+    result(compared(words, [tag for tag in tags(part) if tag.startswith("--")], "monarchd.8"), "and its options")
+    statuses = re.findall(r"k\w+ = (\d+)", re.search(r"enum Exit \{(.*?)\}", code)[1])
+    result(compared([*statuses, "127"], [tag for tag in tags(part) if tag.isdigit()], "monarchd.8"), "and its exit statuses")
 
 
 def plugin():
-    source = text_of("spank/options.cc")
-    names = ["--" + name for name in re.findall(r'_name\[\] = "([\w-]+)"', source)]
-    result(missing(names, tagged("monarch.7"), "monarch.7"), "the plugin's options are in monarch.7")
-    result(missing(names, page("spank_monarch.8"), "spank_monarch.8"), "and named in spank_monarch.8")
-    words = re.findall(r'\{"(\w+)=", &', source)
-    told = re.findall(r"^\.TP\n(\w+)=", page("spank_monarch.8"), flags=re.M)
-    result(missing(words, told, "spank_monarch.8"), "the words of plugstack.conf are in spank_monarch.8")
+    code = text_of("spank/options.cc")
+    names = ["--" + name for name in re.findall(r'_name\[\] = "([\w-]+)"', code)]
+    part = sections("monarch.7")["OPTIONS", ""]
+    arguments = dict(re.findall(r'(\w+)_argument\[\] = "([^"]+)"', code))
+    known = [f"--{name}" + (f"={arguments[which]}" if which in arguments else "") for which, name in re.findall(r'(\w+)_name\[\] = "([\w-]+)"', code)]
+    told = re.findall(r"^\.TP\n(?:\.B )?(--\S+)$", as_read(part), flags=re.M)
+    result(compared(known, told, "monarch.7"), "monarch.7 has the plugin's options with their arguments, and no others")
+    seconds = set(re.findall(r"wait_seconds = (\d+);", text_of("runtime/config/user_options.h")) + re.findall(r"\(default (\d+)\)", code)
+                  + [default_of(part, "--monarch-wait-timeout"), default_of(sections("monarchctl.1")["OPTIONS", "Of run"], "--wait-timeout")])
+    result(sorted(seconds) if len(seconds) != 1 else [], "the default of --monarch-wait-timeout and of run's --wait-timeout is that of the code")
+    result(missing(names, page("spank_monarch.8"), "spank_monarch.8"), "the options are named in spank_monarch.8, too")
+    words = re.findall(r'\{"(\w+)=", &', code)
+    told = re.findall(r"^\.TP\n([a-z_]+)=", page("spank_monarch.8"), flags=re.M)
+    result(compared(words, told, "spank_monarch.8"), "spank_monarch.8 has the words of plugstack.conf, and no others")
     hooks = re.findall(r"int slurm_spank_(\w+)\(", text_of("spank/spank_monarch.cc"))
     result(missing(hooks, page("spank_monarch.8"), "spank_monarch.8") + missing(hooks, text_of("doc/slurm.md"), "slurm.md"),
            "the plugin's hooks are in spank_monarch.8 and slurm.md")
@@ -118,35 +217,111 @@ def environment():
     result(sorted(told - names), "the manual names no other")
 
 
+# A section of monarch.conf, and its heading in the manual.
+CONF = {"tier": "[tier.NAME]", "agent": "[agent]", "peer": "[peer]", "accounting": "[accounting]",
+        "policy": "[policy], [policy.partition.NAME], [policy.account.NAME], [policy.qos.NAME]"}
+
+
+def shown_config():
+    """{section: {key: its default, None if there is none}} as the program has them, of a configuration with one tier."""
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+        file.write("[tier.x]\npath = /scratch\nquota = 1G\n")
+        file.flush()
+        run = subprocess.run([f"{BUILD}/monarchctl", "config", "show", "--json", file.name], capture_output=True, text=True, check=True)
+    found = {}
+    for value in json.loads(run.stdout)["values"]:
+        found.setdefault(value["section"].removesuffix(".x"), {})[value["key"]] = value["value"] if value["source"] == "default" else None
+    return found
+
+
 def config():
-    source = re.sub(r'"\s*\n\s*"', "", "".join(text_of(f"runtime/config/{name}.cc") for name in ("config", "policy_keys")))  # literals in several lines
-    keys = re.findall(r'key == "(\w+)"', source)
-    result(missing(keys, tagged("monarch.conf.5"), "monarch.conf.5"), "the configuration's keys are in monarch.conf.5")
-    known = set(re.findall(r"\w+", " ".join(re.findall(r"known are ([a-z_, ]+)\"", source))))
-    result(missing(keys, known, "the message"), "and in the message about an unknown one")
-    defaults = dict(re.findall(r"int (\w+) = (\d+);", text_of("runtime/config/config.h").split("struct AgentConfig")[1]))
-    text = page("monarch.conf.5")
-    result([f"{key} = {value}" for key, value in defaults.items()
-            if not re.search(rf"^\.B {key}\n(?:(?!^\.TP).*\n)*?Default:\n{value}\.$", text, flags=re.M)]
-           + ["no default found"] * (not defaults), "numbers have their defaults there")
+    text = re.sub(r'"\s*\n\s*"', "", "".join(text_of(f"runtime/config/{name}.cc") for name in ("config", "policy_keys")))  # literals in several lines
+    readers = dict(re.findall(r"\nStatus set_([a-z]+)_key\((.*?)\n}\n", text, flags=re.S))
+    result(compared(CONF, readers, "the code"), "the code reads the sections of monarch.conf, and no others")
+    known = re.findall(r"\[[\w.]+\]", re.search(r"unknown section \[.*?known are (.*?)\"\)", text, flags=re.S)[1])
+    parts, shown = sections("monarch.conf.5"), shown_config()
+    headings = [name for _, heading in parts if heading.startswith("[") for name in heading.split(", ")]
+    result(compared(known, headings, "monarch.conf.5"), "monarch.conf.5 has the sections that are known, and no others")
+    for section, heading in CONF.items():
+        keys = re.findall(r'key == "(\w+)"', readers[section])
+        part = parts["DESCRIPTION", heading]
+        result(compared(keys, tags(part), "monarch.conf.5"), f"monarch.conf.5, {heading}: has the keys, and no others")
+        told = re.findall(r"\w+", re.search(r"return unknown_key\(.*?\"([a-z_, ]+)\"\);", readers[section], flags=re.S)[1])
+        result(compared(keys, told, "the message"), f"and so has the message about an unknown key in [{section}]")
+        result(compared(keys, shown[section], "config show"), "and so has monarchctl config show")
+        defaults = {key: value for key, value in shown[section].items() if value is not None}
+        if section != "policy":  # whose keys have none: they leave it to a more general section
+            result([f"{key} = {value}, not {default_of(part, key)!r}" for key, value in defaults.items() if default_of(part, key) != value]
+                   + ["no default found"] * (not defaults), "and the defaults are there")
+
+
+# Parts of monarchctl.1: which files print the fields that they are about, and where the other words are from that the first has in bold.
+FIELDS = [(["OUTPUT OF TIERS"], ["admin/tiers.cc"], []),
+          (["OUTPUT OF STATUS", "Of top"], ["admin/status.cc", "admin/top.cc", "admin/job_text.cc", "runtime/node/nodes_report.cc"], []),
+          (["OUTPUT OF PLAN"], ["admin/plan.cc"], []),
+          (["OUTPUT OF REPORT"], ["admin/report.cc", "admin/open_times_text.cc"], ["runtime/node/open_times.cc"]),
+          (["OUTPUT OF CLEAN AND FLUSH"], ["admin/clean.cc", "admin/flush.cc"], []),
+          (["OUTPUT OF DOCTOR", "monarchctl doctor"], ["admin/doctor.cc"], []),
+          (["OUTPUT OF CONFIG"], ["admin/config.cc"], []),
+          (["Of version"], ["admin/version.cc"], []),
+          (["REPORT"], ["runtime/node/job_report.cc", "runtime/node/job_report.h"], ["runtime/node/nodes_report.cc", "runtime/node/open_times.cc", "runtime/config/config.cc"])]
+NO_FIELDS = {"admin/advice.cc", "admin/container.cc", "admin/page.cc"}  # what looks like one there is none
+ELSEWHERE = {"admin/metrics.cc"}  # by tests/metrics.t
+
+
+def fields_in(text):
+    return {one or other for one, other in re.findall(r'\{"(\w+)",\s+(?!TaskCounter|")|\["(\w+)"\] = ', text)}
+
+
+def rules():
+    """The names of advice that monarchctl report gives, in their order, and more by sacct's line."""
+    return (re.findall(r'^ +\{"([a-z-]+)",\s+\[', text_of("admin/advice.cc"), flags=re.M),
+            re.findall(r'return \{?\s*"([a-z-]+)",\s', text_of("admin/report.cc")))
 
 
 def statistics():
-    for which in "TASK", "AGENT":
-        result(missing(counters(which), tagged("monarchctl.1"), "monarchctl.1"), f"the {which.lower()} counters are in monarchctl.1")
-    fields = re.findall(r'\{"(\w+)",', text_of("runtime/node/job_report.cc"))
-    result(missing(fields, tagged("monarchctl.1"), "monarchctl.1"), "the report's fields are in monarchctl.1")
-    for file in sorted(glob.glob(f"{SOURCE}/admin/*.cc")):
-        source = text_of(os.path.relpath(file, SOURCE))
-        if fields := re.findall(r'\{"(\w+)",\s+(?!TaskCounter|")|out\["(\w+)"\]', source):
-            names = [one or other for one, other in fields]
-            result([name for name in names if not re.search(rf"\b{name}\b", page("monarchctl.1"))],
-                   f"the fields that {os.path.basename(file)} prints are in monarchctl.1")
+    parts = {below or above: text for (above, below), text in sections("monarchctl.1").items()}
+    for which, heading in ("TASK", "tasks"), ("AGENT", "agent"):
+        result(compared(counters(which), tags(parts[f'Counters in "{heading}"']), "monarchctl.1"), f"monarchctl.1 has the {which.lower()} counters, and no others")
+    verbs, advice, by_line = subcommands_of("monarchctl"), *rules()
+    for about, files, more in FIELDS:
+        known = fields_in("".join(map(text_of, files))) - {*advice, *by_line}
+        words = set(re.findall(r"\w+", "".join(as_read(parts[name]) for name in about)))
+        code = "".join(map(text_of, files + more))
+        told = sorted(word for word in bold(parts[about[0]]) if re.fullmatch(r"[a-z][a-z_]*[a-z]", word) and word not in verbs)
+        result(missing(sorted(known), words, about[0]) + ["no word in bold"] * (not told)
+               + [f"{about[0]}: {word}, which {' '.join(files)} have not" for word in told if not re.search(rf'"{word}\\?"', code)],
+               f"monarchctl.1, {about[0]}: has the fields that are printed, and no others")
+    listed = {file for _, files, _ in FIELDS for file in files} | NO_FIELDS | ELSEWHERE
+    result([path for file in sorted(glob.glob(f"{SOURCE}/admin/*.cc")) if (path := os.path.relpath(file, SOURCE)) not in listed
+            and fields_in(text_of(path)) - {*advice, *by_line}], "these are all files that print fields")
+    told = tags(parts["monarchctl report"])
+    result([] if advice == told else [f"monarchctl.1: {told}", f"the code: {advice}"], "monarchctl.1 has the rules of advice in their order")
+    result(missing(by_line, bold(parts["monarchctl report"]), "monarchctl report"), "and those of sacct's line")
+    tools = re.search(r"\{([\w,-]+)\}", help_of("monarchctl", "container-args"))[1].split(",")
+    result(missing(tools, bold(parts["Of container-args"]), "Of container-args"), "monarchctl.1 has the tools of container-args")
+    checks = re.findall(r'\{"(\w+)", check_', text_of("admin/doctor.cc"))
+    result(compared(checks, tags(parts["monarchctl doctor"]), "monarchctl doctor"), "monarchctl.1 has the checks of doctor, and no others")
+    states = re.findall(r'return "([\w-]+)";', text_of("admin/jobs.cc").split("\nconst char* state_name(")[1].split("\n}\n")[0])
+    result(compared(states, tags(parts["monarchctl status"]), "monarchctl status"), "monarchctl.1 has the states of jobs, and no others")
     line = text_of("runtime/node/accounting.cc").split("std::string comment_line(")[1].split("\n}\n")[0]
-    fields = sorted(set(re.findall(r"(\w+)=[\d{]", line)))
-    result(missing(fields, tagged("monarch.7"), "monarch.7"), "the fields of sacct's line are in monarch.7")
+    fields = sorted({one or other for one, other in re.findall(r'(\w+)=(?:[\d{a-z]|")|if_any\("(\w+)"', line)} - {"counters"})
+    told = [tag.partition("=")[0] for tag in re.findall(r"^\.TP\n(?:\.B )?(\S+)", as_read(sections("monarch.7")["ACCOUNTING", ""]), flags=re.M)]
+    result(compared(fields, set(told) - {"MEDIUM"}, "monarch.7"), "monarch.7 has the fields of sacct's line, and no others")
     used = sorted(set(re.findall(r"Counter::(\w+)", line)))
     result(missing(used, page("monarch.7"), "monarch.7"), "its formulas name the counters that it is made of")
+
+
+def state_file():
+    """The file that MONARCH_IO_STATE names."""
+    code = text_of("runtime/agent/progress.cc")
+    fields = re.findall(r"(\w+)=", code.split("std::string progress_text(")[1].split("\n}\n")[0].replace("\\n", "\n"))
+    states = re.findall(r'return "([\w-]+)";', code.split("const char* name_of(")[1].split("\n}\n")[0])
+    part = re.search(r"^\.TP\n\.B MONARCH_IO_STATE\n(.*?)^\.RE$", page_source("monarch.7"), flags=re.M | re.S)[1]
+    told = [tag for tag in re.findall(r"^\.T[PQ]\n(?:\.B )?(\w+)=", as_read(part), flags=re.M)]
+    result([] if told == fields else [f"monarch.7: {told}", f"the code: {fields}"], "monarch.7 has the lines of the file of MONARCH_IO_STATE, in their order")
+    state = re.split(r"^\.TP\n", part, flags=re.M)[1]
+    result(compared(states, {word for word in bold(state) if re.fullmatch(r"[a-z][a-z-]*", word)}, "monarch.7"), "and its states, and no others")
 
 
 def rendering():
@@ -244,6 +419,7 @@ TOLD = {
     "runtime/node/state.cc": r"\bError\{(?:EPERM|errno|ENAMETOOLONG|EREMOTE|ETIMEDOUT),",
     "runtime/config/dataset_rules.cc": ERRORS,
     "runtime/config/config.cc": ERRORS[:-1] + r"|errno_error\()(?=[^;]*?(?:dataset \"|lies inside))",
+    "runtime/hierarchy/tier.cc": r"\bError\{\s*EOPNOTSUPP,",
     "runtime/hierarchy/discovery.cc": r"\bError\{EPERM, path \+ (?=\": )",
     "runtime/monarchd/monarchd.cc": r"\btext \+=",
     "runtime/agent/load_peers.cc": ERRORS,
@@ -308,9 +484,7 @@ def troubleshooting():
     names = [name for which in ("TASK", "AGENT") for name in counters(which)
              if re.match("fallback_|invalidations|chunk_fallbacks|peer_(?!files|bytes)|dup_|evicted_|no_fit|dropped|put_off|.*_errors$", name)]
     result(missing(names, " ".join(quoted), "troubleshooting.md"), "and all counters that name a reason")
-    rules = re.findall(r'^ +\{"([a-z-]+)", \[', text_of("admin/advice.cc"), flags=re.M)
-    rules += re.findall(r'return \{?\s*"([a-z-]+)",\s', text_of("admin/report.cc"))
-    result(missing(rules, re.findall(r"`([a-z-]+)`", text), "troubleshooting.md"), "and all advice of monarchctl report")
+    result(missing(sum(rules(), []), re.findall(r"`([a-z-]+)`", text), "troubleshooting.md"), "and all advice of monarchctl report")
 
 
 # ---- code in the guides
@@ -319,7 +493,7 @@ GUIDES = ["README.md", *(f"doc/{name}.md" for name in ("user-guide", "admin-guid
 
 
 def guides():
-    """Each block of code says which test runs it, or that none does; tests/guides.t has most of these tests."""
+    """Each block of code says which test runs it, or checks it, or that none does; tests/guides.t has most of these tests."""
     def runs(test, name):
         text = text_of(f"tests/{test}.t") if os.path.exists(f"{SOURCE}/tests/{test}.t") else ""
         listed = re.findall(r"\w+", re.split(r"\nWITH_SLURM = |\ne2e\.main\(", text, maxsplit=1)[-1])
@@ -328,16 +502,60 @@ def guides():
     for path in GUIDES:
         faults = ["code between fences: indent it by four"] * ("\n```" in text_of(path))
         for mark, block in re.findall(r"(?:^|\n)([^\n]*)\n\n((?:    [^\n]*\n+)+)", text_of(path)):
-            run = re.fullmatch(r"<!-- run by tests/(\w+)\.t: (\w+) -->", mark)
-            if run and not runs(run[1], run[2]):
-                faults.append(f"tests/{run[1]}.t does not run {run[2]}")
-            elif not run and not re.fullmatch(r"(?:\*Not run by our tests.*\*|<!-- shown: .+ -->)", mark):
+            marked = re.fullmatch(r"<!-- (run|checked) by tests/(\w+)\.t: (\w+) -->", mark)
+            if marked and not runs(marked[2], marked[3]):
+                faults.append(f"tests/{marked[2]}.t does not run {marked[3]}")
+            elif not marked and not re.fullmatch(r"(?:\*Not run by our tests.*\*|<!-- shown: .+ -->)", mark):
                 faults.append(f"neither run nor marked: {block.splitlines()[0].strip()} ...")
-            used.update([run[1]] if run else [])
-        result(faults, f"{path}: the code in it is run by a test, or marked")
-    result(missing(["guides"], used, "the guides"), "tests/guides.t runs code of the guides")
+            used.update([marked[1]] if marked else [])
+        result(faults, f"{path}: the code in it is run or checked by a test, or marked")
+    result(missing(["run", "checked"], used, "the guides"), "both marks are used")
     loops = [re.findall(r"^for _ in .*?\ndone$", text, flags=re.M | re.S) for text in (page("monarch.7"), text_of("etc/sbatch/wait.sh"))]
     result([] if loops[0] and loops[0] == loops[1] else loops, "monarch.7: the script that waits is etc/sbatch/wait.sh's, which tests/guides.t runs")
+
+
+def spelled(path):
+    """The code in a document: what stands in backquotes, and the lines of its blocks; of a page, what it quotes, and its examples."""
+    if not path.endswith(".md"):
+        text = page_source(os.path.basename(path))
+        examples = "".join(re.findall(r"^\.EX\n(.*?)^\.EE$", text, flags=re.M | re.S))
+        return re.findall(r'"([^"]*)"', "\n".join(re.findall(r"^\..*$", text, flags=re.M))) + examples.replace("\\\n", " ").splitlines()
+    text = re.sub(r"^```.*?^```", "", text_of(path), flags=re.M | re.S)
+    blocks = re.compile(r"(?<=\n\n)(?: {4}.*\n+)+")
+    lines = "".join(blocks.findall(text)).replace("\\\n", " ").splitlines()
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", blocks.sub("", text)) + lines]
+
+
+def command_faults(code, known):
+    """What of a line is no command of Monarch's, by {command: its options}."""
+    faults = []
+    for program, text in re.findall(r"(?:^|[ /('])(monarchctl|monarchd|monarch_account) ([^|;&)']*)", code):
+        command = program
+        for word in text.split(" -- ")[0].split():
+            ends, word = word.endswith(":"), word.rstrip(":").lstrip("[")
+            if f"{command} {word}" in known:
+                command += f" {word}"
+            elif re.match(r"--[a-z]", word):
+                faults += [f"{command} has no {word}: {code}"] * (re.match(r"[a-z-]+", word)[0] not in known[command])
+            elif re.fullmatch(r"[a-z-]+", word) and any(other.startswith(f"{command} ") for other in known):
+                faults.append(f"{command} has no {word}: {code}")
+            if ends:  # it begins a message
+                break
+    return faults
+
+
+def commands():
+    known = {"monarch_account": {*re.findall(r"--[a-z]+", text_of("runtime/account/monarch_account.cc"))}}
+    known |= {" ".join(words): {*options_in(help_of(*words))} for words in (["monarchd"], ["monarchctl"], *(["monarchctl", *verb] for verb in subcommands()))}
+    plugins = {"--" + name for name in re.findall(r'_name\[\] = "([\w-]+)"', text_of("spank/options.cc"))}
+    looked_at = ""
+    for path in [*DOCUMENTS, *sorted(os.path.relpath(path, SOURCE) for path in glob.glob(f"{SOURCE}/doc/*.[1-8]"))]:
+        faults = []
+        for code in spelled(path):
+            faults += command_faults(code, known) + [f"no {name}: {code}" for name in re.findall(r"--(?:no-)?monarch[a-z-]*", code) if name not in plugins]
+            looked_at += f"{code}\n"
+        result(faults, f"{path}: Monarch's commands and options in it are there")
+    result(missing(["monarchctl run --dataset", "monarchd --flush", "sbatch --monarch-dataset"], looked_at, "the documents"), "these commands were looked at")
 
 
 def anchors():
@@ -441,8 +659,8 @@ def changelog():
            "CHANGELOG.md has a section for this version")
 
 
-for test in (options, plugin, environment, config, statistics, rendering, places, anchors, installed, packaged, security, coverage,
-             troubleshooting, guides, picture, sentences, layers, changelog):
+for test in (options, helper, plugin, environment, config, statistics, state_file, rendering, places, anchors, installed, packaged, security, coverage,
+             troubleshooting, guides, commands, picture, sentences, layers, changelog):
     try:
         test()
     except Exception as error:  # pylint: disable=broad-except

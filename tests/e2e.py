@@ -192,6 +192,17 @@ def _end_run(path):
     _remove_scratch(path)
 
 
+def _remove_groups(path):
+    """Empty control groups of state directories in there (runtime/node/state.h), which the next sweep of each would remove."""
+    for state in (os.path.dirname(jobs) for depth in ("", "*/", "*/*/") for jobs in glob.glob(f"{path}/{depth}jobs")):
+        with contextlib.suppress(OSError):
+            st = os.stat(state)
+            for at in ("", "*/"):
+                for group in glob.glob(f"/sys/fs/cgroup/{at}monarch/{st.st_dev:x}.{st.st_ino:x}.*"):
+                    with contextlib.suppress(OSError):
+                        os.rmdir(group)
+
+
 def _remove_scratch(path):
     for lab in filter(os.path.isdir, (f"{path}/slurm", *glob.glob(f"{path}/*/slurm"))):
         subprocess.run([f"{SOURCE}/dev/lab", "slurm", "down", "--dir", lab], stdout=subprocess.DEVNULL, check=False)
@@ -202,6 +213,7 @@ def _remove_scratch(path):
     for point in sorted(mounts_below(path), reverse=True):
         unmount = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-uz"]
         subprocess.run([*unmount, point], stderr=subprocess.DEVNULL, check=False)
+    _remove_groups(path)
     subprocess.run(["rm", "-rf", "--one-file-system", path, f"/dev/shm/{os.path.basename(path)}"], check=False)
 
 
@@ -505,6 +517,36 @@ def unanswering_mount(path, uid, more=""):
         finally:
             server.kill()
             subprocess.run(["umount", "-l", path], stderr=subprocess.DEVNULL, check=False)
+
+
+_LOCKS = """
+import ctypes, fcntl, mmap, os, platform, struct, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+memory = mmap.mmap(-1, mmap.PAGESIZE)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+userfaultfd, getdents = {"x86_64": (323, 217), "aarch64": (282, 61)}.get(platform.machine(), (-1, -1))
+fault = libc.syscall(userfaultfd, os.O_CLOEXEC)
+if fault < 0:
+    sys.exit("no userfaultfd")
+fcntl.ioctl(fault, 0xc018aa3f, struct.pack("=QQQ", 0xaa, 0, 0))  # UFFDIO_API
+fcntl.ioctl(fault, 0xc020aa00, struct.pack("=QQQQ", address, mmap.PAGESIZE, 1, 0))  # UFFDIO_REGISTER
+directory = os.open(sys.argv[1], os.O_RDONLY)
+threading.Thread(target=lambda: libc.syscall(getdents, directory, ctypes.c_void_p(address), mmap.PAGESIZE), daemon=True).start()
+os.read(fault, 32)  # the kernel waits for the page, with the directory locked
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def locked_directory(path):
+    """The directory is locked in the kernel, for reading, as anybody can do who can list it. Yields why not, or ""."""
+    with subprocess.Popen([sys.executable, "-c", _LOCKS, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        locked = process.stdout.readline() == b"locked\n"
+        try:
+            yield "" if locked else process.stderr.read().decode().strip().rpartition("\n")[2]
+        finally:
+            process.kill()
 
 
 def _lab_pfs(command, directory):

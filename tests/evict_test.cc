@@ -4,89 +4,32 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/mman.h>
 
 #include <atomic>
-#include <numeric>
 #include <optional>
 
-#include "runtime/base/os.h"
+#include "tests/evict_fixture.h"
 #include "tests/lack_of_memory.h"
-#include "tests/placement_fixture.h"
 
 namespace monarch {
 namespace {
 
-constexpr uint64_t kBlock = 4096;
-constexpr uint64_t kBytes = 5000, kSpace = 2 * kBlock;  // of a small file, and of its copy
-constexpr uint64_t kNoFit = state_word(State::kNoFit), kPlaced = state_word(State::kPlaced),
-                   kHeld = state_word(State::kNoFit, Reason::kEvicted);
+// How often the thread looks for what is to be removed, or tries to remove it.
+class Looks {
+ public:
+  int made() const { return made_; }
 
-class EvictTest : public PlacementTest {
- protected:
-  EvictTest() { ::signal(SIGIO, SIG_IGN); }  // of leases, as the agent ignores it
-
-  void start() {
-    PlacementTest::start();
-    for (size_t i = 0; i < tiers_.size(); ++i) placement_->set_quota(i, tier(i).quota());
-  }
-  static std::string name(int i) { return "f" + std::to_string(i); }
-  void make(int files) {
-    for (int i = 0; i < files; ++i) {
-      scratch_.file("pfs/" + name(i), noise(kBytes, static_cast<uint64_t>(i)));
-      const timespec times[2] = {{4000000000, 0}, {1000000000, 0}};  // reading it changes no atime
-      ::utimensat(AT_FDCWD, (pfs_ + "/" + name(i)).c_str(), times, 0);
-    }
-  }
-  // All of them, in this order.
-  void place_all(int files) {
-    for (int i = 0; i < files; ++i) ASSERT_EQ(demand(name(i)), kPlaced);
-    ASSERT_TRUE(eventually([&] { return is_idle(); }));
-  }
-  // Whether this process has something open whose path begins so.
-  static bool is_open(const std::string& path) {
-    std::error_code closed;
-    for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd"))
-      if (std::filesystem::read_symlink(fd, closed).string().find(path) == 0) return true;
-    return false;
-  }
-  // No copy is kept open by the agent.
-  bool is_idle() const {
-    for (const Tier& t : hierarchy_->tiers())
-      if (is_open(t.copies_path() + "/")) return false;
-    return true;
-  }
-  void set_quota(uint64_t quota, size_t number = 0) {
-    if (placement_->set_quota(number, quota)) placement_->room_grew();
-    placement_->keep_to_quotas();
-  }
-  uint64_t granted(size_t number = 0) { return (*board_)->granted[number]; }
-  bool keeps_to(uint64_t quota, size_t number = 0) {
-    return eventually([&] { return granted(number) == quota && tier(number).used() <= quota; });
-  }
-  std::vector<int> placed(int files) {
-    std::vector<int> found;
-    for (int i = 0; i < files; ++i)
-      if (state(name(i)) == State::kPlaced) found.push_back(i);
-    return found;
-  }
-  static std::vector<int> numbers(int from, int to) {
-    std::vector<int> all(static_cast<size_t>(to - from));
-    std::iota(all.begin(), all.end(), from);
-    return all;
-  }
-  Fd open_copy(const std::string& path) { return Fd(::open(copy_of(path).c_str(), O_RDONLY | O_CLOEXEC)); }
-  // What a task finds by the descriptor of a copy.
-  const Entry* entry_of(const Fd& copy) {
-    struct stat st;
-    if (::fstat(copy.get(), &st) != 0) return nullptr;
-    const Identity* id = catalog_->reader().find_copy(0, st.st_ino);
-    return id ? catalog_->reader().entry(id->entry) : nullptr;
-  }
-  bool is_gone(const std::string& path) {
-    return eventually([&] { return state(path) == State::kNoFit && word(path) != kHeld; });
-  }
+ private:
+  std::atomic<int> made_{0};
+  const Intercept opens_{Call::kOpenat, [this](Arguments&) {
+                           ++made_;
+                           return 0;
+                         }};
+  const Intercept removes_{Call::kUnlinkat, [this](Arguments&) {
+                             ++made_;
+                             return 0;
+                           }};
 };
 
 TEST_F(EvictTest, TheLastPlacedGoFirstAndNothingIsReservedBeyondTheQuota) {
@@ -166,6 +109,17 @@ TEST_F(EvictTest, ACopyThatIsOpenIsPassedOver) {
   ::munmap(map, kBytes);
 }
 
+// As while a reservation is tried, which is taken back.
+TEST_F(EvictTest, AQuotaThatWasTooSmallForAMomentIsTold) {
+  start();
+  ASSERT_TRUE(tier().reserve(2 * kSpace));
+  (void)placement_->set_quota(0, kSpace);
+  EXPECT_EQ(granted(), 1u << 30);
+  tier().release(2 * kSpace);
+  placement_->keep_to_quotas();
+  EXPECT_EQ(granted(), kSpace);
+}
+
 // It is the PFS's for all who come, and who has it reads on.
 TEST_F(EvictTest, ACopyThatStaysOpenIsTakenAtLastAndCountsUntilItIsClosed) {
   make(2);
@@ -187,12 +141,122 @@ TEST_F(EvictTest, ACopyThatStaysOpenIsTakenAtLastAndCountsUntilItIsClosed) {
   EXPECT_EQ(entry_of(held), entry);
   EXPECT_TRUE(contents("/proc/self/fd/" + std::to_string(held.get())) == contents(pfs_ + "/" + name(0)));
   set_quota(0);
+  const uint64_t inode = inode_of(held);
   held.reset();
   ASSERT_TRUE(keeps_to(0));
   EXPECT_EQ(word(name(0)), kNoFit);
+  EXPECT_EQ(catalog_->reader().find_copy(0, inode), nullptr) << "a task's own file may have that number";
   set_quota(10 * kSpace);
   EXPECT_EQ(demand(name(0)), kPlaced);
   expect_placed(name(0), source_stat(name(0)));
+}
+
+// Only so many that are open are taken, and each of them keeps a descriptor.
+TEST_F(EvictTest, CopiesThatStayOpenDoNotKeepWhatNobodyHasOpen) {
+  constexpr int kFiles = 260, kTaken = 256;
+  make(kFiles);
+  start();
+  place_all(kFiles);
+  std::vector<Fd> held;
+  for (int i = 0; i < kFiles; ++i) held.push_back(open_copy(name(i)));
+  set_quota(0);
+  {
+    const LaterBy patience(4);
+    ASSERT_TRUE(eventually([&] { return placed(kFiles).size() == kFiles - kTaken; }));
+  }
+  EXPECT_EQ(tier().used(), kFiles * kSpace);
+  held[0].reset();
+  ASSERT_TRUE(is_gone(name(0)));
+  EXPECT_EQ(tier().used(), (kFiles - 1) * kSpace);
+  EXPECT_EQ(placed(kFiles), numbers(1, kFiles - kTaken)) << "those that are open and not taken stay";
+  held.clear();
+  ASSERT_TRUE(keeps_to(0));
+}
+
+// Those that are to leave take their space until they are closed: what is closed meanwhile goes, too.
+TEST_F(EvictTest, WhatIsClosedMeanwhileGoesAlthoughOthersAreToLeave) {
+  constexpr int kFiles = 4;
+  make(kFiles);
+  start();
+  place_all(kFiles);
+  std::vector<Fd> held;
+  for (int i = 0; i < kFiles; ++i) held.push_back(open_copy(name(i)));
+  set_quota(2 * kSpace);
+  {
+    const LaterBy patience(4);
+    ASSERT_TRUE(eventually([&] { return placed(kFiles) == numbers(0, 2); }));
+  }
+  EXPECT_EQ(tier().used(), kFiles * kSpace);
+  held[1].reset();
+  ASSERT_TRUE(is_gone(name(1)));
+  EXPECT_EQ(placed(kFiles), numbers(0, 1));
+  held[2].reset();
+  ASSERT_TRUE(keeps_to(2 * kSpace));
+  EXPECT_EQ(placed(kFiles), numbers(0, 1));
+}
+
+TEST_F(EvictTest, EachTimeThoseWhoHaveCopiesOpenAreGivenTime) {
+  make(2);
+  start();
+  place_all(2);
+  set_quota(kSpace);
+  ASSERT_TRUE(keeps_to(kSpace));
+  const Fd held = open_copy(name(0));
+  const LaterBy patience(4);
+  const Looks looks;
+  set_quota(0);
+  ASSERT_TRUE(eventually([&] { return looks.made() >= 2; }));
+  EXPECT_EQ(state(name(0)), State::kPlaced);
+}
+
+TEST_F(EvictTest, WhatIsWaitedForIsLookedAtNowAndThen) {
+  make(1);
+  start();
+  place_all(1);
+  const Fd held = open_copy(name(0));
+  set_quota(0);
+  const LaterBy patience(4);
+  ASSERT_TRUE(eventually([&] { return word(name(0)) == kHeld; }));
+  const Looks looks;
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_LT(looks.made(), 100);
+}
+
+// It is a candidate from the time before.
+TEST_F(EvictTest, WhatWasWithdrawnMeanwhileIsNotRemovedOnceMore) {
+  make(2);
+  start();
+  place_all(2);
+  const Ref ref = catalog_->reader().find(rel(name(1))).ref;
+  Fd held = open_copy(name(1));
+  set_quota(0);
+  ASSERT_TRUE(is_gone(name(0)));
+  placement_->withdraw(ref, tier().open_copy(ref));
+  {
+    const LaterBy patience(4);
+    const Looks looks;
+    ASSERT_TRUE(eventually([&] { return looks.made() >= 3; }));
+  }
+  EXPECT_EQ(counter(AgentCounter::evicted_files), 1u);
+  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+  EXPECT_EQ(tier().used(), kSpace);
+  held.reset();
+  ASSERT_TRUE(keeps_to(0));
+}
+
+TEST_F(EvictTest, NothingIsRemovedAfterTheEnd) {
+  make(1);
+  start();
+  place_all(1);
+  placement_->stop();
+  std::atomic<int> threads{0};
+  const Intercept starts(Call::kStartThread, [&](Arguments&) {
+    ++threads;
+    return 0;
+  });
+  set_quota(0);
+  EXPECT_EQ(threads, 0);
+  EXPECT_EQ(files_on(), 1);
 }
 
 TEST_F(EvictTest, WhatNobodyHasReadGoesBeforeWhatWasPlacedEarlier) {
@@ -230,7 +294,7 @@ TEST_F(EvictTest, WhatTheJobHasChangedServesNobodyAndGoesFirst) {
 
 TEST_F(EvictTest, NamesThatShareACopyGoTogether) {
   make(1);
-  scratch_.file("pfs/a", noise(kBytes, 1));
+  make("a", 1);
   for (const char* name : {"b", "c"}) std::filesystem::create_hard_link(pfs_ + "/a", pfs_ + "/" + name);
   start();
   for (const char* name : {"b", "a", "c"}) ASSERT_EQ(demand(name), kPlaced);
@@ -255,6 +319,73 @@ TEST_F(EvictTest, NamesThatShareACopyGoTogether) {
     EXPECT_TRUE(contents(copy_of(name)) == contents(pfs_ + "/a"));
   }
   EXPECT_EQ(tier().used(), kSpace) << "one copy again";
+}
+
+// As when another node says that the copy is not what was read on the PFS.
+TEST_F(EvictTest, ACopyThatIsWithdrawnTakesItsSpaceAsLongAsItIsOpen) {
+  scratch_.file("pfs/a", noise(kBytes, 1));
+  for (const char* name : {"b", "c"}) std::filesystem::create_hard_link(pfs_ + "/a", pfs_ + "/" + name);
+  start();
+  for (const char* name : {"a", "b"}) ASSERT_EQ(demand(name), kPlaced);
+  ASSERT_TRUE(eventually([&] { return is_idle(); }));
+  Fd held = open_copy("b");
+  const Ref ref = catalog_->reader().find(rel("a")).ref;
+  placement_->withdraw(ref, tier().open_copy(ref));
+  for (const char* name : {"a", "b"}) EXPECT_EQ(word(name), kHeld) << name;
+  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+  EXPECT_TRUE(eventually([&] { return files_on() == 0; }));
+  EXPECT_EQ(tier().used(), kSpace);
+  ASSERT_EQ(demand("c"), kPlaced);
+  EXPECT_TRUE(contents(copy_of("c")) == contents(pfs_ + "/a"));
+  EXPECT_EQ(tier().used(), 2 * kSpace);
+  held.reset();
+  EXPECT_TRUE(eventually([&] { return tier().used() == kSpace; }));
+  for (const char* name : {"a", "b"})
+    EXPECT_TRUE(eventually([&] { return word(name) == state_word(State::kNoFit, Reason::kTierError); }))
+        << name;
+  EXPECT_EQ(state("c"), State::kPlaced);
+  EXPECT_EQ(counter(AgentCounter::evicted_files), 0u);
+}
+
+// Other nodes may get it by then, and find it out.
+TEST_F(EvictTest, WhatIsWithdrawnBeforeItIsPublishedNeverIs) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  make(2);
+  start();
+  std::atomic<int> waits{0};
+  std::atomic<bool> goes_on{false};
+  const Intercept written(Call::kFinishSync, [&](Arguments&) {
+    ++waits;
+    EXPECT_TRUE(eventually([&] { return goes_on.load(); }));
+    return 0;
+  });
+  walk();
+  ASSERT_TRUE(eventually([&] { return waits > 0 && files_on() == 2; }));
+  const Ref ref = catalog_->reader().find(rel(name(0))).ref;
+  EXPECT_EQ(state(name(0)), State::kStaging);
+  placement_->withdraw(ref, tier().open_copy(ref));
+  goes_on = true;
+  ASSERT_TRUE(placed_at_last(name(1)));
+  ASSERT_TRUE(settles(name(0)));
+  EXPECT_EQ(word(name(0)), state_word(State::kNoFit, Reason::kTierError));
+  EXPECT_TRUE(eventually([&] { return tier().used() == kSpace; }));
+  EXPECT_EQ(files_on(), 1);
+  EXPECT_EQ((*board_)->placed_bytes[0], kBytes);
+  EXPECT_EQ(counter(AgentCounter::no_fit_files), 0u) << "there was room";
+}
+
+TEST_F(EvictTest, OnlyTheCopyThatIsSpoiltIsWithdrawn) {
+  make(2);
+  start();
+  place_all(2);
+  const auto ref_of = [&](int i) { return catalog_->reader().find(rel(name(i))).ref; };
+  placement_->withdraw(ref_of(0), tier().open_copy(ref_of(1)));
+  placement_->withdraw(ref_of(0), Fd());
+  EXPECT_EQ(placed(2), numbers(0, 2));
+  for (int again = 0; again < 2; ++again) placement_->withdraw(ref_of(0), tier().open_copy(ref_of(0)));
+  EXPECT_EQ(placed(2), numbers(1, 2));
+  EXPECT_TRUE(eventually([&] { return tier().used() == kSpace; }));
+  EXPECT_EQ((*board_)->placed_bytes[0], kBytes);
 }
 
 TEST_F(EvictTest, ANameThatIsSettledOtherwiseStaysSo) {
@@ -298,6 +429,26 @@ TEST_F(EvictTest, ACopyThatWasTakenAwayCanStillBeLost) {
   EXPECT_EQ(files_on(), 0);
 }
 
+// Likewise: it takes its space until that goes back.
+TEST_F(EvictTest, ACopyThatWasReplacedCanStillBeLost) {
+  make(1);
+  start();
+  const uint64_t newer = again_word(catalog_->add(rel("newer"), DT_UNKNOWN));
+  {
+    const Intercept lost(Call::kFinishSync, [&](Arguments&) {
+      EXPECT_TRUE(placed_at_last(name(0)));
+      catalog_->entry(catalog_->reader().find(rel(name(0))).ref).state = newer;
+      return EIO;
+    });
+    placement_->demand(rel(name(0)));
+    ASSERT_TRUE(eventually([&] { return tier().closed(); }));
+  }
+  placement_->stop();
+  EXPECT_EQ(word(name(0)), newer) << "who opens it finds the newer copy";
+  EXPECT_EQ(tier().used(), kSpace);
+  EXPECT_EQ(files_on(), 1);
+}
+
 TEST_F(EvictTest, ACopyWithHolesGivesBackWhatItCounts) {
   const std::string path = scratch_.file("pfs/f0", "begin");
   std::filesystem::resize_file(path, 1 << 20);
@@ -339,6 +490,27 @@ TEST_F(EvictTest, ACopyThatCannotBeRemovedCountsUntilItIs) {
   EXPECT_EQ(word(name(0)), kNoFit);
 }
 
+TEST_F(EvictTest, ACopyOfWhichOneNameCannotBeRemovedCountsUntilItIs) {
+  make("a", 1);
+  std::filesystem::create_hard_link(pfs_ + "/a", pfs_ + "/b");
+  for (const std::string kept : {"a", "b"}) {
+    start();
+    for (const char* name : {"a", "b"}) ASSERT_EQ(demand(name), kPlaced);
+    ASSERT_TRUE(eventually([&] { return is_idle(); }));
+    const std::string own = copy_of(kept);
+    {
+      const Intercept removes(Call::kUnlinkat, [&](Arguments& a) { return own.ends_with(a.path) ? EIO : 0; });
+      set_quota(0);
+      ASSERT_TRUE(eventually([&] { return files_on() == 1 && word("a") == kHeld; })) << kept;
+      EXPECT_EQ(tier().used(), kSpace) << kept;
+    }
+    ASSERT_TRUE(keeps_to(0));
+    EXPECT_EQ(files_on(), 0);
+    end();
+    EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
+  }
+}
+
 TEST_F(EvictTest, AnAgentThatWasStoppedWhileItLookedLooksAgainSoon) {
   make(1);
   start();
@@ -364,109 +536,6 @@ TEST_F(EvictTest, WhatFitsOnAnotherTierIsPlacedThere) {
   set_quota(kSpace);
   ASSERT_TRUE(eventually([&] { return files_on(1) == 3 && placed(4).size() == 4; }));
   EXPECT_EQ(files_on(0), 1);
-}
-
-// ---- large files
-
-class EvictLargeTest : public EvictTest {
- protected:
-  static constexpr uint64_t kLarge = 3 << 20;
-  EvictLargeTest() { config_.stage_wait_max = 1 << 20; }
-  int parts() {
-    const std::string dir = tier().copies_path() + "/part";
-    return std::filesystem::exists(dir)
-               ? static_cast<int>(std::distance(std::filesystem::directory_iterator(dir), {}))
-               : 0;
-  }
-  void expect_nothing_left(const std::string& path) {
-    EXPECT_TRUE(is_gone(path));
-    EXPECT_EQ(parts() + files_on(), 0);
-    EXPECT_EQ(tier().used(), 0u);
-    EXPECT_EQ((*board_)->placed_bytes[0], 0u);
-  }
-};
-
-TEST_F(EvictLargeTest, AWholeOneIsRemovedAndStagedAgain) {
-  scratch_.file("pfs/large", noise(kLarge, 1));
-  start();
-  demand("large");
-  for (int turn = 0; turn < 3; ++turn) {
-    placement_->demand_chunk(rel("large"), 1);
-    ASSERT_TRUE(placed_at_last("large"));
-    set_quota(kLarge - 1);
-    ASSERT_TRUE(keeps_to(kLarge - 1));
-    expect_nothing_left("large");
-    set_quota(kLarge);
-    EXPECT_EQ(state_of(demand("large")), State::kLarge);
-  }
-}
-
-TEST_F(EvictLargeTest, APartIsRemovedAlsoWhileItIsFilled) {
-  scratch_.file("pfs/large", noise(kLarge, 1));
-  start();
-  demand("large");
-  std::atomic<bool> held{true};
-  std::atomic<int> reading{0};
-  {
-    Intercept reads(Call::kPread, [&](Arguments& a) {
-      if (a.offset == 0) return 0;
-      ++reading;
-      return eventually([&] { return !held; }) ? 0 : EIO;
-    });
-    placement_->demand_chunk(rel("large"), 0);
-    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) >= 1 && reading >= 1; }));
-    set_quota(0);
-    ASSERT_TRUE(eventually([&] { return word("large") == kHeld; }));
-    EXPECT_EQ(parts(), 0);
-    EXPECT_EQ(tier().used(), kLarge) << "a thread copies into it";
-    EXPECT_EQ(granted(), 1u << 30);
-    held = false;
-    ASSERT_TRUE(keeps_to(0));
-  }
-  expect_nothing_left("large");
-  set_quota(kLarge);
-  demand("large");
-  placement_->demand_chunk(rel("large"), 2);
-  ASSERT_TRUE(placed_at_last("large"));
-  EXPECT_TRUE(contents(copy_of("large")) == contents(pfs_ + "/large"));
-}
-
-TEST_F(EvictLargeTest, APartThatIsParkedOrKeptIsRemoved) {
-  tiers_[0].quota.bytes = 2 << 20;
-  scratch_.file("pfs/large", noise(kLarge, 1));
-  start();
-  demand("large");
-  placement_->demand_chunk(rel("large"), 0);
-  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) == 2; }));
-  EXPECT_EQ(tier().used(), 2u << 20);
-  set_quota((2 << 20) - 1);
-  ASSERT_TRUE(keeps_to((2 << 20) - 1));
-  expect_nothing_left("large");
-  set_quota(kLarge);
-  demand("large");
-  placement_->demand_chunk(rel("large"), 0);
-  ASSERT_TRUE(placed_at_last("large"));
-}
-
-TEST_F(EvictLargeTest, APartThatNobodyFillsJustNowIsRemoved) {
-  scratch_.file("pfs/large", noise(kLarge, 1));
-  start_without_filling();
-  demand("large");
-  placement_->demand_chunk(rel("large"), 1);
-  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) >= 1; }));
-  scratch_.file("pfs/other", noise(kLarge, 2));
-  demand("other");
-  placement_->demand_chunk(rel("other"), 1);
-  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) >= 2; }));
-  set_quota(kLarge);
-  ASSERT_TRUE(keeps_to(kLarge));
-  EXPECT_TRUE(is_gone("other"));
-  EXPECT_TRUE(eventually([&] { return !is_open(pfs_ + "/other"); })) << "nor is its source kept";
-  EXPECT_EQ(state("large"), State::kLarge);
-  set_quota(0);
-  ASSERT_TRUE(keeps_to(0));
-  expect_nothing_left("large");
-  EXPECT_TRUE(eventually([&] { return !is_open(pfs_ + "/large"); })) << "nor is its source kept";
 }
 
 // ---- at the same time
@@ -548,6 +617,18 @@ TEST_F(EvictTest, LackOfMemoryOrDescriptorsPutsItOff) {
     ASSERT_TRUE(keeps_to(0));
   }
   EXPECT_EQ(files_on(), 0);
+  set_quota(kSpace);
+  ASSERT_EQ(demand(name(0)), kPlaced);
+  ASSERT_TRUE(eventually([&] { return is_idle(); }));
+  const Fd held = open_copy(name(0));
+  std::atomic<int> opens{0};
+  const Intercept none(Call::kOpenat, [&](Arguments&) {
+    ++opens;
+    return EMFILE;
+  });
+  set_quota(0);
+  ASSERT_TRUE(eventually([&] { return opens >= 3; }));
+  EXPECT_EQ(state(name(0)), State::kPlaced) << "it may be open";
 }
 
 TEST_F(EvictTest, WithoutAThreadItIsDoneLater) {

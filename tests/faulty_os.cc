@@ -171,9 +171,19 @@ struct dirent* readdir(DIR* dir) {
   struct dirent* name = real_os::readdir(dir);
   return name && fails(Call::kReaddirResult, {.name = name}) ? nullptr : name;
 }
+#ifdef HAVE_LIBURING
 int uring_submit(struct io_uring* ring) {
-  return fails(Call::kUringSubmit, {}) ? -errno : real_os::uring_submit(ring);
+  const unsigned first = ring->sq.sqe_head, end = ring->sq.sqe_tail;
+  Arguments arguments{.bytes = end - first};
+  if (fails(Call::kUringSubmit, arguments)) return -errno;
+  ring->sq.sqe_tail = first + static_cast<unsigned>(arguments.bytes);
+  const int submitted = real_os::uring_submit(ring);
+  ring->sq.sqe_tail = end;
+  return submitted;
 }
+#else
+int uring_submit(struct io_uring* ring) { return real_os::uring_submit(ring); }
+#endif
 int64_t uring_result(int64_t result) {
   Arguments arguments{.bytes = result > 0 ? static_cast<size_t>(result) : 0};
   if (fails(Call::kUringResult, arguments)) return -errno;

@@ -57,8 +57,8 @@ struct Arguments {
   int fd = -1;                 // file or directory; for linkat and renameat, where the new name goes
   const char* path = nullptr;  // for linkat and renameat, the new name
   int flags = 0;
-  size_t bytes =
-      0;  // of pread, pwrite, sendfile and kUringResult: may be lowered, which makes the call short
+  size_t bytes = 0;  // of pread, pwrite, sendfile and kUringResult: may be lowered, which makes the call
+                     // short; of kUringSubmit: how many entries, likewise
   off_t offset = 0;
   struct statvfs* fs = nullptr;   // of fstatvfs: what the system said, may be changed
   struct stat* st = nullptr;      // of kFstatResult: likewise

@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <new>
+#include <thread>
 
 #include "tests/placement_fixture.h"
 
@@ -39,6 +41,7 @@ struct Links {
 };
 
 using Refs = std::vector<Ref>;
+const HardLinks::Take kNothing = [](Ref) {};
 
 TEST(HardLinksTest, TheFirstNameCopiesAndTheOthersWait) {
   HardLinks files;
@@ -54,7 +57,7 @@ TEST(HardLinksTest, TheFirstNameCopiesAndTheOthersWait) {
   EXPECT_EQ(files.awaited_by(2), 0u);
   EXPECT_EQ(files.begin(4, file(5), links.link()), Turn::kLinked);
   EXPECT_EQ(links.linked, (Refs{2, 4}));
-  const HardLinks::Names names = files.ended(1);
+  const HardLinks::Names names = files.ended(1, kNothing);
   EXPECT_EQ(names.linked, (Refs{2, 4}));
   EXPECT_TRUE(names.waiting.empty());
   EXPECT_EQ(files.begin(2, file(5), links.link()), Turn::kCopy) << "the copy is gone";
@@ -66,11 +69,32 @@ TEST(HardLinksTest, WhoWaitedIsToldOfAFailure) {
   files.begin(1, file(5), links.link());
   files.begin(2, file(5), links.link());
   files.begin(3, file(5), links.link());
-  EXPECT_EQ(files.ended(1).waiting, (Refs{2, 3}));
+  EXPECT_EQ(files.ended(1, kNothing).waiting, (Refs{2, 3}));
   EXPECT_EQ(files.awaited_by(2), 0u);
-  EXPECT_TRUE(files.ended(1).waiting.empty()) << "once";
+  EXPECT_TRUE(files.ended(1, kNothing).waiting.empty()) << "once";
   EXPECT_TRUE(files.published({1, 0, 99}, links.link()).empty());
   EXPECT_TRUE(links.linked.empty());
+}
+
+TEST(HardLinksTest, ANameIsTakenBeforeItIsOneOfItsOwn) {
+  HardLinks files;
+  Links links;
+  files.begin(1, file(5), links.link());
+  files.published({1, 0, 99}, links.link());
+  ASSERT_EQ(files.begin(2, file(5), links.link()), Turn::kLinked);
+  std::atomic<bool> taken{false}, begun{false};
+  std::thread evictor([&] {
+    while (!begun) std::this_thread::yield();
+    while (files.maker_of(2) != 2) std::this_thread::yield();
+    EXPECT_TRUE(taken);
+  });
+  files.ended(1, [&](Ref name) {
+    EXPECT_EQ(name, 2u);
+    begun = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    taken = true;
+  });
+  evictor.join();
 }
 
 TEST(HardLinksTest, ANameThatCannotBeLinkedCopies) {
@@ -82,7 +106,7 @@ TEST(HardLinksTest, ANameThatCannotBeLinkedCopies) {
   links.refused = {2, 4};
   EXPECT_EQ(files.published({1, 0, 99}, links.link()), Refs{2});
   EXPECT_EQ(files.begin(4, file(5), links.link()), Turn::kCopy);
-  EXPECT_EQ(files.ended(1).linked, Refs{3});
+  EXPECT_EQ(files.ended(1, kNothing).linked, Refs{3});
 }
 
 TEST(HardLinksTest, AChangedFileIsAnother) {
@@ -107,7 +131,7 @@ TEST(HardLinksTest, NotMoreNamesThanItMayRemember) {
   for (Ref name = 1; name <= kMost; ++name)
     ASSERT_EQ(files.begin(name, file(name), links.link()), Turn::kCopy);
   EXPECT_EQ(files.begin(kMost + 1, file(1), links.link()), Turn::kCopy) << "a copy of its own";
-  files.ended(2);
+  files.ended(2, kNothing);
   EXPECT_EQ(files.begin(kMost + 1, file(1), links.link()), Turn::kWaits);
 }
 
@@ -215,6 +239,23 @@ TEST_F(HardLinksPlacementTest, ALostCopyIsLostUnderAllNames) {
   ASSERT_TRUE(eventually([&] { return word("a") == given_up && word("b") == given_up; }));
   ASSERT_TRUE(eventually([&] { return files_on() == 0 && tier().used() == 0; }));
   EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+}
+
+// Of which there is a newer copy by then.
+TEST_F(HardLinksPlacementTest, ANameThatWasStagedAgainOutlivesALostCopy) {
+  make({"a", "b"});
+  start();
+  const uint64_t newer = again_word(catalog_->add(rel("newer"), DT_UNKNOWN));
+  Intercept lost(Call::kFinishSync, [&](Arguments&) {
+    EXPECT_TRUE(placed_at_last("b"));
+    catalog_->entry(catalog_->reader().find(rel("b")).ref).state = newer;
+    return EIO;
+  });
+  demand("a");
+  demand("b");
+  ASSERT_TRUE(eventually([&] { return files_on() == 0 && tier().used() == 0; }));
+  EXPECT_EQ(word("a"), state_word(State::kNoFit, Reason::kTierError));
+  EXPECT_EQ(word("b"), newer);
 }
 
 // One of its names is there still, and takes its space.

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Descriptors that a program holds while another one of the job changes the file: they show what they show natively."""
 
+import contextlib
 import os
 import shutil
 import sys
@@ -12,7 +13,7 @@ from e2e import equal, ok, options, scratch, skip
 
 PYTHON = "/usr/bin/python3"
 BEGIN = """
-import ctypes, fcntl, mmap, os, subprocess, sys, time
+import ctypes, fcntl, mmap, os, subprocess, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 root = sys.argv[1]
 f, other = root + '/f', root + '/other'
@@ -49,6 +50,8 @@ CASES = {
                          "l = (ctypes.c_void_p * 3)(ctypes.addressof(r), None, ctypes.addressof(q)); print(libc.lio_listio(0, l, 3, None), r.wait(), q.what)\n"
                          "print(os.pread(t, 10, 1685), libc.lio_listio(7, l, 3, None))"),
     "mmap afterwards": (True, "s = os.open(f, 0); append('new'); print(mmap.mmap(s, 0, prot=1)[-9:])"),
+    "a map to run": (True, "s = os.open(f, 0); m = mmap.mmap(s, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC);"
+                           "print(any(line.rstrip().endswith(f) for line in open('/proc/self/maps')), bytes(m[:9]))"),
     "its end": (True, "s = os.open(f, 0); append('new'); print(os.lseek(s, -3, 2), os.read(s, 10))"),
     "fstat": (True, "s = os.open(f, 0); append('new'); print(stat(s)); os.chmod(f, 0o604); print(stat(s))"),
     "a stream's fstat, then its bytes": (True, "libc.fopen.restype = ctypes.c_void_p; s = ctypes.c_void_p(libc.fopen(f.encode(), b'r'));"
@@ -108,6 +111,21 @@ CASES = {
                                                    "    try: fcntl.lockf(os.open(f, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, at); print('free', at)\n"
                                                    "    except OSError as e: print('held', at)\n"
                                                    "  sys.stdout.flush(); os._exit(0)\nos.wait()"),
+    "ranges locked by two descriptors": (True, "s, t = os.open(f, 0), os.open(f, 0); fcntl.lockf(s, fcntl.LOCK_SH, 10, 20); append('new')\n"
+                                               "print(os.pread(s, 9, 1685), os.pread(t, 9, 1685))\n"
+                                               "if os.fork() == 0:\n  w = os.open(f, os.O_RDWR)\n"
+                                               "  for at in 19, 20, 29, 30:\n"
+                                               "    try: fcntl.lockf(w, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, at); print('free', at)\n"
+                                               "    except OSError as e: print('held', at)\n"
+                                               "  sys.stdout.flush(); os._exit(0)\nos.wait()"),
+    "what was not locked before": (True, "s = os.open(f, 0); fcntl.flock(s, fcntl.LOCK_SH); append('new'); os.pread(s, 1, 0)\n"
+                                         "if os.fork() == 0:\n"
+                                         "  try: fcntl.lockf(os.open(f, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB); print('free', flush=True)\n"
+                                         "  except OSError as e: print('held', flush=True)\n"
+                                         "  os._exit(0)\n"
+                                         "os.wait(); s = os.open(other, 0); fcntl.lockf(s, fcntl.LOCK_SH, 10, 100); sh('printf new >>\"$1/other\"'); os.pread(s, 1, 0)\n"
+                                         "print(sh('flock -n \"$1/other\" echo free'))"),
+    "what stays open": (True, "s = os.open(f, 0); append('new'); print(os.pread(s, 9, 1685), sorted(os.listdir('/proc/self/fd')))"),
     "a lease": (True, "import signal; s = os.open(f, 0); print(fcntl.fcntl(s, fcntl.F_SETLEASE, fcntl.F_RDLCK))\n"
                       "def give_up(*_): print('given up'); fcntl.fcntl(s, fcntl.F_SETLEASE, fcntl.F_UNLCK)\n"
                       "signal.signal(signal.SIGIO, give_up); append('new'); print(os.pread(s, 9, 1685), fcntl.fcntl(s, fcntl.F_GETLEASE))"),
@@ -174,6 +192,10 @@ LINKS = {
                                        "for mode in b'r+', b'r', b'a':\n  t = ctypes.c_void_p(libc.freopen(None, mode, t)); print(libc.fputs(b'QQ', t), libc.fflush(t), file())"),
     "run": (True, "w = os.open(other, os.O_WRONLY | os.O_TRUNC); os.write(w, b'#!/bin/sh\\necho run $#'); os.close(w); os.chmod(other, 0o755)\n"
                   "print(subprocess.run(['/proc/self/fd/%d' % (n := os.open(other, 0)), 'a'], pass_fds=[n], stdout=-1).stdout)"),
+    "looked at, by threads' names of it": (True, "t = '%d/fd' % threading.get_native_id(); names = ['%s/%d' % (n, s) for n in ('/proc/thread-self/fd', '/proc/self/task/' + t,"
+        "'/proc/%d/task/' % os.getpid() + t, '/proc/self/task/7%d/fd' % 10**7, '/proc/1/task/1/fd', '/proc/task/' + t, '/proc/self/task//fd')]\n"
+        "for n in names: attempt(lambda: (same(n), file(n))); print(os.access(n, os.R_OK))\n"
+        "append('new')\nfor n in names: attempt(lambda: (os.stat(n).st_size, os.path.samestat(os.stat(n), os.stat(f))))"),
     "its flags": (True, "b = ctypes.c_long(); print(libc.ioctl(s, 0x80086601, ctypes.byref(b)), ctypes.get_errno(), os.isatty(s), os.read(s, 10))"),
     "descriptor flags": (True, "h = os.open(f, 0); before = fcntl.fcntl(h, 3); append('new'); os.read(h, 1); print(before == fcntl.fcntl(h, 3))"),
     "no descriptor is left": (True, "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1])); append('new')\n"
@@ -246,6 +268,53 @@ def by_started_programs():
     if e2e.execute(["busybox", "true"])[0] != 0:
         return skip("programs without the library", "no busybox")
     return same_in_job("started", {name: (True, STARTED + text) for name, text in STARTS.items()}, BEGIN + LINKED)
+
+
+def removed():
+    """Another file has the name and the inode's number of one that is gone; the PFS tells no time of birth."""
+    if why := e2e.why_no_slowfs():
+        return skip("a PFS without times of birth", why)
+    data = scratch("removed.data")
+    make = f"""
+import os, sys
+f = {scratch("removed.pfs")!r} + '/f'
+fd, old = os.open(f, 0), os.stat(f).st_ino
+def make(path):
+    w = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    os.write(w, b'another')
+    os.close(w)
+    return os.stat(path).st_ino == old
+"""
+    cases = {
+        "removed": "os.unlink(f)\nfor i in range(50):\n  if make(f): break\n  os.unlink(f)",
+        "replaced": "for i in range(50):\n  same = make(f + '.new'); os.rename(f + '.new', f)\n  if same: break",
+        "renamed, then removed": "os.rename(f, f + '.x'); os.unlink(f + '.x')\nfor i in range(50):\n  if make(f): break\n  os.unlink(f)",
+    }
+    for name, text in cases.items():
+        with open(f"{data}/f", "wb") as out:
+            out.write(b"the old")
+        pfs = e2e.SlowFs(data, scratch("removed.pfs"))
+        job = e2e.Job(options([pfs.mount], {"t": (scratch("removed.tier"), "1G")}))
+        job.run(e2e.read_all(pfs.mount))
+        code, out, err = job.run([PYTHON, "-c", f"{make}{text}\nprint(os.path.exists(f) and os.stat(f).st_ino == old, os.pread(fd, 9, 0))"])
+        if out.startswith(b"False"):
+            skip(f"{name}: another file with the number", "the file system gives none again")
+        else:
+            equal((code, out), (0, b"True b'the old'\n"), f"{name}: the descriptor stays one of the file that is gone", err)
+        job.end()
+        pfs.close()
+        with contextlib.suppress(FileNotFoundError):  # others on this file system had the number each time
+            os.unlink(f"{data}/f")
+    # What is renamed and comes back is the file still.
+    with open(f"{data}/f", "wb") as out:
+        out.write(b"the old")
+    pfs = e2e.SlowFs(data, scratch("removed.pfs"))
+    job = e2e.Job(options([pfs.mount], {"t": (scratch("removed.tier"), "1G")}))
+    job.run(e2e.read_all(pfs.mount))
+    text = "os.rename(f, f + '.x'); os.rename(f + '.x', f); w = os.open(f, os.O_WRONLY); os.write(w, b'THE')\nprint(os.pread(fd, 9, 0))"
+    equal(job.run([PYTHON, "-c", make + text])[:2], (0, b"b'THE old'\n"), "renamed and back: the descriptor follows")
+    job.end()
+    return pfs.close()
 
 
 def gone():
@@ -354,4 +423,4 @@ def by_threads():
     equal(job.end()["tasks"]["returned"], 60, "each descriptor went back to the PFS once")
 
 
-e2e.main(by_calls, beside, by_links, by_started_programs, gone, databases, by_threads)
+e2e.main(by_calls, beside, by_links, by_started_programs, gone, removed, databases, by_threads)

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <thread>
 
 #include "runtime/agent/sweep.h"
@@ -115,8 +116,83 @@ TEST_F(HierarchyTest, LeavesTheFloorOfTheFileSystemFree) {
   EXPECT_FALSE(t.reserve(1));
   available = 50;
   EXPECT_FALSE(t.reserve(1));
+  t.took(10 * kBlock);  // they are written
   available = 500;
   EXPECT_TRUE(t.reserve(400 * kBlock));
+}
+
+TEST_F(HierarchyTest, WhatIsReservedAndNotWrittenIsPromised) {
+  std::atomic<uint64_t> available{110};
+  Intercept statvfs(Call::kFstatvfs, file_system(1000, &available));
+  TierConfig config = tier("a", 1000 * kBlock);
+  config.min_free.percent = 10;
+  Tier t = open(config);
+  ASSERT_TRUE(t.reserve(6 * kBlock));
+  EXPECT_EQ(t.promised(), 6 * kBlock);
+  EXPECT_EQ(t.room(), 4 * kBlock);
+  EXPECT_FALSE(t.reserve(5 * kBlock));
+  EXPECT_EQ(t.promised(), 6 * kBlock) << "a refused reservation promises nothing";
+  available = 106;  // a part is written
+  t.took(4 * kBlock);
+  EXPECT_EQ(t.room(), 4 * kBlock);
+  Tier moved = std::move(t);
+  EXPECT_FALSE(moved.reserve(5 * kBlock));
+  EXPECT_TRUE(moved.reserve(4 * kBlock));
+  EXPECT_EQ(moved.room(), 0u);
+  // The first one is given up.
+  moved.took(2 * kBlock);
+  moved.release(6 * kBlock);
+  EXPECT_EQ(moved.room(), 2 * kBlock);
+}
+
+TEST_F(HierarchyTest, TheFloorIsExactOverThreads) {
+  constexpr uint64_t kFree = 1000;
+  const std::atomic<uint64_t> available{kFree};
+  Intercept statvfs(Call::kFstatvfs, file_system(kFree, &available));
+  Tier t = open(tier("a", 10 * kFree * kBlock));
+  std::atomic<uint64_t> reserved{0}, most{0};
+  Threads(4, [&](uint32_t i) {
+    for (uint32_t turn = 0; turn < 1000; ++turn) {
+      const uint64_t blocks = 1 + (turn + i) % 3;
+      if (!t.reserve(blocks * kBlock)) continue;
+      const uint64_t now = reserved += blocks;
+      for (uint64_t seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
+      }
+      if (turn % 4 == 0) {
+        reserved -= blocks;
+        t.took(blocks * kBlock);
+        t.release(blocks * kBlock);
+      }
+    }
+  }).join();
+  while (t.reserve(kBlock)) ++reserved;
+  EXPECT_EQ(reserved, kFree);
+  EXPECT_EQ(t.promised(), kFree * kBlock);
+  EXPECT_LE(most, kFree);
+}
+
+TEST_F(HierarchyTest, WhatIsAllocatedIsNotPromised) {
+  Tier t = open(tier("a", 1000 * kBlock));
+  for (const bool part : {false, true}) {
+    SCOPED_TRACE(part);
+    const auto create = [&](uint64_t bytes, uint64_t* promised) {
+      const Result<Fd> file = part ? t.create_part(5, bytes, promised) : t.create(5, bytes, promised);
+      EXPECT_TRUE(file.ok()) << file.error().text;
+    };
+    ASSERT_TRUE(t.reserve(3));
+    uint64_t promised = kBlock;
+    create(0, &promised);
+    EXPECT_EQ(promised, kBlock) << "nothing was to be allocated";
+    {
+      const Intercept none(Call::kFallocate, EOPNOTSUPP);
+      create(3, &promised);
+      EXPECT_EQ(promised, kBlock);
+    }
+    EXPECT_EQ(t.promised(), kBlock);
+    create(3, &promised);
+    if (promised != 0) GTEST_SKIP() << "nothing can be allocated here";
+    EXPECT_EQ(t.promised(), 0u);
+  }
 }
 
 TEST_F(HierarchyTest, AFileSystemThatDoesNotAnswerHasNoRoom) {
@@ -192,6 +268,27 @@ TEST_F(HierarchyTest, RefusesAFileSystemThatDoesNotKeepModes) {
     EXPECT_EQ(Hierarchy::open({config}, kJob).error().code, EPERM) << "nobody would know it again";
   }
   EXPECT_FALSE(fs::exists(scratch_ / ("a/" + kJob)));
+}
+
+TEST_F(HierarchyTest, RefusesAFileSystemOnWhichACopyIsNotKnownAgain) {
+  const TierConfig config = tier("a", kBlock);
+  const auto refused = [&](const std::function<void(struct stat*)>& change) {
+    const Intercept looks(Call::kFstatResult, [&](Arguments& a) {
+      if (S_ISREG(a.st->st_mode)) change(a.st);
+      return 0;
+    });
+    const bool is_refused = Hierarchy::open({config}, kJob).error().code == EOPNOTSUPP;
+    return is_refused && !fs::exists(scratch_ / ("a/" + kJob));
+  };
+  for (const bool tmpfile : {true, false}) {
+    const Intercept opens(Call::kOpenat, [=](Arguments& a) {
+      return !tmpfile && (a.flags & O_TMPFILE) == O_TMPFILE ? EOPNOTSUPP : 0;
+    });
+    EXPECT_TRUE(refused([](struct stat* st) { st->st_mtim.tv_nsec = 0; })) << "by its mtime";
+    EXPECT_TRUE(refused([](struct stat* st) { ++st->st_dev; })) << "by its device";
+  }
+  const Intercept times(Call::kFutimens, EIO);
+  EXPECT_TRUE(Hierarchy::open({config}, kJob).ok()) << "that may pass";
 }
 
 TEST_F(HierarchyTest, RefusesALinkInPlaceOfTheDirectory) {
@@ -472,9 +569,9 @@ TEST_F(SweepTest, LeavesWhatNoRunHasMade) {
 }
 
 TEST_F(SweepTest, LeavesWhatIsNotItsOwn) {
-  scratch_.dir("a/monarch-runs");
-  scratch_.dir("a/my." + kPrefix + "1");
-  scratch_.dir("a/" + (kUserDirPrefix + std::to_string(::geteuid())) + "1.of-another-user");
+  for (const std::string& name : {std::string("monarch-runs"), "my." + kPrefix + "1",
+                                  kUserDirPrefix + std::to_string(::geteuid()) + "1.of-another-user"})
+    ASSERT_EQ(::chmod(scratch_.dir("a/" + name).c_str(), kUserDirMode), 0);
   scratch_.file("a/" + kPrefix + "file", "x");
   scratch_.file("elsewhere/kept", "x");
   fs::create_directory_symlink(scratch_ / "elsewhere", base_ + "/" + kPrefix + "link");

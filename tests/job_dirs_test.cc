@@ -2,6 +2,7 @@
 #include "runtime/node/job_dirs.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -10,6 +11,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "runtime/node/cgroup.h"
+#include "runtime/node/probe.h"
 #include "tests/faulty_os.h"
 #include "tests/hanging_fs.h"
 #include "tests/logged.h"
@@ -66,8 +69,43 @@ TEST_F(JobDirTest, WhoKeepsTheTiersDirectoryLockedHoldsUpNoStart) {
     if (!locked.is_ready()) return;
     locked.lock(::open(tier_.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     m->check(is_soon_done([&] { return make("c.2.0.n1").ok(); }), "the next job begins");
+    m->check(prepare(state_, {tier_}, 10000) == std::vector<bool>{true}, "what is there is not made again");
     locked.end();
   });
+}
+
+// Where TIER/monarch is not there yet, or is a user's, and that user has the tier's directory locked.
+TEST_F(JobDirTest, WhoKeepsTheTiersDirectoryLockedCostsThatTier) {
+  TierConfig other = tier_;
+  other.name = "other";
+  other.path = scratch_.dir("other");
+  fs::permissions(other.path, fs::perms::all | fs::perms::sticky_bit);
+  for (const bool is_users : {false, true}) {
+    SCOPED_TRACE(is_users);
+    fs::remove_all(jobs());
+    fs::remove_all(other.path + "/monarch");
+    if (is_users) {
+      scratch_.dir("tier/monarch");
+      ASSERT_EQ(::chown(jobs().c_str(), 65533, 65533), 0);
+    }
+    in_private_mounts(scratch_, [&](PrivateMounts* m) {
+      LockedDirectory locked(scratch_.file("file", ""));
+      if (!locked.is_ready()) return;
+      locked.lock(::open(tier_.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      m->check(is_soon_done([&] {
+                 return make("c.1.0.n1").error().code == ETIMEDOUT &&
+                        prepare(state_, {tier_, other}, 1000) == std::vector<bool>{false, true};
+               }),
+               "what cannot be made is not waited for");
+      m->check(is_soon_done([&] { return make("c.2.0.n1").error().code == ETIMEDOUT; }),
+               "nor by the next job");
+      m->check(state_.lock_ledger(0).ok(), "the ledger is free");
+      m->check(make_job_dir(state_, other, "c.2.0.n1", kOwner).ok(), "the other tier is used");
+      locked.end();
+      m->check(eventually([&] { return make("c.3.0.n1").ok(); }), "and this one once it is not locked");
+    });
+  }
+  Cgroups().remove_if_empty(state_.helpers_cgroup());
 }
 
 TEST_F(JobDirTest, IsTheOwnersInADirectoryOfRoots) {
@@ -95,6 +133,9 @@ TEST_F(JobDirTest, ATierWhereAnyoneCanRenameItIsRefused) {
   EXPECT_TRUE(in_tier().empty());
   fs::permissions(tier_.path, fs::perms::owner_all);
   EXPECT_TRUE(make().ok()) << "nobody else can";
+  fs::permissions(tier_.path, fs::perms::all);
+  EXPECT_EQ(make("c.2.0.n1").error().code, EPERM) << "whatever is there already";
+  EXPECT_EQ(prepare(state_, {tier_}, 60000), std::vector<bool>{true}) << "that is no answer that is late";
   tier_.path = scratch_ / "missing";
   EXPECT_EQ(make().error().code, ENOENT);
   tier_.path = scratch_.file("file", "");
@@ -217,7 +258,7 @@ TEST_F(JobDirTest, WhatChangesMeanwhileIsLookedAtAgain) {
   int short_of_descriptors = 0;
   bool vanished = false;
   const Intercept vanishes(Call::kFstatat, [&](Arguments&) {
-    if (vanished) return 0;
+    if (vanished || fs::is_directory(jobs())) return 0;  // the latter: in the parent of who makes it
     fs::remove(jobs());
     vanished = true;
     short_of_descriptors = 1;
@@ -276,10 +317,7 @@ TEST_F(JobDirTest, WhatFailsLeavesNothingAndSaysWhy) {
     EXPECT_NE(s.error().text.find(text), std::string::npos) << s.error().text;
     EXPECT_TRUE(!fs::exists(jobs()) || fs::is_empty(jobs())) << text;
   };
-  {
-    const Result<Fd> lock = state_.lock_ledger(0);
-    fails(Call::kMkdirat, EROFS, jobs());  // not that somebody has the ledger's lock
-  }
+  fails(Call::kMkdirat, EROFS, jobs());
   fails(Call::kFstatat, EIO, jobs());
   EXPECT_TRUE(in_tier().empty()) << "nobody knows whose it is";
   fails(Call::kChmod, EPERM, jobs());
@@ -287,6 +325,50 @@ TEST_F(JobDirTest, WhatFailsLeavesNothingAndSaysWhy) {
   const Intercept opens(Call::kOpenBeneath, [](Arguments& a) { return *a.path == 'c' ? EMFILE : 0; });
   EXPECT_EQ(make().error().code, EMFILE);
   EXPECT_TRUE(fs::is_empty(jobs()));
+}
+
+TEST_F(JobDirTest, WhatFailsOnceIsNotPassedOver) {
+  for (const int failing : {1, 2}) {
+    int looks = 0;
+    const Intercept refuse(Call::kFstat, [&](Arguments&) { return ++looks == failing ? EIO : 0; });
+    EXPECT_EQ(make_tier_jobs(state_, tier_).error().code, EIO) << failing;
+    EXPECT_TRUE(in_tier().empty()) << failing;
+  }
+  {
+    const pid_t own = ::getpid();
+    const Intercept refuse(Call::kOpenBeneath, [&](Arguments&) { return ::getpid() == own ? EMFILE : 0; });
+    EXPECT_EQ(make().error().code, EMFILE) << "that it was made does not mean that it can be opened";
+  }
+  const Intercept refuse(Call::kChmod, [&](Arguments& a) {
+    struct stat st;
+    return ::fstat(a.fd, &st) == 0 && st.st_ino == stat_of(jobs()).st_ino ? EPERM : 0;
+  });
+  EXPECT_EQ(make().error().code, EPERM) << "users may list it";
+  EXPECT_TRUE(fs::is_empty(jobs()));
+}
+
+TEST_F(JobDirTest, WithoutAPipeNothingIsMade) {
+  const int status = in_child([&] {
+    if (!before_call(SYS_pipe2, [](CallArguments) { return EMFILE; })) return 99;
+    const Status s = make();
+    return s.error().code == EMFILE && s.error().text.starts_with("pipe: ") ? 0 : 1;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(in_tier().empty());
+}
+
+// Of an earlier release, a job's directory is its owner's.
+TEST_F(JobDirTest, WhatAUserHasMountedOnItsDirectoryIsNotAskedWhoseItIs) {
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
+  scratch_.dir("tier/monarch/theirs");
+  scratch_.dir("tier/monarch/roots/files");
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->fuse("tier/monarch/theirs", 65533, ",allow_other");
+    const Fd all(::open(jobs().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    m->check(is_soon_done([&] { return OwnersPlace(all.get(), "theirs").path() == "theirs"; }), "it is not");
+    m->check(OwnersPlace(all.get(), "roots").path() == "roots/files", "another is");
+  });
 }
 
 TEST_F(JobDirTest, WhatAUserHasMountedInATierIsNotAskedWhoseItIs) {
@@ -352,11 +434,14 @@ TEST_F(JobDirTest, WhatIsMountedOnARunDirectoryMeanwhileIsNotOpened) {
 TEST_F(JobDirTest, TwoHelpersDoNotTakeEachOthersAway) {
   scratch_.file("tier/monarch", "");
   ASSERT_EQ(::chown(jobs().c_str(), 65533, 65533), 0);
-  const Result<Fd> lock = state_.lock_ledger(0);
-  EXPECT_EQ(make().error().code, ETIMEDOUT) << "the ledger's lock is for this, too";
+  const struct stat tier = stat_of(tier_.path);
+  Result<Fd> lock = state_.lock_file(fmt::format("tier.{:x}.{:x}.lock", tier.st_dev, tier.st_ino), 0);
+  EXPECT_EQ(make().error().code, ETIMEDOUT);
+  EXPECT_EQ(make_tier_jobs(state_, tier_).error().code, ETIMEDOUT);
   EXPECT_EQ(stat_of(jobs()).st_uid, 65533u);
-  fs::remove(jobs());
-  EXPECT_TRUE(make().ok()) << "where there is nothing to take, the lock is not waited for";
+  lock.take().reset();
+  const Result<Fd> ledger = state_.lock_ledger(0);
+  EXPECT_TRUE(make().ok()) << "the ledger's lock is not for this";
   EXPECT_TRUE(make("c.2.0.n1").ok());
 }
 
@@ -381,6 +466,10 @@ TEST_F(JobDirTest, TheRunDirectoryIsTheOwnersAndItsFilesAreRoots) {
   EXPECT_EQ(make_run_dir(run, 0, {}, kOwner).error().code, EEXIST);
   EXPECT_EQ(contents(run + "/agent.conf"), "conf");
   EXPECT_EQ(make_run_dir(scratch_ / "a/b/files", 0, {}, kOwner).error().code, ENOENT);
+  fs::permissions(scratch_.dir("there"), fs::perms::owner_all);
+  EXPECT_EQ(make_run_dir(scratch_ / "there/files", 0, {}, kOwner).error().code, EEXIST);
+  EXPECT_TRUE(fs::is_empty(scratch_ / "there"));
+  EXPECT_EQ(stat_of(scratch_ / "there").st_mode & 07777, 0700u) << "what is there stays as it is";
 }
 
 TEST_F(JobDirTest, TheRunDirectoryIsBounded) {

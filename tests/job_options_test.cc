@@ -230,7 +230,7 @@ TEST(JobOptions, WhatIsNotKnownIsAnError) {
                            "exclude=",
                            "wait_timeout=604801",
                            "wait_timeout=x"})
-    EXPECT_TRUE(outcome_of(text, &config).starts_with("parse: the job's options hold '")) << text;
+    EXPECT_TRUE(outcome_of(text, &config).starts_with("parse: option '")) << text;
   EXPECT_EQ(outcome_of("tiers=" + std::string(65, ','), &config).substr(0, 6), "parse:");
 }
 

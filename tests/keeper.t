@@ -92,6 +92,12 @@ class State:
             return top[0] if len(top) == 1 else None
         return None
 
+    def program_of_keeper(self):
+        """The inode of its program; None without a keeper."""
+        with contextlib.suppress(FileNotFoundError):  # it ends just now
+            return os.stat(f"/proc/{self.keeper()}/exe").st_ino
+        return None
+
     def wait_keeper(self):
         found = []
         wait_until(lambda: found.append(self.keeper()) or found[-1], PATIENCE)
@@ -224,8 +230,7 @@ def upgraded():
     shutil.copy(f"{BUILD}/monarchd", s.monarchd + ".new")
     os.rename(s.monarchd + ".new", s.monarchd)
     new = os.stat(s.monarchd).st_ino
-    ok(before != new and wait_until(lambda: (pid := s.keeper()) and os.stat(f"/proc/{pid}/exe").st_ino == new, 100),
-       "the keeper is the new one", s.keepers())
+    ok(before != new and wait_until(lambda: s.program_of_keeper() == new, 100), "the keeper is the new one", s.keepers())
     s.answer("exit 0")
     ok(wait_until(lambda: not s.spooled(), PATIENCE) and s.gone(), "it does its duties, and ends")
 
@@ -243,7 +248,7 @@ def no_pile():
     most = max(most, len(s.keepers()))
     # The keeper, the one that flushes, and for a moment one that looks whether monarchd was replaced.
     ok(most <= 3 and len(s.called()) == 1, "30 jobs end while the helper hangs: few processes", most, *s.called())
-    os.kill(s.keeper(), signal.SIGTERM)
+    os.kill(s.wait_keeper(), signal.SIGTERM)
     s.gone()
     s.answer("exit 1")
     before = len(s.called())
@@ -257,7 +262,7 @@ def no_pile():
 
 
 def hanging_helper():
-    """One line on which the helper hangs holds up no other."""
+    """One line on which the helper hangs holds up no other, be they of its age."""
     s = State("hang")
     s.answer("case $* in *'--job 1 '*) exec sleep 1000;; esac; exit 0")
     first = s.spool(1)
@@ -270,6 +275,23 @@ def hanging_helper():
     ok(not os.path.exists(f"/proc/{helper}"), "and it was killed")
     if ALL:
         equal(e2e.execute(s.words("--flush"), 200)[0], 1, "monarchd --flush ends, too, and says that a line waits")
+
+
+def bad_line():
+    """One on which the helper fails is one of several that were spooled at the same moment."""
+    for bad in 1, 2, 3:
+        s = State(f"bad{bad}")
+        s.answer(f"case $* in *'--job {bad} '*) kill -9 $$;; esac; exit 0")
+        names = [s.spool(job, 2) for job in (3, 2, 1)][::-1]
+        s.hook()
+        ok(wait_until(lambda names=names, bad=bad: s.spooled() == [names[bad - 1]], PATIENCE), f"line {bad} fails: the keeper writes the others",
+           s.spooled(), s.called())
+        names += [s.spool(job, kind="kept") for job in (5, 6)]
+        for _ in range(2):
+            equal(e2e.execute(s.words("--flush"), 200)[0], 1, f"line {bad} fails: monarchd --flush says that one waits")
+        equal(s.spooled(), [names[bad - 1]], f"line {bad} fails: the second time it writes all others")
+        s.answer("exit 0")
+        equal(e2e.execute(s.words("--flush"), 200)[0], 0, f"line {bad} fails no more: it is written")
 
 
 def one_row_missing():
@@ -294,8 +316,8 @@ def limits():
     young = s.spool(2, 86400)
     s.hook()
     ok(wait_until(lambda: s.spooled() == [young], PATIENCE), "the one that waited for more than spool_days goes", s.spooled())
-    ok("1 lines for sacct are given up" in s.logged() and old in s.logged(), "the log tells", s.logged())
-    ok("1 lines for sacct wait" in s.logged(), "and that others wait long", s.logged())
+    ok("1 line for sacct is given up" in s.logged() and old in s.logged(), "the log tells", s.logged())
+    ok("1 line for sacct waits" in s.logged(), "and that others wait long", s.logged())
     names = [s.spool(job, 140 - job) for job in range(100, 120)]
     ok(wait_until(lambda: len(s.spooled()) <= 20, PATIENCE), "and if there are more than spool_lines, the oldest", s.spooled())
     ok(young not in s.spooled() and names[-1] in s.spooled(), "which is not the youngest", s.spooled())
@@ -337,5 +359,5 @@ def for_a_person():
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(one_and_only, at_its_end, killed, state_removed, old_notes, upgraded, no_pile, hanging_helper, one_row_missing, limits, no_database,
+e2e.main(one_and_only, at_its_end, killed, state_removed, old_notes, upgraded, no_pile, hanging_helper, bad_line, one_row_missing, limits, no_database,
          for_a_person)

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""dev/lab peers: the nodes reach each other, at the rate that was asked for, until one is cut off; Slurm runs on them; and
+"""dev/build installs no packages. dev/lab peers: the nodes reach each other, at the rate that was asked for, until one is cut off; Slurm runs on them; and
 nothing is left of them."""
 
 import os
@@ -108,11 +108,35 @@ def of_the_host():
     return set(names + [path for path in e2e.mounts_below(scratch())])
 
 
+# In the place of dpkg-query: all packages that it is asked for are installed, but one.
+ALL_BUT_ONE = """#!/bin/sh
+for name; do case $name in -* | libspdlog-dev) ;; *) echo "installed $name" ;; esac; done
+"""
+# In the place of what installs or builds.
+RECORDED = """#!/bin/sh
+echo "${0##*/} $*" >>CALLS
+exit 1
+"""
+
+
 def dev_lab(*words):
     return e2e.execute([f"{SOURCE}/dev/lab", "peers", *words])
 
 
 # ---- tests
+
+
+def packages():
+    """dev/build with a package missing, also as root, who could install it."""
+    path, calls, directory = scratch("programs"), f"{scratch()}/calls", f"{scratch()}/built"
+    for name in "dpkg-query", "apt-get", "apt", "dpkg", "sudo", "autoreconf", "make":
+        with open(f"{path}/{name}", "w", encoding="utf-8") as file:
+            file.write(ALL_BUT_ONE if name == "dpkg-query" else RECORDED.replace("CALLS", calls))
+        os.chmod(f"{path}/{name}", 0o755)
+    code, out, err = e2e.execute([f"{SOURCE}/dev/build", "--dir", directory], env=e2e.environment(PATH=f"{path}:{os.environ['PATH']}"))
+    equal((code, out), (1, b""), "dev/build where a package is missing fails", err)
+    equal(re.findall(r"apt-get install .*", err), ["apt-get install --no-install-recommends libspdlog-dev"], "and names it and the command that installs it", err)
+    equal((os.path.exists(calls), os.path.exists(directory)), (False, False), "nothing is installed or built")
 
 
 def reach():
@@ -238,11 +262,11 @@ def down():
 why = why_no_peers()
 if why:
     skip("nodes with networks of their own", why)
-    e2e.main()
+    e2e.main(packages)
 before = of_the_host()
 begin = time.monotonic()
 lab, other = Peers(3, RATE), Peers(2, name="other")
 print(f"# up: {time.monotonic() - begin:.1f} s")
 ok(of_the_host() - before <= set(e2e.mounts_below(scratch())), "the labs are not seen in the host's network")
 serve(lab, *lab.nodes, "hub")
-e2e.main(reach, rate, two, cut, file_system, slurm, interrupted, down)
+e2e.main(packages, reach, rate, two, cut, file_system, slurm, interrupted, down)

@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "runtime/agent/series_file.h"
 #include "runtime/peer/changes.h"
 #include "runtime/placement/write_back.h"
 #include "tests/placement_fixture.h"
@@ -147,6 +148,46 @@ TEST_F(CatalogWithoutMemory, WhatIsNotEnteredIsEnteredLater) {
   });
 }
 
+// Where the index is to grow, too: an entry that no path leads to would be staged for nobody.
+TEST_F(CatalogWithoutMemory, WhatIsNotEnteredIsNoEntry) {
+  at_each_allocation([&](int n) {
+    begin();
+    constexpr uint64_t kFull = kFirstIndexSlots * 3 / 4;
+    for (uint64_t i = 0; i < kFull; ++i) ASSERT_NE(catalog_->add(rel(std::to_string(i)), DT_REG), 0u);
+    lack_memory_at(n);
+    (void)catalog_->add(rel("dir/f"), DT_REG);
+    lack_memory_at(0);
+    ASSERT_NE(catalog_->add(rel("g"), DT_REG), 0u);
+    uint64_t entries = 0;
+    catalog_->walk(0, [&](Ref ref) {
+      EXPECT_EQ(catalog_->reader().find(rel(catalog_->path_of(ref))).ref, ref);
+      return ++entries > 0;
+    });
+    EXPECT_EQ(entries, catalog_->header().entry_count);
+    EXPECT_EQ(catalog_->header().index_generation, 1u);
+  });
+}
+
+TEST_F(CatalogWithoutMemory, WhatIsNotStagedAgainIsNoEntry) {
+  at_each_allocation([&](int n) {
+    const Ref ref = begin("f");
+    Ref again = 0;
+    try {
+      lack_memory_at(n);
+      again = catalog_->add_again(ref);
+    } catch (const std::bad_alloc&) {
+    }
+    lack_memory_at(0);
+    ASSERT_NE(catalog_->add(rel("g"), DT_REG), 0u);
+    int entries = 0;
+    catalog_->walk(0, [&](Ref) { return ++entries > 0; });
+    EXPECT_EQ(entries, again ? 3 : 2);
+    if (again) catalog_->entry(again).state = again_word(ref);
+    const Ref later = catalog_->add_again(ref);
+    EXPECT_TRUE(later != 0 && (again == 0 || later == again));
+  });
+}
+
 TEST_F(CatalogWithoutMemory, WhatIsNotPlacedIsPlacedLater) {
   at_each_allocation([&](int n) {
     const Ref ref = begin("f");
@@ -195,8 +236,12 @@ TEST_F(CatalogWithoutMemory, ALargeFileThatIsNotBegunIsBegunLater) {
     catalog_->entry(ref).state = large_word(0);
     struct stat st = source_stat(5);
     st.st_size = 5 * kChunkBytes;
+    Ref chunks = 0;
     lack_memory_at(n);
-    const Ref chunks = catalog_->start_chunks(ref, 1, st);
+    try {
+      chunks = catalog_->start_chunks(ref, 1, st);
+    } catch (const std::bad_alloc&) {
+    }
     lack_memory_at(0);
     EXPECT_EQ(catalog_->entry(ref).state, large_word(chunks)) << "0: none";
     EXPECT_NE(catalog_->start_chunks(ref, 1, st), 0u);
@@ -250,6 +295,20 @@ TEST(ChangesWithoutMemory, AreToldLater) {
     EXPECT_EQ(mark->marks, std::vector<uint32_t>{77});
     EXPECT_FALSE(changes.next().has_value());
   });
+}
+
+// ---- what is kept for reports
+
+TEST(SeriesWithoutMemory, IsWrittenTheNextTime) {
+  const Scratch scratch;
+  const Result<BoardFile> board = BoardFile::create(scratch.dir("run"));
+  ASSERT_TRUE(board.ok());
+  const int before = times_memory_lacked();
+  SeriesFile file(-1, board->get(), 0);  // an error has words
+  lack_memory_at(1);
+  EXPECT_NO_THROW(file.look({})) << "else the agent would end";
+  lack_memory_at(0);
+  EXPECT_EQ(times_memory_lacked(), before + 1);
 }
 
 // ---- write-back
@@ -329,6 +388,32 @@ TEST_F(PlacementWithoutMemory, AFileThatIsNotPlacedTakesNoSpace) {
   });
 }
 
+// Among others where the thread is to move to other processors before it begins the file.
+TEST_F(PlacementWithoutMemory, TheNextFileIsStagedAllTheSame) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  const std::string processors = "0,0,0,0,0,0,0,0,0,0,0,0";
+  at_each_allocation([&](int n) {
+    start();
+    std::atomic<bool> queued{false};
+    {
+      const Intercept opens(Call::kOpenBeneath, [&](Arguments& a) {
+        lack_memory_at(0);
+        if (a.path != std::string("none")) return 0;
+        EXPECT_TRUE(eventually([&] { return queued.load(); }));
+        placement_->move_to(processors);
+        lack_memory_at(n);
+        return 0;
+      });
+      placement_->demand(rel("none"));
+      placement_->demand(rel("f"));
+      queued = true;
+      EXPECT_TRUE(placed_at_last("f"));
+    }
+    end();
+    EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
+  });
+}
+
 TEST_F(PlacementWithoutMemory, AFileWhoseCopyCannotBeMadeTakesNoSpace) {
   scratch_.file("pfs/f", noise(1000, 1));
   at_each_allocation([&](int n) {
@@ -360,6 +445,7 @@ TEST_F(PlacementWithoutMemory, ALargeFileThatIsNotPlacedTakesNoSpace) {
       return state("f") == State::kPlaced || (files_on() == 0 && tier().used() == 0);
     })) << files_on()
         << " files, " << tier().used() << " bytes, " << static_cast<int>(state("f"));
+    EXPECT_NE(word("f"), state_word(State::kNoFit)) << "it is tried again later";
     EXPECT_FALSE(tier().closed());
     end();
     EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());

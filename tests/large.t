@@ -288,6 +288,22 @@ for name in "small", "large", "cleared":
         job.end()
 
 
+def direct():
+    """A file that is kept in part, read with O_DIRECT: its end, which is not there, is not aligned."""
+    root = scratch("direct")
+    with open(f"{root}/f", "wb") as file:
+        file.write(os.urandom(9 * MIB + 123))
+    command = ["bash", "-c", 'set -o pipefail; dd if="$0" iflag=direct bs=1M status=none | sha256sum', f"{root}/f"]
+    native = e2e.execute(command)
+    if native[0] != 0:
+        return skip("O_DIRECT", f"not here: {native[2]}")
+    job = e2e.Job(options([root], {"t": (scratch("tier.direct"), "6M")}, "--config", configuration("off")))
+    for i in range(2):
+        equal(job.run(command)[:2], native[:2], f"O_DIRECT of a part, reading {i + 1}: as natively")
+    job.end()
+    return None
+
+
 def served(job, path):
     log = f"{scratch()}/served.log"
     job.run(["sh", "-c", 'MONARCH_IO_LOG="$1" exec cat "$2"', "sh", log, path])
@@ -463,4 +479,4 @@ def whole_soon():
     return None
 
 
-e2e.main(own_position, not_for_good, waited_in_vain, sparse, moved, whole_soon)
+e2e.main(own_position, not_for_good, waited_in_vain, sparse, direct, moved, whole_soon)

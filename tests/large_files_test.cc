@@ -75,6 +75,29 @@ TEST_F(PlacementTest, LargeCopiesLeaveThreadsToDemand) {
 
 constexpr uint32_t kMiB = 1 << 20;
 
+// Of a file with holes, more chunks than have numbers: the first ones are not the whole.
+TEST_F(PlacementTest, AFileOfTooManyChunksIsNotBegun) {
+  const Scratch memory("/dev/shm");  // files may be as long there
+  tiers_ = {tier_config(memory, "ram", 1 << 30)};
+  config_.stage_wait_max = 1000;
+  scratch_.file("pfs/large", noise(2 * kMiB, 1));
+  const ino_t inode = source_stat("large").st_ino;
+  start();
+  {
+    const Intercept looks(Call::kFstatResult, [&](Arguments& a) {
+      if (a.st->st_ino == inode) a.st->st_size += off_t{1} << 52;
+      return 0;
+    });
+    demand("large");
+    for (uint32_t n = 0; n < 2; ++n) placement_->demand_chunk(rel("large"), n);
+    EXPECT_TRUE(eventually([&] { return state("large") != State::kLarge; }));
+  }
+  EXPECT_EQ(word("large"), state_word(State::kNoFit));
+  EXPECT_EQ(counter(AgentCounter::no_fit_files), 1u);
+  EXPECT_EQ(files_on(), 0);
+  end();
+}
+
 TEST_F(PlacementTest, ALargeFileThatIsOnlyOpenedIsNotRead) {
   config_.stage_wait_max = 1000;
   scratch_.file("pfs/large", noise(3 * kMiB, 1));
@@ -83,6 +106,19 @@ TEST_F(PlacementTest, ALargeFileThatIsOnlyOpenedIsNotRead) {
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 0u);
   EXPECT_EQ(files_on(), 0);
+}
+
+// As a task that reads it past the library, with O_DIRECT or io_uring.
+TEST_F(PlacementTest, ALargeFileThatIsOnlyOpenedIsPrefetched) {
+  config_.stage_wait_max = 1000;
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  for (const char* name : {"early", "late"}) scratch_.file(std::string("pfs/") + name, noise(3 * kMiB, 1));
+  start();
+  demand("early");
+  walk();
+  EXPECT_TRUE(placed_at_last("early"));
+  EXPECT_TRUE(placed_at_last("late"));
+  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 6u * kMiB) << "each byte once";
 }
 
 TEST_F(PlacementTest, AChunkThatIsAskedForComesFirst) {

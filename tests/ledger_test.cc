@@ -304,6 +304,53 @@ TEST_F(LedgerTest, WhatIsRemovedCountsByWhatItOccupies) {
   EXPECT_EQ(begin(2), 90 * kMiB);
 }
 
+// The tier's disk was replaced.
+TEST_F(LedgerTest, WhatIsOnAnotherFileSystemDoesNotCount) {
+  JobRecord gone = record(9);
+  gone.tiers = {{"nvme", "nvme", tier_, TierConfig::Kind::kDirectory, 60 * kMiB, 100 * kMiB, {}, "another"}};
+  ASSERT_TRUE(state_.make_removal(gone).ok());
+  EXPECT_EQ(begin(1), 40 * kMiB) << "an id may have changed: nobody has looked";
+  const std::string here = tier_of(1).file_system;
+  const auto beside = [&](const std::string& file_system, bool away) {
+    gone.tiers[0].file_system = file_system;
+    gone.tiers[0].away = away;
+    EXPECT_TRUE(state_.write_removal(gone).ok());
+    return begin(1);
+  };
+  EXPECT_EQ(beside("another", true), 100 * kMiB);
+  EXPECT_EQ(beside("", false), 40 * kMiB) << "nobody knows of which it is";
+  EXPECT_EQ(beside(here, false), 40 * kMiB);
+  EXPECT_EQ(beside(here, true), is_file_system_id(here) ? 40 * kMiB : 100 * kMiB)
+      << "it is back, and nobody has looked again; without an id nobody knows";
+}
+
+// What was not looked for is no reason to ask others for space.
+TEST_F(LedgerTest, WhatWasAwayIsNotStuck) {
+  JobRecord back = record(9);
+  back.tiers = {{"nvme",
+                 "nvme",
+                 tier_,
+                 TierConfig::Kind::kDirectory,
+                 60 * kMiB,
+                 100 * kMiB,
+                 {},
+                 file_system_at(tier_)}};
+  if (!is_file_system_id(back.tiers[0].file_system)) GTEST_SKIP() << "the file system has no id";
+  back.tiers[0].away = true;
+  back.given_up = 3;
+  back.next_try = 1;
+  back.away_since = ::time(nullptr);
+  ASSERT_TRUE(state_.make_removal(back).ok());
+  EXPECT_EQ(begin(1, 1), 40 * kMiB);
+  begin(2, 2);
+  grant(state_);
+  EXPECT_FALSE(tier_of(1).asked) << "another has 50 MiB reserved, and that much is to come";
+  back.away_since = 0;
+  EXPECT_TRUE(state_.write_removal(back).ok());
+  grant(state_);
+  EXPECT_TRUE(tier_of(1).asked) << "nobody could remove it";
+}
+
 TEST_F(LedgerTest, WithoutTheLockThereIsNoSpace) {
   const Result<Fd> lock = state_.lock_ledger(0);
   JobRecord r = record(1);
@@ -430,6 +477,10 @@ TEST_F(LedgerTest, ADirectoryIsOneTierAndItsPathIsText) {
   config.tiers[1].path = scratch_ / "link";
   config.tiers.push_back(tiers()[0]);
   config.tiers[2].path = scratch_.dir("tier\xff");
+  for (const char* name : {"tier #1", "tier ;1"}) {  // the agent would read /.../tier
+    config.tiers.push_back(tiers()[0]);
+    config.tiers.back().path = scratch_.dir(name);
+  }
   const std::vector<TierConfig> found = tiers_for({1, "n1", "c"}, config);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].path, tier_);

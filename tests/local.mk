@@ -6,12 +6,14 @@
 
 TEST_EXTENSIONS = .t
 TEST_TIMEOUT = 900
+# Of programs of GoogleTest: removing files takes long where a disk discards what they held.
+UNIT_TIMEOUT = 1800
 tests/packages.log: TEST_TIMEOUT = 7200
 tests/vm.log: TEST_TIMEOUT = 14400
 
 tap_driver = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_DRIVER = $(tap_driver)
-LOG_COMPILER = $(top_srcdir)/build-aux/test-limit $(TEST_TIMEOUT) $(top_srcdir)/build-aux/gtest-tap
+LOG_COMPILER = $(top_srcdir)/build-aux/test-limit $(UNIT_TIMEOUT) $(top_srcdir)/build-aux/gtest-tap
 T_LOG_DRIVER = $(tap_driver)
 T_LOG_COMPILER = $(top_srcdir)/build-aux/test-limit $(TEST_TIMEOUT)
 
@@ -33,6 +35,7 @@ check_PROGRAMS += tests/unit
 tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(PEER_CFLAGS) $(GTEST_CFLAGS) $(SLURM_CFLAGS)
 tests_unit_LDADD = runtime/libpeer.a $(libmonarch) $(PEER_LIBS) $(GTEST_LIBS) -ldl
 tests_unit_SOURCES = \
+	%D%/account_for_test.cc \
 	%D%/accounting_test.cc \
 	%D%/again_test.cc \
 	%D%/agent_parts_test.cc \
@@ -51,6 +54,8 @@ tests_unit_SOURCES = \
 	%D%/dataset_test.cc \
 	%D%/discovery_test.cc \
 	%D%/escape_test.cc \
+	%D%/evict_fixture.h \
+	%D%/evict_large_test.cc \
 	%D%/evict_test.cc \
 	%D%/faulty_os.cc \
 	%D%/faulty_os.h \
@@ -72,6 +77,7 @@ tests_unit_SOURCES = \
 	%D%/large_faults_test.cc \
 	%D%/large_files_test.cc \
 	%D%/launch_test.cc \
+	%D%/life_test.cc \
 	%D%/ledger_test.cc \
 	%D%/listed.h \
 	%D%/locality_test.cc \
@@ -84,6 +90,7 @@ tests_unit_SOURCES = \
 	%D%/mountinfo_test.cc \
 	%D%/mounts_test.cc \
 	%D%/node_fixture.h \
+	%D%/nearest_test.cc \
 	%D%/nodes_report_test.cc \
 	%D%/part_test.cc \
 	%D%/open_times_test.cc \
@@ -113,6 +120,7 @@ tests_unit_SOURCES = \
 	%D%/remover_fixture.h \
 	%D%/remover_locks_test.cc \
 	%D%/remover_test.cc \
+	%D%/root_log_test.cc \
 	%D%/scratch.h \
 	%D%/series_test.cc \
 	%D%/share_walk_test.cc \
@@ -129,6 +137,7 @@ tests_unit_SOURCES = \
 	%D%/tiers.h \
 	%D%/throttle_test.cc \
 	%D%/told_values_test.cc \
+	%D%/uring_test.cc \
 	%D%/trapped_calls.h \
 	%D%/walker_test.cc \
 	%D%/watch_test.cc \
@@ -149,6 +158,7 @@ tests_spank_SOURCES = \
 	%D%/scratch.h \
 	%D%/spank_fixture.h \
 	%D%/spank_key_test.cc \
+	%D%/spank_mounts_test.cc \
 	%D%/spank_test.cc
 TESTS += tests/spank
 endif
@@ -177,9 +187,11 @@ fuzzed_sources = \
 	runtime/base/log.cc \
 	runtime/base/memory.cc \
 	runtime/base/mountinfo.cc \
+	runtime/base/nearest.cc \
 	runtime/base/os.cc \
 	runtime/base/paths.cc \
 	runtime/base/remove_tree.cc \
+	runtime/base/replace_file.cc \
 	runtime/base/size.cc \
 	runtime/config/config.cc \
 	runtime/config/policy_keys.cc \
@@ -222,21 +234,35 @@ EXTRA_DIST += \
 	%D%/fixtures/machines/four-nodes-sata.tar.xz \
 	%D%/fixtures/machines/two-sockets-nvme-pmem.tar.xz
 
-check_PROGRAMS += tests/counters tests/differential tests/launch tests/only_v2.so tests/safety tests/strict.so
+check_PROGRAMS += tests/beside tests/counters tests/differential tests/earlier.so tests/launch tests/only_v2.so tests/openat2.so tests/safety tests/strict.so
+tests_beside_LDADD = -lpthread -ldl
+# The preload library is to find its syscall(3).
+tests_beside_LDFLAGS = -rdynamic
+tests_beside_SOURCES = \
+	%D%/beside.cc \
+	%D%/own_syscall.h
 tests_counters_SOURCES = \
 	%D%/counters.cc
 tests_differential_SOURCES = \
 	%D%/differential.cc
 tests_launch_SOURCES = \
 	%D%/launch.cc
+tests_earlier_so_CXXFLAGS = $(so_compile_flags)
+tests_earlier_so_LDFLAGS = $(so_link_flags)
+tests_earlier_so_SOURCES = \
+	%D%/earlier.cc
 tests_only_v2_so_CXXFLAGS = $(so_compile_flags)
 tests_only_v2_so_LDFLAGS = $(so_link_flags)
 tests_only_v2_so_SOURCES = \
 	%D%/only_v2.cc
+tests_openat2_so_CXXFLAGS = $(so_compile_flags)
+tests_openat2_so_LDFLAGS = $(so_link_flags)
+tests_openat2_so_SOURCES = \
+	%D%/openat2.cc
 tests_safety_LDADD = -lpthread -ldl
-# The preload library is to find its syscall(3).
 tests_safety_LDFLAGS = -rdynamic
 tests_safety_SOURCES = \
+	%D%/own_syscall.h \
 	%D%/safety.cc
 tests_strict_so_CXXFLAGS = $(so_compile_flags)
 tests_strict_so_LDFLAGS = $(so_link_flags)

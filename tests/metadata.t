@@ -313,6 +313,18 @@ while (d := opened(root + b"/a")): held.append(d)
 print("all descriptors", {len(rest(d)[0]) for d in held}, {libc.closedir(d) for d in held})
 """
 
+# By the function of libc itself, as in a library that was opened with RTLD_DEEPBIND.
+PAST_US = STREAMS + """
+import signal
+signal.alarm(60)
+own = ctypes.CDLL("libc.so.6", use_errno=True)
+own.readdir.restype, own.readdir.argtypes = NameP, [ctypes.c_void_p]
+d = opened(root + b"/a")
+ctypes.set_errno(0)
+print(bool(own.readdir(d)), ctypes.get_errno() == 9, name(d)[0] is not None, libc.closedir(d))
+"""
+
+
 def directories():
     for slow in (False, True):
         if slow and e2e.why_no_slowfs():
@@ -324,6 +336,7 @@ def directories():
                 skip(name, "sanitizers' own opendir does not take what libc's does")
                 continue
             data.both(f"{'slowfs' if slow else 'a disk'}: {name}", [PYTHON, "-c", text, data.root], served)
+        equal(data.job.run([PYTHON, "-c", PAST_US, data.root])[:2], (0, b"False True True 0\n"), "libc's own readdir of a stream of ours: EBADF, and no end of waiting")
         data.job.end()
 
 

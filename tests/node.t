@@ -64,6 +64,7 @@ class Node:
         self.state, self.tier, self.data = (f"{self.dir}/{part}" for part in ("state", "tier", "data"))
         self.config, self.log = f"{self.dir}/monarch.conf", f"{self.dir}/log"
         self.cores = 4  # of the node, by what stands for monarch_account
+        self.keeps_lines = False
         os.mkdir(self.tier)
         os.chmod(self.tier, 0o1777)
         e2e.make_tree(self.data, 30)
@@ -74,11 +75,24 @@ class Node:
         with open(self.config, "w", encoding="utf-8") as file:
             file.write(text or f"[tier.nvme]\npath = {self.tier}\nquota = 100M\nmin_free = 0\n")
 
+    def keep_lines(self):
+        """Lines for sacct stay in the spool; for lines()."""
+        self.keeps_lines = True
+        self.configure(f"[accounting]\naccount = spool\n[tier.nvme]\npath = {self.tier}\nquota = 100M\nmin_free = 0\n")
+
+    def lines(self, job, restart=0):
+        """Those of a run; without what a helper that was killed has half written."""
+        found = []
+        for path in glob.glob(f"{self.state}/spool/cluster.{job}.{restart}.n1.*.kept"):
+            with open(path, encoding="utf-8") as file:
+                found.append(json.load(file)["line"])
+        return found
+
     def _words(self, hook, job, cluster="cluster", node="n1"):  # pylint: disable=redefined-outer-name
         return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--cluster", cluster, "--node", node,
                 "--log", self.log]
 
-    def begin(self, job, datasets=None, restart=0, before=(), cores=0, uid=None, **of):
+    def begin(self, job, datasets=None, restart=0, before=(), cores=0, uid=None, stderr=None, **of):
         """Starts `monarchd --start` for a job, by that many of the node's cores if that is known; the process, and a file of its answer."""
         words = [*self._words("--start", job, **of), "--config", self.config, "--restart", str(restart), "--uid", str(uid or self.uid),
                  "--gid", str(uid or self.uid), "--datasets", self.data if datasets is None else datasets]
@@ -88,7 +102,7 @@ class Node:
             os.chmod(f"{self.dir}/account", 0o755)
             words += ["--cores", str(cores), "--account-program", f"{self.dir}/account"]
         read, write = os.pipe()
-        process = e2e.start([*before, *words, "--reply-fd", str(write)], pass_fds=[write], stdin=subprocess.DEVNULL,
+        process = e2e.start([*before, *words, "--reply-fd", str(write)], pass_fds=[write], stdin=subprocess.DEVNULL, stderr=stderr,
                             env={"PATH": "/usr/bin:/bin"})
         os.close(write)
         return process, os.fdopen(read, encoding="utf-8", errors="surrogateescape")
@@ -114,7 +128,8 @@ class Node:
     def epilog(self, job, **of):
         """Its exit code, and how long it took."""
         begin = time.monotonic()
-        code = e2e.execute([*self._words("--epilog", job, **of), "--config", self.config, "--account-program", ""])[0]
+        program = [] if self.keeps_lines else ["--account-program", ""]
+        code = e2e.execute([*self._words("--epilog", job, **of), "--config", self.config, *program])[0]
         return code, time.monotonic() - begin
 
     def record(self, job, cluster="cluster", node="n1"):  # pylint: disable=redefined-outer-name
@@ -134,7 +149,8 @@ class Node:
         for path in glob.glob(f"{self.state}/*/*/record.json"):
             with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
                 record = json.load(file)
-                found[record["serial"]] = sum(t.get("occupied", t["quota"]) if "/removing/" in path else t["quota"] for t in record["tiers"])
+                found[record["serial"]] = sum((0 if t.get("away") else t.get("occupied", t["quota"])) if "/removing/" in path else t["quota"]
+                                              for t in record["tiers"])
         return found
 
     def pretend(self, job, **fields):
@@ -161,6 +177,13 @@ class Node:
         os.makedirs(f"{self.tier}/monarch/.removed.{name}/sub")
         for path in (f".removed.{name}", f".removed.{name}/sub"):
             os.chown(f"{self.tier}/monarch/{path}", UID, UID)
+
+    def has_group(self, job):
+        """Whether its agent has control groups of its own, in each hierarchy: one may not answer in time."""
+        if os.path.exists(f"{self.state}/jobs/cluster.{job}.n1/shared_group"):
+            return False
+        name = f"*.{self.record(job)['name']}.{self.record(job)['serial']}"
+        return any(glob.glob(f"/sys/fs/cgroup/{at}monarch/{name}") for at in ("", "*/"))
 
     def kill_agent(self, job):
         pid = self.record(job)["pid"]
@@ -253,16 +276,21 @@ def node(name):
         made.close()
 
 
-def slurmstepd(job, user=0):
+def slurmstepd(job, user=0, step="batch"):
     """A process that looks like a job's slurmstepd."""
     process = e2e.start(["setpriv", f"--reuid={user}", "--clear-groups", "bash", "-c",
-                         f"exec -a 'slurmstepd: [{job}.batch]' sleep 600"], stdin=subprocess.DEVNULL)
+                         f"exec -a 'slurmstepd: [{job}.{step}]' sleep 600"], stdin=subprocess.DEVNULL)
 
     def titled():
         with open(f"/proc/{process.pid}/cmdline", encoding="utf-8") as file:
             return file.read().startswith("slurmstepd")
     wait_until(titled)
     return process
+
+
+def by_slurmstepd(job):
+    """Words before a command: it is run by what looks like the slurmstepd of a job's batch script, and goes on."""
+    return ["bash", "-c", f"""exec -a 'slurmstepd: [{job}.batch]' bash -c '"$@"; sleep 600' sh "$@" """, "sh"]
 
 
 def quota(n, job):
@@ -548,14 +576,17 @@ def remover_killed():
 
 
 def every_moment():
-    """The epilog is killed at a random moment, again and again; the next job's start cleans up."""
+    """The epilog is killed at a random moment, again and again; the next job's start cleans up. Each job has its line, once."""
     with node("moments") as n:
-        for turn in range(12):
-            job = 10 + turn
+        n.keep_lines()
+        jobs = range(10, 22)
+        for turn, job in enumerate(jobs):
             n.start(job)
             n.fill(job, 500)
-            epilog = e2e.start([*n._words("--epilog", job), "--account-program", ""], stdin=subprocess.DEVNULL)
-            time.sleep(turn * 0.008)
+            epilog = e2e.start([*n._words("--epilog", job), "--config", n.config], stdin=subprocess.DEVNULL)
+            time.sleep(turn // 2 * 0.008)
+            if turn % 2 == 0:
+                epilog.kill()  # to find the others takes longer
             n.signal_helpers(signal.SIGKILL)
             epilog.wait(e2e.PATIENCE)
             if os.path.exists(f"{n.state}/jobs/cluster.{job}.n1/record.json"):
@@ -564,7 +595,179 @@ def every_moment():
         ok(wait_until(lambda: not n.helpers(), GONE_SECONDS), "those that were killed die")
         n.start(99)
         ok(wait_until(lambda: not n.helpers(), GONE_SECONDS), "the sweep ends")
-        equal([p for turn in range(12) for p in n.left(10 + turn)], [], "an epilog killed at any moment leaves nothing for ever")
+        equal([p for job in jobs for p in n.left(job)], [], "an epilog killed at any moment leaves nothing for ever")
+        equal([job for job in jobs if len(n.lines(job)) != 1], [], "each job has one line", os.listdir(f"{n.state}/spool"))
+        equal([job for job in jobs if "counters=lost" in "".join(n.lines(job))], [], "with its counters", n.logged())
+
+
+def swept_job_is_accounted():
+    """Nothing of a job runs any more, and another's hook comes before its epilog."""
+    job, other = FIRST + 3, FIRST + 4
+    hooks = {"prolog": lambda n: n.prolog(other, n.data),
+             "start": lambda n: n.start(other),
+             "monarchctl clean": lambda n: e2e.execute([f"{BUILD}/monarchctl", "clean", "--state-dir", n.state])}
+    for what, hook in hooks.items():
+        with node("swept") as n:
+            n.keep_lines()
+            contains(n.start(job), ["ready "], f"{what}: a job starts")
+            has_group = n.has_group(job)
+            n.kill_agent(job)
+            hook(n)
+            ok(wait_until(lambda n=n: not n.left(job), GONE_SECONDS), f"{what}: it is swept", n.left(job))
+            equal(n.epilog(job)[0], 0, f"{what}: its epilog finds nothing")
+            equal([line.split()[0] for line in n.lines(job)], ["monarch=1"], f"{what}: its line is kept", n.logged())
+            ok("counters=lost" not in n.lines(job)[0], f"{what}: with its counters", n.lines(job))
+            equal("agent=died" in n.lines(job)[0], has_group, f"{what}: and that its agent died", n.lines(job), n.logged())
+            ok(os.path.exists(f"{n.state}/reports/{UID}/cluster.{job}.0.n1.json"), f"{what}: and its report", n.logged())
+            out = e2e.execute([f"{BUILD}/monarchctl", "metrics", "--state-dir", n.state, "--config", n.config])[1]
+            contains(out if isinstance(out, str) else out.decode(), ['monarch_jobs_ended_total{counters="read"} 1'], f"{what}: and its last counts")
+
+
+def swept_jobs_wait():
+    """Whoever has the counters of one hang, which are lost then, loses no other's, and holds up no start."""
+    if not os.path.exists("/dev/fuse"):
+        return e2e.skip("counters that hang while a job is swept", "no /dev/fuse")
+    with node("sweptwait") as n, contextlib.ExitStack() as at_end:
+        n.keep_lines()
+        jobs = range(1, 5)
+        for job in jobs:
+            contains(n.start(job), ["ready "], f"job {job} starts")
+        for job in (1, 2):
+            run_dir = n.record(job)["run_dir"]
+            at_end.callback(os.close, e2e.hanging_mount(run_dir, UID))
+            at_end.callback(subprocess.run, ["umount", "-l", run_dir], stderr=subprocess.DEVNULL, check=False)
+        for job in jobs:
+            n.kill_agent(job)
+        begin = time.monotonic()
+        contains(n.start(5), ["ready "], "counters hang: the next job starts")
+        took = time.monotonic() - begin
+        ok(took < 2.5, "counters hang: at once", f"{took:.2f} s")
+        for job in (6, 7):
+            n.prolog(job, n.data)
+        equal([["counters=lost" in line for line in n.lines(job)] for job in jobs], [[True], [True], [False], [False]],
+              "theirs are lost, and no other's", n.logged())
+
+
+def requeued_run_is_accounted():
+    """A job begins anew before the epilog of its last run."""
+    with node("requeued") as n:
+        n.keep_lines()
+        contains(n.start(1), ["ready "], "a job starts")
+        contains(n.start(1, restart=1), ["ready "], "requeued: it starts again")
+        equal(len(n.lines(1)), 1, "requeued: the line of its first run is kept", n.logged())
+        ok(os.path.exists(f"{n.state}/reports/{UID}/cluster.1.0.n1.json"), "requeued: and its report")
+        os.unlink(f"{n.state}/jobs/cluster.1.n1/serves")
+        contains(n.start(1, restart=1), ["ready "], "requeued: a start that was killed is done again")
+        equal(len(n.lines(1, 1)), 0, "requeued: and is no run", n.logged())
+        equal(n.epilog(1)[0], 0, "requeued: the epilog ends well")
+        equal([len(n.lines(1, restart)) for restart in (0, 1)], [1, 1], "requeued: each run has one line", n.logged())
+        ok("counters=lost" not in "".join(n.lines(1) + n.lines(1, 1)), "requeued: with its counters", n.lines(1))
+
+
+def requeued_unseen():
+    """A job begins anew though the epilog of its last run did not get through. That it is another run its slurmstepds tell: Slurm says
+    restart 0 of each."""
+    with node("unseen") as n:
+        n.keep_lines()
+        job = FIRST + 1
+        stepd = slurmstepd(job)
+        contains(n.start(job), ["ready "], "unseen: a job starts")
+        first = n.record(job)
+        e2e.end(stepd)
+        lock = os.open(f"{n.state}/jobs/cluster.{job}.n1", os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        equal(n.epilog(job)[0], 1, "unseen: its epilog does not get the job's lock")
+        os.close(lock)
+        stepd = slurmstepd(job)
+        contains(n.start(job), ["ready "], "unseen: it begins anew")
+        second = n.record(job)
+        ok(second["serial"] != first["serial"] and not running(first["pid"]) and running(second["pid"]), "unseen: with an agent of its own", n.logged())
+        equal(len(n.lines(job)), 1, "unseen: the line of its first run is kept", n.logged())
+        contains(n.start(job), ["ready "], "unseen: another step starts")
+        equal(n.record(job)["serial"], second["serial"], "unseen: with the same agent")
+        equal(n.epilog(job)[0], 0, "unseen: the epilog ends well")
+        equal(len(n.lines(job)), 2, "unseen: each run has its line", n.logged())
+        e2e.end(stepd)
+
+
+def late_agent_has_no_lock():
+    """An agent that has got no further than its record, on a busy node, does not keep the job's end waiting."""
+    with node("lateagent") as n:
+        n.keep_lines()
+        for job in range(FIRST + 5, FIRST + 8):
+            process, answer = n.begin(job)
+            pid = 0
+            while not pid:
+                with contextlib.suppress(OSError, ValueError):
+                    pid = n.record(job)["pid"]
+            os.kill(pid, signal.SIGSTOP)
+            with answer:
+                contains(answer.readline(), ["ready "], "late agent: its job begins")
+            process.wait(e2e.PATIENCE)
+            equal(n.epilog(job)[0], 0, "late agent: and ends", n.logged())
+            equal(len(n.lines(job)), 1, "late agent: with its line")
+
+
+def anchors_change():
+    """The run goes on with the batch script, whatever happened to the slurmstepd of the step that started the agent."""
+    with node("anchors") as n:
+        job = FIRST + 2
+        extern = slurmstepd(job, step="extern")
+        contains(n.start(job), ["ready "], "anchors: the extern step starts the agent")
+        batch, answer = n.begin(job, before=by_slurmstepd(job))
+        with answer:
+            contains(answer.readline(), ["ready "], "anchors: the batch script has it")
+        e2e.end(extern)
+        serial = n.record(job)["serial"]
+        contains(n.start(job), ["ready "], "anchors: a step starts when the extern step's is gone")
+        equal(n.record(job)["serial"], serial, "anchors: with the same agent")
+        e2e.end(batch)
+        equal(n.epilog(job)[0], 0, "anchors: the epilog ends well")
+
+
+def agent_died():
+    """Before its job's end, for whatever reason; not where root ended it, also a helper that was killed then, or where Slurm may have."""
+    def kept_report(job):
+        return f"{n.state}/reports/{UID}/cluster.{job}.0.n1.json"
+
+    def kept(job):
+        with open(kept_report(job), encoding="utf-8") as file:
+            return json.load(file)["ended"]["agent_died"]
+
+    with node("died") as n:
+        n.keep_lines()
+        for job, dies, note in (1, True, None), (2, False, None), (3, True, ("stopping", 0)), (4, True, ("stopping", 1)), (5, True, ("shared_group", 0)), (6, True, None):
+            contains(n.start(job), ["ready "], f"job {job} starts")
+            has_group = n.has_group(job)
+            if note:
+                with open(f"{n.state}/jobs/cluster.{job}.n1/{note[0]}", "w", encoding="utf-8") as file:
+                    file.write(str(n.record(job)["serial"] - note[1]))
+            if dies:
+                n.kill_agent(job)
+            if job == 6:
+                contains(n.start(job, restart=1), ["ready "], "a job is requeued")
+            equal(n.epilog(job)[0], 0, f"job {job} ends")
+        told = [True, False, False, True, False, True] if has_group else 6 * [False]  # without one, Slurm may have ended it
+        equal(["err=1 agent=died" in line for job in range(1, 7) for line in n.lines(job)], told, "the line says that an agent died", n.logged())
+        equal(["agent=died" in line for line in n.lines(6, 1)], [False], "and not that of the run after it")
+        ok(wait_until(lambda: all(os.path.exists(kept_report(job)) for job in range(1, 7))), "each has its report")
+        equal([kept(job) for job in range(1, 6)], told[:5], "which tells it, too")
+        equal([f"JobId={job} node=n1 its agent had died" in n.logged() for job in range(1, 7)], told, "and so does root's log", n.logged())
+        out = e2e.execute([f"{BUILD}/monarchctl", "metrics", "--state-dir", n.state, "--config", n.config])[1]
+        contains(out if isinstance(out, str) else out.decode(), [f"\nmonarch_agents_died_total {told.count(True)}\n"], "and the metrics")
+
+
+def accounted_once():
+    """A helper that was killed had kept the line already, which may be in the database by now."""
+    with node("once") as n:
+        n.keep_lines()
+        for job, of_run in (1, 0), (2, 1):
+            contains(n.start(job), ["ready "], f"job {job} starts")
+            with open(f"{n.state}/jobs/cluster.{job}.n1/accounted", "w", encoding="utf-8") as file:
+                file.write(str(n.record(job)["serial"] - of_run))
+            equal(n.epilog(job)[0], 0, f"job {job} ends")
+        equal([len(n.lines(job)) for job in (1, 2)], [0, 1], "no line is kept again, but another run's does not count", n.logged())
+        equal([f" JobId={job} node=n1 monarch=1 " in n.logged() for job in (1, 2)], [False, True], "nor logged", n.logged())
 
 
 def remover_killed_at_its_end():
@@ -636,11 +839,15 @@ def false_slurmstepds():
 def state_lost():
     """The state directory was in memory, the tier was not."""
     with node("lost") as n:
-        contains(n.start(FIRST + 1), ["ready "], "a job starts")
+        os.mkdir(f"{n.dir}/new", 0o711)  # its inode's number is not that of the one which is lost
+        contains(n.start(FIRST + 1, before=["env", f"LD_PRELOAD={BUILD}/tests/earlier.so"]), ["ready "], "a job starts, hours ago")
+        groups = lambda: [g for at in ("", "*/") for g in glob.glob(f"/sys/fs/cgroup/{at}monarch/*.cluster.{FIRST + 1}.0.n1.*")]  # pylint: disable=unnecessary-lambda-assignment
         n.kill_agent(FIRST + 1)
         n.fill(FIRST + 1, 100)
         subprocess.run(["umount", "-l", n.record(FIRST + 1)["run_dir"]], check=True)
+        subprocess.run(["pkill", "-KILL", "-f", f"^{BUILD}/monarchd --keep --state-dir {n.state} |^monarchd --keep --state-dir {n.state} "], check=False)
         shutil.rmtree(n.state)
+        os.rename(f"{n.dir}/new", n.state)
         canary = [f"{n.tier}/monarch/{name}" for name in ("precious", "a.b.c.d", "cluster.0.0.n1")]
         for path in canary:
             os.mkdir(path)
@@ -659,6 +866,8 @@ def state_lost():
         ok(wait_until(lambda: not n.left(FIRST + 1), 3 * GONE_SECONDS), "it is removed when its job is over", n.left(FIRST + 1))
         ok(wait_until(lambda: n.record(FIRST + 2)["tiers"][0]["quota"] == QUOTA, GONE_SECONDS), "and its room goes to the job that runs", n.reserved())
         ok(all(map(os.path.isdir, [*canary, n.job_dir(FIRST + 2)])), "what is no job's, and what has a record, stays")
+        n.prolog(FIRST + 3, n.data)
+        ok(wait_until(lambda: not groups()), "and the next job removes its control groups", groups())
         for path in canary:
             os.rmdir(path)
 
@@ -687,6 +896,8 @@ def state_is_shared():
         os.mkdir(f"{n.dir}/source")
         at_end.callback(e2e.SlowFs(f"{n.dir}/source", f"{n.dir}/nfs").close)
         n.state = f"{n.dir}/nfs/state"
+        with open(n.log, "w", encoding="utf-8"):  # without the state's lock it is not made
+            pass
         contains(n.start(1), ["off ", "other nodes may share", "state_dir= in plugstack.conf"], "no agent, and the reason")
         equal(os.listdir(f"{n.tier}"), [], "nothing is made on the tier")
         contains(n.logged(), [f"{n.state}: the state directory is on a file system that other nodes may share"], "the log tells")
@@ -713,7 +924,7 @@ def spoilt_record():
             equal(n.record(FIRST + 2)["tiers"][0]["quota"], 0, f"{how}: nobody is given what it had while that is not known")
             equal(n.epilog(FIRST + 1)[0], 0, f"{how}: its epilog")
             ok(wait_until(lambda: not running(agent) and not n.left(FIRST + 1), GONE_SECONDS), f"{how}: nothing of it is left", n.left(FIRST + 1))
-            contains(n.logged(), [f"JobId={FIRST + 1} node=n1: ", "record.json", ": what it had is removed by its name"], f"{how}: the log tells")
+            contains(n.logged(), [f"JobId={FIRST + 1} node=n1: ", "record.json", ": its files are removed by its name"], f"{how}: the log tells")
             ok(wait_until(lambda: n.record(FIRST + 2)["tiers"][0]["quota"] == QUOTA, GONE_SECONDS), f"{how}: its room goes to the job that runs", n.reserved())
             agent = spoil(FIRST + 2)
             contains(n.start(FIRST + 3), ["ready "], f"{how}: the next job starts")
@@ -1202,7 +1413,7 @@ def memory_not_tracked():
         n.configure(f"{charged}[tier.nvme]\npath = {n.tier}\nquota = 8M\nmin_free = 0\n")
         contains(n.start(1), ["ready "], "a job of which no memory is known starts")
         equal([t["name"] for t in n.record(1)["tiers"]], ["nvme"], "it has no tier that is charged to it")
-        equal(os.listdir(ram), [], "and nothing is made there")
+        equal(os.listdir(f"{ram}/monarch"), [], "and has nothing there")
         text = "tier ram is charged to the job's memory, but Slurm does not track memory; set SelectTypeParameters=CR_Core_Memory"
         contains(n.logged(), [f"JobId=1 goes without it: {text}"], "the log says why, and what to do")
         n.epilog(1)
@@ -1236,7 +1447,7 @@ def tier_comes_back():
         e2e.end(during)
         code, took = n.epilog(1)
         ok(code == 0 and took < 5, "the epilog ends well", code, f"{took:.2f} s")
-        equal(list(n.reserved().values()), [QUOTA], "what is on it is charged still")
+        ok(wait_until(lambda: list(n.reserved().values()) == [0], GONE_SECONDS), "what is on it is not charged to what is there now", n.reserved())
         contains(n.logged(), ["not mounted there any more"], "the log tells")
         contains(n.start(2), ["ready "], "the next job starts")
         ok(os.path.isdir(n.job_dir(2)), "in the directory that is there now")
@@ -1245,6 +1456,53 @@ def tier_comes_back():
         subprocess.run(["umount", "-l", n.tier], check=True)
         n.epilog(2)
         ok(wait_until(lambda: not n.reserved()), "and what was the next one's, where that was", n.reserved())
+    return None
+
+
+def tier_is_replaced():
+    """A tier's disk is replaced without a reboot, or TIER/monarch removed by hand: the next job has all of it."""
+    def clean(*words):
+        return e2e.execute([f"{BUILD}/monarchctl", "clean", "--state-dir", n.state, *words])
+
+    with node("replaced") as n, contextlib.ExitStack() as at_end:
+        def mount(name):
+            with open(f"{n.dir}/{name}", "wb") as file:
+                file.truncate(64 << 20)
+            if subprocess.run(["mkfs.ext4", "-q", "-F", f"{n.dir}/{name}"], check=False).returncode != 0 or e2e.execute(["losetup", "-f"])[0] != 0:
+                return False
+            subprocess.run(["mount", "-o", "loop", f"{n.dir}/{name}", n.tier], check=True)
+            at_end.callback(subprocess.run, ["umount", "-l", n.tier], stderr=subprocess.DEVNULL, check=False)
+            os.chmod(n.tier, 0o1777)
+            return True
+        if not mount("old"):
+            return e2e.skip("a tier's disk that is replaced", "no ext4 or no loop device")
+        contains(n.start(1), ["ready "], "a job has a tier")
+        subprocess.run(["umount", "-l", n.tier], check=True)
+        equal(n.epilog(1)[0], 0, "it ends when its disk has failed")
+        mount("new")
+        ok(wait_until(lambda: list(n.reserved().values()) == [0], GONE_SECONDS), "what is on it is not charged", n.reserved(), n.logged())
+        contains(n.start(2), ["ready "], "the next job starts on the new disk")
+        equal(n.record(2)["tiers"][0]["quota"], QUOTA, "and has all of it", n.logged())
+        for _ in range(3):
+            code, out, err = clean("--dry-run")
+            equal((code, "removal cluster.1.0.n1." in err, f"not mounted at {n.tier} any more" in err), (0, True, True), "clean --dry-run tells what is left", out, err)
+        equal(clean()[0], 1, "clean cannot remove it")
+        equal(n.logged().count("its files are not charged"), 1, "the log tells once", n.logged())
+        n.epilog(2)
+        ok(wait_until(lambda: not n.left(2), GONE_SECONDS), "the next job ends, and nothing is left of it", n.left(2), n.logged())
+        subprocess.run(["umount", "-l", n.tier], check=True)
+        for path in glob.glob(f"{n.state}/removing/*/record.json"):
+            with open(path, encoding="utf-8") as file:
+                record = json.load(file)
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({**record, "next_try": 0, "away_since": record["away_since"] - 3600}, file)
+        ok(wait_until(lambda: not n.left(1), GONE_SECONDS), "after an hour it is forgotten", n.left(1), n.logged())
+        mount("newer")
+        contains(n.start(3), ["ready "], "a job has a tier")
+        n.kill_agent(3)
+        shutil.rmtree(f"{n.tier}/monarch")
+        equal(n.epilog(3)[0], 0, "TIER/monarch is removed by hand: the epilog ends well")
+        ok(wait_until(lambda: not n.left(3), GONE_SECONDS), "and nothing is left, nor charged", n.left(3), n.logged())
     return None
 
 
@@ -1269,7 +1527,7 @@ def fuse_tier_comes_back():
             if below != "nothing":
                 os.makedirs(f"{n.tier}/monarch", 0o711)
             equal(n.epilog(job)[0], 0, f"{below}: the tier is unmounted: the epilog ends well")
-            equal(list(n.reserved().values()), [QUOTA], f"{below}: what is on it is charged still", n.logged())
+            ok(wait_until(lambda: list(n.reserved().values()) == [0], GONE_SECONDS), f"{below}: what is on it is not charged to what is there now", n.logged())
             again = e2e.SlowFs(f"{n.dir}/source", n.tier)
             ok(wait_until(lambda: not n.left(job) and not n.reserved(), 3 * GONE_SECONDS + e2e.PATIENCE),  # pylint: disable=cell-var-from-loop
                f"{below}: it is back: what was the job's goes", n.left(job), n.logged())
@@ -1384,6 +1642,14 @@ def tried_once():
         os.unlink(n.config)
         contains(n.start(3), ["off ", "monarch.conf", "No such file"], "without monarch.conf no job has Monarch")
         n.configure()
+        tier = f"[tier.nvme]\npath = {n.tier}\nquota = 100M\nmin_free = 0\n"
+        for job, rules, text in (4, "[policy]\nallow_users = root\n", "is not among those who may use it"), (5, f"[policy]\nallow_datasets = {n.dir}/others\n", "in none of the directories"):
+            n.configure(tier + rules)
+            contains(n.start(job), ["off ", text], f"{text}: it is refused")
+            line = next(line for line in n.logged().splitlines() if f"JobId={job} node=n1 runs without" in line)
+            ok(": info: " in line, f"{text}: that is no error", line)
+            with open(f"{n.state}/jobs/cluster.{job}.n1/failed", encoding="utf-8") as file:
+                ok(file.readline().endswith(" refused\n"), f"{text}: the note tells")
 
 
 def start_killed():
@@ -1598,6 +1864,93 @@ def no_log():
         n.epilog(2)
 
 
+def in_kernel(pids):
+    """Those of them that hang there."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="surrogateescape") as file:
+            if file.read().rpartition(")")[2].split()[0] == "D":
+                found.append(pid)
+    return found
+
+
+def hooks_with_locked_log(n, jobs):
+    """Their hooks, while somebody has the log's directory locked; all that they said."""
+    said = ""
+    for job in jobs:
+        begin = time.monotonic()
+        said += n.prolog(job, n.data)[2]
+        process, answer = n.begin(job, stderr=subprocess.PIPE)
+        said += process.communicate(timeout=e2e.PATIENCE)[1].decode()
+        with answer:
+            contains(answer.readline(), ["ready "], f"job {job} starts")
+        code, _, err = e2e.execute([*n._words("--epilog", job), "--config", n.config])  # pylint: disable=protected-access
+        equal(code, 0, f"job {job} ends", err)
+        said += err
+        took = time.monotonic() - begin
+        ok(took < 9, f"its hooks have their 3 s each: {took:.1f} s")
+        ok(wait_until(lambda job=job: not n.left(job), GONE_SECONDS), "it is removed", n.left(job))
+        ok(len(in_kernel(n.helpers())) <= 1, "one process at most hangs", n.helpers())
+    return said
+
+
+def all_logs(n):
+    """The older one first."""
+    text = ""
+    for path in f"{n.log}.1", n.log:
+        with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="surrogateescape") as file:
+            text += file.read()
+    return text
+
+
+def log_is_locked():
+    """A user keeps the directory of root's log locked in the kernel, where the log is missing, or full, or neither."""
+    for name, size in ("missing", None), ("full", 4 << 20), ("small", 1):
+        with node(f"locked_{name}") as n:
+            n.configure(f"[accounting]\naccount = spool\n[tier.nvme]\npath = {n.tier}\nquota = 100M\nmin_free = 0\n")
+            n.start(1)
+            equal(n.epilog(1)[0], 0, f"{name}: a job before")
+            n.log = f"{n.dir}/log.d/log"
+            os.mkdir(f"{n.dir}/log.d")
+            if size:
+                with open(n.log, "w", encoding="utf-8") as file:
+                    file.write("x" * (size - 1) + "\n")
+            with e2e.locked_directory(f"{n.dir}/log.d") as why_not:
+                if why_not:
+                    return e2e.skip("the log's directory is locked", why_not)
+                said = hooks_with_locked_log(n, (2, 3))
+            ok(wait_until(lambda n=n: not in_kernel(n.helpers())), f"{name}: nothing hangs any more", n.helpers())
+            equal(len(glob.glob(f"{n.state}/spool/*.kept")), 2, f"{name}: each job's line is kept", *os.listdir(f"{n.state}/spool"))
+            if size:
+                lines = all_logs(n)[size:]  # it is rotated at last
+                equal(lines.count(" monarch=1 "), 2, f"{name}: their lines are in the log", said, lines)
+                equal(lines.count("is full"), 1 if name == "full" else 0, f"{name}: that it is not rotated is told once", lines)
+            else:
+                ok("may keep its directory locked" in said or os.access("/dev/log", os.W_OK), "that there is no log is told", said)
+                ok(said.count(" monarch=1 ") == 2 or os.access("/dev/log", os.W_OK), "and where the lines are", said)
+    return None
+
+
+def log_rotates_once():
+    """Hooks at the same moment as the log is full: it is rotated once, and no line is lost."""
+    with node("rotates") as n:
+        for turn in range(5):
+            with open(n.log, "w", encoding="utf-8") as file:
+                file.writelines(f"before {turn} {line}\n" for line in range((4 << 20) // 12))
+            jobs = range(100 * turn + 1, 100 * turn + 13)
+            before = n.logged().splitlines()
+            ok(os.path.getsize(n.log) >= 4 << 20, f"turn {turn}: it is full")
+            begun = [e2e.start([*n._words("--start", job), "--config", n.config, "--uid", str(UID), "--gid", str(UID), "--datasets", f"{n.dir}/none"],  # pylint: disable=protected-access
+                               stdin=subprocess.DEVNULL) for job in jobs]
+            for process in begun:
+                process.wait(e2e.PATIENCE)
+            lines = all_logs(n).splitlines()
+            ok(lines[:len(before)] == before, f"turn {turn}: what was there is there", len(before), len(lines))
+            missing = [job for job in jobs if not any(f" JobId={job} " in line for line in lines[len(before):])]
+            equal(missing, [], f"turn {turn}: each hook's line is there", *lines[len(before):])
+            ok(os.path.getsize(n.log) < 4 << 20, f"turn {turn}: the log is new")
+
+
 def tiers_left_out():
     """A tier that is another one's directory, that users cannot enter, or where something is in the way."""
     with node("left_out") as n:
@@ -1740,6 +2093,6 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(large_tree, memory_tier, held_memory, leased_memory, directories_held, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, swept_at_boot, name_is_taken, squashed_root, odd_tier,
-         others_rename, name_is_mounted, started_at_once, cleared_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, shares, does_not_give_back, hidden_memory, memory_not_tracked, tier_comes_back, fuse_tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
-         late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, tiers_left_out, where_the_line_goes, odd_paths, peers)
+e2e.main(large_tree, memory_tier, held_memory, leased_memory, directories_held, full_run_directory, endless_answer, slow_removal, remover_killed, every_moment, swept_job_is_accounted, swept_jobs_wait, requeued_run_is_accounted, requeued_unseen, late_agent_has_no_lock, anchors_change, agent_died, accounted_once, remover_killed_at_its_end, other_boot, false_slurmstepds, state_lost, state_emptied, spoilt_record, state_is_shared, other_nodes, swept_at_boot, name_is_taken, squashed_root, odd_tier,
+         others_rename, name_is_mounted, started_at_once, cleared_at_once, ledger_is_held, what_is_occupied, freed_space, freed_memory, shares, does_not_give_back, hidden_memory, memory_not_tracked, tier_comes_back, tier_is_replaced, fuse_tier_comes_back, secret_datasets, hanging_tier, hangs_in_mid_job, failed_start_and_lock, tried_once, start_killed,
+         late_agent, board_in_the_making, waited_in_vain, nameless_user, agent_descriptors, other_datasets, two_clusters, long_names, no_log, log_is_locked, log_rotates_once, tiers_left_out, where_the_line_goes, odd_paths, peers)

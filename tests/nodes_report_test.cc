@@ -15,6 +15,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
+#include "runtime/base/replace_file.h"
 #include "runtime/metadata/run_file.h"
 #include "tests/faulty_os.h"
 #include "tests/private_mounts.h"
@@ -106,14 +107,14 @@ TEST(RunFile, WhatItsOwnerPutInTheWayDoesNotHold) {
   const Scratch scratch;
   const Fd dir(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   ASSERT_EQ(::mkfifo((scratch / "x.new").c_str(), 0600), 0);
-  ASSERT_TRUE(replace_run_file(dir.get(), "x", "abc", 3).ok());
+  ASSERT_TRUE(replace_file(dir.get(), "x", "abc", 3, kRunFileMode).ok());
   char text[8] = {};
   const Result<size_t> size = read_run_file(scratch / "x", text, sizeof text);
   ASSERT_TRUE(size.ok()) << size.error().text;
   EXPECT_EQ(std::string(text, *size), "abc");
   EXPECT_EQ(*read_run_file(scratch / "x", text, 1), 3u) << "the file's size";
   ::mkdir((scratch / "x.new").c_str(), 0700);
-  EXPECT_FALSE(replace_run_file(dir.get(), "x", "de", 2).ok());
+  EXPECT_FALSE(replace_file(dir.get(), "x", "de", 2, kRunFileMode).ok());
   EXPECT_EQ(contents(scratch / "x"), "abc") << "the old one stays";
 }
 

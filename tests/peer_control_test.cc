@@ -3,6 +3,7 @@
 #include "runtime/peer/control.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -84,6 +85,59 @@ struct Agent {
   std::vector<NodeIndex> gone, unreachable, wrong;
   std::vector<std::pair<NodeIndex, Fd>> data;
   std::unique_ptr<Control> control;
+};
+
+// Somebody at a port, who hands on what comes there to another port, and the answers, until who has dialled
+// hangs up; then it says something of its own.
+class Relay {
+ public:
+  ~Relay() { join(); }
+  void start(uint16_t to) {
+    thread_ = std::thread([this, to] { run(to); });
+  }
+  // Returns once the other port has hung up, too.
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+  uint16_t port() const { return squatter_.port; }
+  // After join(): whether nothing but TLS has passed, each way.
+  bool saw_only_tls() const { return is_tls(asked_) && is_tls(answered_); }
+
+ private:
+  void run(uint16_t to) {
+    pollfd waits = {squatter_.fd.get(), POLLIN, 0};
+    if (::poll(&waits, 1, kPatienceMs) != 1) return;
+    const Fd from(::accept4(squatter_.fd.get(), nullptr, nullptr, SOCK_CLOEXEC)), agent = dial(to);
+    pollfd ends[] = {{from.get(), POLLIN, 0}, {agent.get(), POLLIN, 0}};
+    while (::poll(ends, 2, kPatienceMs) > 0) {
+      char bytes[4096];
+      if (ends[1].revents != 0) {
+        const ssize_t n = ::read(agent.get(), bytes, sizeof bytes);
+        if (n <= 0) return;
+        answered_.append(bytes, static_cast<size_t>(n));
+        (void)::send(from.get(), bytes, static_cast<size_t>(n), 0);
+      }
+      if (ends[0].revents != 0) {
+        const ssize_t n = ::read(from.get(), bytes, sizeof bytes);
+        if (n > 0) asked_.append(bytes, static_cast<size_t>(n));
+        if (n <= 0) ends[0].fd = -1;
+        const std::string says = n > 0 ? std::string(bytes, static_cast<size_t>(n)) : noise(100, 3);
+        (void)::send(agent.get(), says.data(), says.size(), 0);
+      }
+    }
+  }
+  // Records (RFC 8446, 5.1); the last one may be cut.
+  static bool is_tls(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const auto at = [bytes](size_t i) { return static_cast<uint8_t>(bytes[i]); };
+      if (bytes.size() < 5 || at(0) < 20 || at(0) > 23 || at(1) != 3) return false;
+      bytes.remove_prefix(std::min<size_t>(bytes.size(), 5 + at(3) * 256u + at(4)));
+    }
+    return true;
+  }
+  const Squatter squatter_;
+  std::string asked_, answered_;
+  std::thread thread_;
 };
 
 class ControlTest : public ::testing::Test {
@@ -360,6 +414,37 @@ TEST_F(ControlTest, WhereMemoryLacksTheOthersAreServedAllTheSame) {
   EXPECT_GT(n, 20);
 }
 
+// Whether all that `work` calls leaves alone what lies on the stack where an earlier call had its own.
+[[gnu::noinline]] bool leaves_the_stack(const std::function<void()>& work) {
+  volatile char where[16384] = {};
+  work();
+  return std::all_of(std::begin(where), std::end(where), [](char byte) { return byte == 0; });
+}
+
+// At each allocation of the thread that asks in turn, the last one as nobody answers.
+TEST_F(ControlTest, WhereMemoryLacksToAskNobodyIsAnsweredLater) {
+  int before = -1, n = 0;
+  while (before != times_memory_lacked() && !HasFailure()) {
+    before = times_memory_lacked();
+    SCOPED_TRACE("allocation " + std::to_string(++n));
+    const auto one = start(0);
+    auto other = start(1);
+    other->answers = false;
+    lack_memory_at(n);
+    try {
+      EXPECT_FALSE(one->want(1, 200).ok());
+    } catch (const std::bad_alloc&) {
+    }
+    lack_memory_at(0);
+    EXPECT_TRUE(leaves_the_stack([&] {
+      other.reset();
+      settle(*one);
+      one->control->stop();
+    }));
+  }
+  EXPECT_GT(n, 3);
+}
+
 TEST_F(ControlTest, WhereMemoryLacksToDialTheNodeCannotBeReached) {
   const Squatter there;
   Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours);
@@ -427,7 +512,9 @@ TEST_F(ControlTest, WhoIsReachedIsToldAtOnceOrHungUpOn) {
                 [](ControlOptions* o) { o->handshake_ms = kPatienceMs; });
       ASSERT_TRUE(one.control->start().ok());
       one.control->tell(1, encode(Mark{0, 0, {3}}));
-      Handshake listens(ours, accept(there), Handshake::Side::kListens, hello(1), Handshake::After::kClear);
+      Hello theirs = hello(1);
+      theirs.port = there.port;
+      Handshake listens(ours, accept(there), Handshake::Side::kListens, theirs, Handshake::After::kClear);
       one.control->soon([n] { lack_memory_at(n); });
       if (!listens.wait(kPatienceMs).ok()) continue;
       const Fd socket = listens.take_socket();
@@ -450,6 +537,39 @@ TEST_F(ControlTest, TheNextPortIsTakenAndFound) {
     EXPECT_EQ(other.control->port(), there[1].ports[listens ? 1 : 0]);
     expect_read(one.want(1), 0);
   }
+}
+
+// It proves the key, as it has the agent's answers; neither of the two goes on in clear with it.
+TEST_F(ControlTest, WhoHandsOnToTheAgentIsNotTakenForIt) {
+  Relay relay;
+  const std::vector<PeerAddress> there = {nodes[0], {kLoopback, {relay.port(), free_port()}}};
+  Agent one(0, there, &ours), other(1, there, &ours);
+  ASSERT_TRUE(one.control->start().ok() && other.control->start().ok());
+  ASSERT_EQ(other.control->port(), there[1].ports[1]);
+  relay.start(other.control->port());
+  expect_read(one.want(1), 0);
+  one.control->stop();
+  relay.join();
+  EXPECT_TRUE(relay.saw_only_tls());
+  settle(other);
+  EXPECT_TRUE(other.seen(&Agent::wrong).empty());
+}
+
+// The same with the agent of another node, which may well have the port of that number.
+TEST_F(ControlTest, WhoHandsOnToAnotherNodesAgentIsNotTakenForIt) {
+  Relay relay;
+  const std::vector<PeerAddress> there = {
+      nodes[0], {kLoopback, {relay.port(), free_port()}}, {kLoopback, {free_port()}}};
+  Agent one(0, there, &ours), other(1, there, &ours), third(2, there, &ours);
+  ASSERT_TRUE(one.control->start().ok() && other.control->start().ok() && third.control->start().ok());
+  relay.start(third.control->port());
+  expect_read(one.want(1), 0);
+  one.control->stop();
+  relay.join();
+  EXPECT_TRUE(relay.saw_only_tls());
+  settle(third);
+  EXPECT_TRUE(third.seen(&Agent::wrong).empty());
+  EXPECT_TRUE(third.seen(&Agent::met).empty());
 }
 
 // Several nodes on a host: the agent of another one has the first port.
@@ -587,13 +707,27 @@ TEST_F(ControlTest, NobodyAnswersForAnother) {
       const std::string answer = encode(Read{77}, {{}, 0, number});
       EXPECT_EQ(::write(socket.get(), answer.data(), answer.size()), static_cast<ssize_t>(answer.size()));
     }
-    EXPECT_TRUE(eventually([&] { return late == 10; }));
+    EXPECT_TRUE(eventually([&] { return late == 9; })) << "all but to 0, which was no question";
   });  // and hangs up
   const Result<Reply> none = one->want(2, 2000);
   speaks.join();
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().code, ETIMEDOUT) << none.error().text;
   EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1}; }));
+}
+
+TEST_F(ControlTest, AnAnswerToWhatWasNoQuestionIsNotLate) {
+  std::atomic<int> late{0};
+  const auto one = start(0, {}, [&](ControlHandlers* hear) { hear->late = [&](NodeIndex) { ++late; }; });
+  const auto other = start(1, {}, [](ControlHandlers* hear) {
+    hear->message = [](NodeIndex from, const MessageHeader& header, std::string_view) {
+      return header.type == MessageType::kWant ? encode(Read{from}) : encode(Pong());
+    };
+  });
+  EXPECT_TRUE(one->want(1).ok());
+  one->control->tell(1, encode(Ping()));
+  EXPECT_TRUE(one->want(1).ok());  // that answer comes after the other
+  EXPECT_EQ(late, 0);
 }
 
 TEST_F(ControlTest, AMessageInPiecesIsOne) {
@@ -632,6 +766,51 @@ TEST_F(ControlTest, WhatIsToldGoesByTheNewestConnection) {
   left.reset();
   EXPECT_TRUE(eventually([&] { return one->seen(&Agent::met).size() == 2; })) << "something may be lost";
   EXPECT_TRUE(one->seen(&Agent::gone).empty());
+}
+
+// It has the key, and never hangs up.
+TEST_F(ControlTest, ANodeKeepsOnlySoManyConnections) {
+  const auto one = start(0);
+  const int before = open_descriptors();
+  std::vector<Fd> kept;
+  for (int i = 0; i < 50; ++i) {
+    Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
+                    Handshake::After::kClear);
+    ASSERT_TRUE(dials.wait(kPatienceMs).ok());
+    kept.push_back(dials.take_socket());
+  }
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::met).size() == 50 - 4 + 1; }))
+      << "with each that is left something may be lost";
+  settle(*one);
+  EXPECT_LE(open_descriptors(), before + 50 + 4);
+  char byte;
+  EXPECT_TRUE(eventually([&] { return ::recv(kept.front().get(), &byte, 1, MSG_DONTWAIT) == 0; }));
+  EXPECT_TRUE(one->seen(&Agent::gone).empty());
+  one->control->tell(1, encode(Mark{0, 0, {3}}));
+  EXPECT_TRUE(eventually([&] { return ::recv(kept.back().get(), &byte, 1, MSG_DONTWAIT) == 1; }));
+}
+
+TEST_F(ControlTest, WhoAnswersForDataCannotBeReached) {
+  const Squatter there;
+  Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours);
+  ASSERT_TRUE(one.control->start().ok());
+  for (int i = 0; i < 2; ++i) {
+    std::thread answers([&] {
+      Hello data = hello(1);
+      data.lane = Lane::kData;
+      data.port = there.port;
+      Handshake listens(ours, accept(there), Handshake::Side::kListens, data, Handshake::After::kClear);
+      EXPECT_TRUE(listens.wait(kPatienceMs).ok());
+    });
+    const Result<Reply> none = one.want(1, 2000);
+    ASSERT_FALSE(none.ok());
+    EXPECT_EQ(none.error().code, EPROTO) << none.error().text;
+    if (HasFailure()) (void)dial(there.port);  // it was not dialled again
+    answers.join();
+  }
+  EXPECT_EQ(one.seen(&Agent::unreachable), (std::vector<NodeIndex>{1, 1}));
+  const std::lock_guard hold(one.lock);
+  EXPECT_TRUE(one.data.empty());
 }
 
 // Strangers keep all their places, and say nothing: who has the key gets in when they are hung up on.

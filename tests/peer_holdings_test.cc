@@ -45,7 +45,11 @@ class HoldingsTest : public ::testing::Test {
   void start(uint32_t nodes) {
     nodes_ = nodes;
     holdings_.emplace(HoldingsOptions{catalog_.get(), &*hierarchy_, board_->get(), 1, nodes,
-                                      [](const RelPath&, uint32_t) {}});
+                                      [](const RelPath&, uint32_t) {},
+                                      [this](Ref ref, Fd copy) {
+                                        EXPECT_TRUE(copy);
+                                        spoilt_.push_back(ref);
+                                      }});
   }
   Ref hold(const std::string& name) {
     const Ref ref = catalog_->add(rel(name), DT_REG);
@@ -118,6 +122,7 @@ class HoldingsTest : public ::testing::Test {
   uint32_t nodes_ = 1;
   std::vector<Ref> refs_;
   GetResult why_ = GetResult::kOk;
+  std::vector<Ref> spoilt_;
 };
 
 // When a home is gone, each node of the job may be asked by all others, as its deputies: what one of them
@@ -226,6 +231,23 @@ TEST_F(HoldingsTest, ACopyThatIsNotThereIsNotServed) {
   EXPECT_EQ(why_, GetResult::kGone);
 }
 
+// It is there, and may be sent as soon as the shortage is over.
+TEST_F(HoldingsTest, WhatCannotBeOpenedForLackOfDescriptorsIsNotGone) {
+  start(1);
+  hold_copy(rel("f"), 4, false);
+  for (const int error : {EMFILE, ENFILE, ENOMEM}) {
+    const Intercept lacks(Call::kOpenat, error);
+    EXPECT_EQ(ask("f"), nullptr);
+    EXPECT_EQ(why_, GetResult::kBusy) << error;
+  }
+  {
+    const Intercept fails(Call::kOpenat, EIO);
+    EXPECT_EQ(ask("f"), nullptr);
+    EXPECT_EQ(why_, GetResult::kGone);
+  }
+  EXPECT_NE(ask("f"), nullptr);
+}
+
 // Whoever has it by another name has the same file.
 TEST_F(HoldingsTest, AFileOfSeveralNamesIsFoundByAnyThatIsHeld) {
   constexpr uint64_t kInode = 4;
@@ -255,7 +277,8 @@ class ComingTest : public HoldingsTest {
                                       [this](const RelPath& path, uint32_t piece) {
                                         EXPECT_EQ(path.hash, rel("f").hash);
                                         wanted_.push_back(piece);
-                                      }});
+                                      },
+                                      nullptr});
     ref_ = catalog_->add(rel("f"), DT_REG);
     coming_ = holdings_->begin(ref_, kIdentity, false, copy_);
   }
@@ -316,6 +339,29 @@ TEST_F(ComingTest, WhoGoesOnKeepsWhatIsThere) {
   ASSERT_NE(file, nullptr);
   EXPECT_EQ(file->copy(), copy->get());
   EXPECT_EQ(file->check(0, 0), 5u);
+}
+
+// Each thread that copies parts of a file begins it, while others are asked for it. The whole check runs this
+// under the thread sanitizer, too.
+TEST_F(ComingTest, WhoAsksWhileItBeginsAgainIsServed) {
+  constexpr int kRounds = 2000;
+  std::thread begins([&] {
+    for (int i = 0; i < kRounds; ++i) {
+      const auto copy = std::make_shared<Fd>(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+      EXPECT_EQ(holdings_->begin(ref_, kIdentity, false, copy), coming_);
+      EXPECT_EQ(holdings_->begin(ref_, kIdentity, false, copy_), coming_);
+    }
+  });
+  for (int i = 0; i < kRounds; ++i) {
+    // None at times: another copy has just ended.
+    if (const auto file = follow(Purpose::kPrefetch)) {
+      EXPECT_GE(file->copy(), 0);
+    }
+  }
+  begins.join();
+  const auto file = follow(Purpose::kPrefetch);
+  ASSERT_NE(file, nullptr);
+  EXPECT_EQ(file->copy(), copy_->get());
 }
 
 TEST_F(ComingTest, WhoHasEndedForNowSendsNothing) {
@@ -424,7 +470,7 @@ TEST_F(DoubtTest, AWrongPieceIsNotSentAndItsCopyNotUsed) {
   EXPECT_EQ(file->check(1, 0), std::nullopt);
   EXPECT_EQ(asked(), nullptr);
   EXPECT_EQ(why_, GetResult::kGone);
-  EXPECT_EQ(state_of(catalog_->entry(ref_).state), State::kNoFit) << "nor does a task of this node get it";
+  EXPECT_EQ(spoilt_, std::vector<Ref>{ref_}) << "nor does a task of this node get it";
 }
 
 TEST_F(DoubtTest, ACopyThatIsCutIsNotUsed) {
@@ -443,6 +489,53 @@ TEST_F(DoubtTest, WhoBeganWhileItWasDoubtedGoesOn) {
   for (uint64_t i = 0; i < kPieces; ++i) EXPECT_EQ(file->check(i, 0), checks_[i]);
   EXPECT_EQ(other->check(0, 0), checks_[0]);
   EXPECT_EQ(reads_, static_cast<int>(kPieces) + 1);
+}
+
+TEST_F(DoubtTest, AllOfItIsLookedAtAlsoIfNobodyAsks) {
+  holdings_->look();
+  holdings_->doubt(file_key(0, "f"));
+  holdings_->look();
+  EXPECT_TRUE(eventually([&] { return reads_ == static_cast<int>(kPieces); }));
+  EXPECT_TRUE(eventually([&] {
+    const auto file = asked();
+    const int before = reads_;
+    return file && file->check(0, 0) == checks_[0] && reads_ == before;
+  })) << "it is not doubted any more";
+  ASSERT_EQ(::pwrite(writes_.get(), "?", 1, kPieceBytes + 5), 1);
+  holdings_->doubt(file_key(0, "f"));
+  holdings_->look();
+  EXPECT_TRUE(eventually([&] { return asked() == nullptr; }));
+  holdings_->stop();
+  EXPECT_EQ(spoilt_, std::vector<Ref>{ref_});
+}
+
+TEST_F(DoubtTest, WhatComesIsLookedAtOnceItIsWhole) {
+  const std::string content = noise(100, 1);
+  const Ref ref = catalog_->add(rel("g"), DT_REG);
+  Result<Fd> copy = tier().create(ref, content.size());
+  ASSERT_TRUE(copy.ok());
+  const auto coming = holdings_->begin(ref, {content.size(), 2, 3, 5, 0}, false, nullptr);
+  holdings_->piece(coming.get(), 0, check_of_piece(content.data(), content.size()));
+  for (const char* name : {"g", "f"}) holdings_->doubt(file_key(0, name));
+  holdings_->look();
+  EXPECT_TRUE(eventually([&] { return reads_ == static_cast<int>(kPieces); })) << "f";
+  ASSERT_TRUE(tier().publish(*copy, ref).ok());  // though nothing was written
+  ASSERT_TRUE(holdings_->copied(ref, 0));
+  EXPECT_TRUE(eventually([&] { return ask("g") == nullptr; }));
+  holdings_->stop();
+  EXPECT_EQ(spoilt_, std::vector<Ref>{ref});
+}
+
+// They leave no room for what is held.
+TEST_F(DoubtTest, WhatIsNotHeldIsNotKept) {
+  for (int i = 0; i < 1000; ++i) holdings_->doubt(file_key(0, std::to_string(i)));
+  holdings_->look();
+  ASSERT_EQ(::pwrite(writes_.get(), "?", 1, kPieceBytes + 5), 1);
+  EXPECT_TRUE(eventually([&] {
+    holdings_->doubt(file_key(0, "f"));
+    holdings_->look();
+    return asked() == nullptr;
+  }));
 }
 
 // Whoever has the key may doubt what it likes.

@@ -105,6 +105,11 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   EXPECT_EQ(mark.kinds, 5);
   EXPECT_EQ(mark.closed, 1);
   EXPECT_EQ(mark.marks, (std::vector<uint32_t>{18, 0xffffffff}));
+  const Mark many = sent(Mark{5, 0, {}, 4096, {1, ~uint64_t{0}}});
+  EXPECT_EQ(many.first_word, 4096u);
+  EXPECT_EQ(many.words, (std::vector<uint64_t>{1, ~uint64_t{0}}));
+  EXPECT_FALSE(many.ends_all());
+  EXPECT_TRUE(sent(Mark()).ends_all());
   Count counted = {19, 20, 1, {}};
   auto* words = reinterpret_cast<uint64_t*>(&counted.counts);
   for (uint32_t i = 0; i < kNodeWords; ++i) words[i] = kMostCount - i;

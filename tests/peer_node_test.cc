@@ -28,6 +28,7 @@
 
 #include "runtime/base/os.h"
 #include "runtime/metadata/walker.h"
+#include "runtime/peer/key.h"
 #include "runtime/placement/placement.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
@@ -72,7 +73,8 @@ class Member {
                                                    config_, &rates_, peers->source());
     EXPECT_TRUE(placement->start().ok());
     const Status started =
-        peers->start([this](const RelPath& path, uint32_t piece) { placement->demand_chunk(path, piece); });
+        peers->start({[this](const RelPath& path, uint32_t piece) { placement->demand_chunk(path, piece); },
+                      [this](Ref ref, Fd copy) { placement->withdraw(ref, std::move(copy)); }});
     EXPECT_TRUE(started.ok()) << started.error().text;
   }
   ~Member() {
@@ -87,6 +89,11 @@ class Member {
   }
   // As an agent does at its end, but for as long as it takes.
   void account(int64_t patience_ns) { peers->account(os::clock_ns(CLOCK_MONOTONIC) + patience_ns); }
+  // As if it was found in a walk.
+  void find(const std::string& path) {
+    EXPECT_NE(catalog_->add(rel(path), DT_REG), 0u);
+    placement->catalog_grew();
+  }
   void walk() {
     walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(), &rates_.pfs_stats,
                                        [this] { placement->catalog_grew(); });
@@ -152,7 +159,9 @@ class Member {
 
 class PeerNodeTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }
+  static void SetUpTestSuite() {
+    for (const int signal : {SIGPIPE, SIGIO}) ::signal(signal, SIG_IGN);  // as the agent does
+  }
   void SetUp() override {
     config_.threads = 6;
     config_.prefetch = AgentConfig::Prefetch::kOff;
@@ -525,13 +534,45 @@ TEST_F(PeerNodeTest, WhatTheJobMarksAllNodesHearOf) {
     EXPECT_TRUE(eventually([&] { return nodes_[node]->board()->header.closed == 1; }));
 }
 
-TEST_F(PeerNodeTest, WhoComesLateHearsOfAllMarks) {
+TEST_F(PeerNodeTest, WhoEndsClosesNoOtherNodesBoard) {
+  file("f", 100000);
+  start(2);
+  nodes_[1]->board()->header.closed = kEnding;
+  set_invalid(nodes_[1]->board(), rel("f").hash);
+  nodes_[1]->peers->tell_changes();
+  EXPECT_TRUE(eventually([&] { return is_invalid(*nodes_[0]->board(), rel("f").hash); }));
+  EXPECT_EQ(nodes_[0]->board()->header.closed, kServes);
+}
+
+TEST_F(PeerNodeTest, WhoIsGoneIsNotHeardUntilAllIsTold) {
+  file("f", 100000);
+  file("g", 100000);
+  start(3);
+  epoch({0, 1});
+  const auto unheard = [&](NodeIndex node) { return nodes_[node]->board()->header.unheard.load(); };
+  EXPECT_TRUE(eventually([&] { return unheard(0) == 0 && unheard(1) == 0; }))
+      << "what was not met is not gone";
+  nodes_[1].reset();
+  EXPECT_TRUE(eventually([&] { return unheard(0) == 1; }));
+  start_one(1);
+  set_invalid(nodes_[1]->board(), rel("f").hash);
+  EXPECT_TRUE(eventually([&] {
+    nodes_[0]->peers->tell_changes();
+    return unheard(0) == 0;
+  })) << "it is looked for, though nothing is to be told";
+}
+
+class AllMarksTest : public PeerNodeTest, public ::testing::WithParamInterface<uint32_t> {};
+// One after the other, or, as where a job wrote half a million files, as words.
+INSTANTIATE_TEST_SUITE_P(Marks, AllMarksTest, ::testing::Values(10000, 500000));
+
+TEST_P(AllMarksTest, WhoComesLateHearsOfThem) {
   config_.metadata = AgentConfig::Metadata::kPass;  // else it is looked for to be told of files, too
   file("f", 100000);
   start(3);
   epoch({0, 1});
   nodes_[2].reset();
-  for (uint32_t i = 0; i < 10000; ++i) set_invalid(nodes_[0]->board(), i * 797 % kInvalidBits);
+  for (uint32_t i = 0; i < GetParam(); ++i) set_invalid(nodes_[0]->board(), i * 797 % kInvalidBits);
   set_invalid(nodes_[0]->board(), rel("f").hash);
   nodes_[0]->peers->tell_changes();
   EXPECT_TRUE(eventually([&] { return is_invalid(*nodes_[1]->board(), rel("f").hash); }));
@@ -541,6 +582,12 @@ TEST_F(PeerNodeTest, WhoComesLateHearsOfAllMarks) {
   EXPECT_TRUE(eventually([&] {
     return std::equal(std::begin(nodes_[0]->board()->invalid), std::end(nodes_[0]->board()->invalid),
                       std::begin(nodes_[2]->board()->invalid));
+  }));
+  const LaterBy later(60);  // whoever was not reached while it was away is left alone for up to 30 s
+  EXPECT_TRUE(eventually([&] {
+    for (const auto& node : nodes_) node->peers->tell_changes();
+    return std::all_of(nodes_.begin(), nodes_.end(),
+                       [](const auto& node) { return node->board()->header.unheard == 0; });
   }));
 }
 
@@ -575,6 +622,68 @@ TEST_F(PeerNodeTest, ACopyThatHasRottenIsFoundOut) {
   EXPECT_EQ(sum(AgentCounter::dup_files), 0u) << "no node had it any more";
   for (const auto& node : nodes_) node->account(0);
   EXPECT_EQ(sum(AgentCounter::peer_bad), 1u);
+}
+
+// Its own tasks would read on from it: no other node need ask for it again.
+TEST_F(PeerNodeTest, ANodeLooksAtItsCopyAsSoonAsAnotherOneHasFoundItWrong) {
+  file("f", 2 * kMiB + 7);
+  file("g", 1000);
+  start(2);
+  for (const std::string& name : names_) EXPECT_TRUE(nodes_[0]->place(name));
+  {
+    const Fd copy(::open(nodes_[0]->copy("f").c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(::pwrite(copy.get(), "?", 1, kMiB + 3), 1);
+  }
+  EXPECT_TRUE(nodes_[1]->place("f"));
+  EXPECT_TRUE(eventually([&] { return nodes_[0]->state("f") == State::kNoFit; }));
+  EXPECT_EQ(nodes_[0]->state("g"), State::kPlaced);
+}
+
+// Whichever of its names leads to the copy.
+TEST_F(PeerNodeTest, ARottenCopyIsFoundByNoneOfItsNames) {
+  constexpr NodeIndex kHome = 1;
+  struct stat st;
+  do {  // a file of that home, by its inode
+    file("x" + std::to_string(names_.size()), 2 * kMiB + 7);
+    ASSERT_EQ(::stat((pfs_ + "/" + names_.back()).c_str(), &st), 0);
+  } while (home_of(key_of_inode(0, st.st_ino), 3) != kHome);
+  for (const char* name : {"f", "g", "h"})
+    std::filesystem::create_hard_link(pfs_ + "/" + names_.back(), pfs_ + "/" + name);
+  start(3);
+  for (const char* name : {"f", "g"}) EXPECT_TRUE(nodes_[0]->place(name));
+  {
+    const Fd copy(::open(nodes_[0]->copy("f").c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(::pwrite(copy.get(), "?", 1, kMiB + 3), 1);
+  }
+  EXPECT_TRUE(nodes_[kHome]->place("f"));
+  ::usleep(300000);  // it has told what it got
+  // Its deputy hears of all copies that there are.
+  nodes_[kHome].reset();
+  EXPECT_TRUE(nodes_[2]->place("f"));
+  for (const char* name : {"f", "g"}) EXPECT_EQ(nodes_[0]->state(name), State::kNoFit) << name;
+  EXPECT_EQ(tier_totals(*nodes_[0]->board(), 0).placed_bytes, 0u);
+  EXPECT_TRUE(eventually([&] { return nodes_[0]->used() == 0; }));
+  EXPECT_EQ(nodes_[0]->files(), 0);
+  EXPECT_TRUE(nodes_[0]->place("h"));
+  EXPECT_TRUE(contents(nodes_[0]->copy("h")) == contents(pfs_ + "/f"));
+}
+
+// It stays known as one that has the file.
+TEST_F(PeerNodeTest, AHolderShortOfDescriptorsIsAskedAgain) {
+  file("f", 100000);
+  start(2);
+  EXPECT_TRUE(nodes_[0]->place("f"));
+  ::usleep(300000);  // the home knows that it has it
+  char name[kCopyNameBytes];
+  copy_name(nodes_[0]->reader().find(rel("f")).ref, name);
+  std::atomic<int> opens{0};
+  const Intercept lacks(Call::kOpenat, [&](Arguments& call) {
+    return call.path == std::string_view(name) && opens++ == 0 ? EMFILE : 0;
+  });
+  EXPECT_TRUE(nodes_[1]->place("f"));
+  EXPECT_EQ(opens, 2);
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
 }
 
 // Both wait for the same file, whose first read takes so long.
@@ -632,6 +741,65 @@ TEST_F(PeerNodeTest, WhoFollowsAReaderDoesNotGiveUpBeforeItsLeaseEnds) {
   for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
 }
 
+// Who reads it finds out at the end that it has changed. Who follows, and has never looked at it, must as
+// well.
+TEST_F(PeerNodeTest, WhoFollowsAReaderOfAFileThatChangesHasNoMixture) {
+  config_.threads = 1;
+  file("f", 4 * kMiB + 5);
+  start(3);
+  EXPECT_TRUE(nodes_[0]->place("f"));
+  for (const NodeIndex node : {1u, 2u}) ASSERT_TRUE(eventually([&] { return nodes_[node]->is_told("f"); }));
+  nodes_[0].reset();
+  const std::string path = pfs_ + "/f", before = contents(path), after = noise(before.size(), 99);
+  std::atomic<int> reads{0};
+  std::atomic<bool> looked{false};
+  const Intercept slow(Call::kPread, [&](Arguments& call) {
+    if (call.bytes < 5) return 0;
+    if (++reads == 3) {
+      const Fd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+      EXPECT_EQ(::pwrite(file.get(), after.data(), after.size(), 0), static_cast<ssize_t>(after.size()));
+    }
+    ::usleep(300000);
+    return 0;
+  });
+  const Intercept piece_by_piece(Call::kUringSubmit, ENOMEM);
+  // It sends all that it has read before it looks whether that is right.
+  const Intercept late(Call::kFstat, [&](Arguments&) {
+    if (reads >= 5 && !looked.exchange(true)) ::usleep(1500000);
+    return 0;
+  });
+  nodes_[1]->placement->demand(rel("f"));
+  EXPECT_TRUE(eventually([&] { return reads > 0; }));
+  nodes_[2]->placement->demand(rel("f"));
+  const auto is_settled = [&](NodeIndex node) {
+    const State now = nodes_[node]->state("f");
+    return now == State::kPlaced || now == State::kDropped;
+  };
+  for (const NodeIndex node : {1u, 2u}) EXPECT_TRUE(eventually([&] { return is_settled(node); }));
+  for (const NodeIndex node : {1u, 2u})
+    EXPECT_TRUE(nodes_[node]->state("f") == State::kDropped ||
+                contents(nodes_[node]->copy("f")) == contents(path));
+  EXPECT_GT(nodes_[2]->counter(AgentCounter::peer_bytes), 0u) << "it has followed";
+}
+
+// It is read at the rate of what nobody waits for.
+TEST_F(PeerNodeTest, WhatAnotherNodesTaskWaitsForIsReadAtOnce) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  config_.pfs_bandwidth = 256 << 10;
+  file("f", 3 * kMiB);
+  start(2);
+  for (const auto& node : nodes_) node->walk();
+  NodeIndex reader = 0;
+  ASSERT_TRUE(eventually([&] {
+    reader = 1 - reader;
+    return nodes_[reader]->counter(AgentCounter::agent_bytes_pfs) > 0;
+  }));
+  EXPECT_TRUE(nodes_[1 - reader]->place("f"));
+  EXPECT_EQ(nodes_[reader]->counter(AgentCounter::agent_bytes_pfs), bytes_) << "by who had begun";
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
+}
+
 // Each file takes longer than a lease if it waits for its turn; none of them is lost by that.
 TEST_F(PeerNodeTest, WhoWaitsForThePfsBehindOthersKeepsItsLeases) {
   config_.threads = 1;
@@ -653,6 +821,29 @@ TEST_F(PeerNodeTest, WhoWaitsForThePfsBehindOthersKeepsItsLeases) {
   EXPECT_EQ(most, 1);
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
   EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
+}
+
+// A piece takes longer than a lease. Who comes soon hurries the reader, who comes late finds it still there.
+TEST_F(PeerNodeTest, WhoWaitsForItsRateKeepsItsLease) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  config_.pfs_bandwidth = 256 << 10;
+  start(2);
+  for (const useconds_t later_us : {0u, 2500000u}) {
+    SCOPED_TRACE(later_us);
+    std::string name = "f";
+    while (home_of(file_key(0, name), 2) != 0 || std::count(names_.begin(), names_.end(), name) != 0)
+      name += "f";
+    file(name, 3 * kMiB);
+    const uint64_t before = nodes_[0]->counter(AgentCounter::agent_bytes_pfs);
+    nodes_[0]->find(name);
+    ASSERT_TRUE(
+        eventually([&] { return nodes_[0]->counter(AgentCounter::agent_bytes_pfs) >= before + kMiB; }));
+    ::usleep(later_us);
+    EXPECT_TRUE(nodes_[1]->place(name));
+    EXPECT_TRUE(eventually([&] { return nodes_[0]->state(name) == State::kPlaced; }));
+    EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+    EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
+  }
 }
 
 TEST_F(PeerNodeTest, WithoutRoomThePfsHasIt) {
@@ -797,6 +988,35 @@ TEST_F(PeerNodeTest, DataGoesByTheNetworkThatIsWanted) {
         << said;
     EXPECT_EQ(said.find("data goes by") != std::string::npos, elsewhere) << said;
     nodes_.clear();
+  }
+}
+
+// Nodes that do not agree do not get each other's files, and the log says why.
+TEST_F(PeerNodeTest, WhoHasOtherSettingsIsToldOf) {
+  file("f", 1000);
+  const std::function<void()> changes[] = {
+      [&] { config_.stage_wait_max *= 2; },
+      [&] { job_.encrypt = true; },
+      [&] {
+        job_.nodes.push_back({kLoopback, {free_port()}});
+      },
+  };
+  for (const auto& change : changes) {
+    SCOPED_TRACE(&change - changes);
+    job_ = {};
+    const std::string said = logged(scratch_, [&] {
+      for (int i = 0; i < 2; ++i) job_.nodes.push_back({kLoopback, {free_port()}});
+      job_.identity = "c.1.0";
+      start_one(0);
+      change();
+      start_one(1);
+      EXPECT_TRUE(nodes_[0]->place("f") && nodes_[1]->place("f"));
+      EXPECT_TRUE(eventually(
+          [&] { return contents(scratch_ / "log").find("it has other settings") != std::string::npos; }));
+      EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
+      nodes_.clear();
+    });
+    EXPECT_NE(said.find("it has other settings"), std::string::npos) << said;
   }
 }
 

@@ -120,6 +120,18 @@ TEST_F(ReportTest, WhatIsWrittenOfNodesIsReadAndDoubted) {
   EXPECT_TRUE(is_refused([](NodesTold* n) { n->told[5].ended = 2; }));
   EXPECT_TRUE(is_refused([](NodesTold* n) { n->told[kMostNodesTold - 1].served_bytes = kMostCount + 1; }));
   EXPECT_TRUE(is_refused([](NodesTold* n) { std::memset(n->told[7].name, 'x', sizeof n->told[7].name); }));
+  const auto error_of = [&](const std::string& text) {
+    scratch_.file(kNodesFile, text);
+    const auto read = read_nodes_told(scratch_.path());
+    return read.ok() ? 0 : read.error().code;
+  };
+  nodes.count = 3;
+  ASSERT_TRUE(write_nodes_told(dir.get(), nodes).ok());
+  const std::string good = contents(scratch_ / kNodesFile);
+  EXPECT_EQ(error_of(good), 0);
+  EXPECT_EQ(error_of(good.substr(0, good.size() - 1)), EINVAL) << "too short";
+  EXPECT_EQ(error_of(good + "x"), EINVAL) << "too long";
+  EXPECT_EQ(error_of("X" + good.substr(1)), EINVAL) << "something else of that size";
 }
 
 TEST_F(ReportTest, ARestartedAgentAddsToTheOneBefore) {

@@ -175,8 +175,8 @@ class PeerSourceTest : public ::testing::Test {
     ASSERT_TRUE(catalog.ok());
     catalog_ = catalog.take();
     pfs_.emplace(catalog_.get(), &*dataset_, board_->get(), &rates_);
-    holdings_.emplace(
-        HoldingsOptions{catalog_.get(), &*hierarchy_, board_->get(), 1, 3, [](const RelPath&, uint32_t) {}});
+    holdings_.emplace(HoldingsOptions{catalog_.get(), &*hierarchy_, board_->get(), 1, 3,
+                                      [](const RelPath&, uint32_t) {}, nullptr});
     ToldValuesOptions told;
     told.catalog = catalog_.get();
     told.dataset = &*dataset_;
@@ -256,11 +256,11 @@ class PeerSourceTest : public ::testing::Test {
   }
   // `paced`: nobody waits for it; `hurry`: until then.
   std::shared_ptr<Copying> copy(const File& file, const std::shared_ptr<SourceFile>& from, bool paced = false,
-                                const std::atomic<bool>* hurry = nullptr) {
+                                const std::atomic<bool>* hurry = nullptr, bool sparse = false) {
     auto copying = std::make_shared<Copying>();
     const std::string path = scratch_.file("copy" + std::to_string(++copies_), "");
     copying->to = Fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-    threads_.emplace_back([this, file, from, copying, paced, hurry] {
+    threads_.emplace_back([this, file, from, copying, paced, hurry, sparse] {
       Copier copier(board_->get(), &rates_, &stopping_);
       std::thread hurries([&] {
         while (hurry && !copying->ended && !*hurry) ::usleep(1000);
@@ -270,6 +270,8 @@ class PeerSourceTest : public ::testing::Test {
       range.paced = paced;
       range.copy = copying->to.get();
       range.file_bytes = range.bytes = file.identity.bytes;
+      range.sparse = sparse;
+      if (sparse && ::ftruncate(range.copy, static_cast<off_t>(range.bytes)) != 0) range.sparse = false;
       copying->status = from->copy(range, &copier);
       copying->ended = true;
       hurries.join();
@@ -821,6 +823,35 @@ TEST_F(SentTest, WhatCameOfAFileThatIsBeingReadDoesNotComeAgain) {
   for (size_t i = 1; i < all.size(); ++i) EXPECT_EQ(all[i].offset, kMiB);
   EXPECT_EQ(from_peers(), 3 * kMiB);
   EXPECT_EQ(read_on_pfs(), 0u);
+}
+
+// Where it has zeros a sparse copy is not written: what was wrong would stay.
+TEST_F(SentTest, OfWrongBytesNothingStaysWhereThereAreZeros) {
+  const File file = file_at(0, 3 * kMiB);
+  const std::string path = scratch_ / ("pfs/" + file.name), wrong = scratch_.file("wrong", contents(path));
+  const std::string zeros(3 * kMiB, '\0');
+  {
+    const Fd empty(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(::pwrite(empty.get(), zeros.data(), zeros.size(), 0), static_cast<ssize_t>(zeros.size()));
+  }
+  struct stat st {};
+  ASSERT_EQ(::stat(path.c_str(), &st), 0);
+  FileIdentity identity = identity_of(st);
+  identity.check = check_of(std::vector<uint64_t>(3, check_of_piece(zeros.data(), kMiB)));
+  others_[0]->answers(file.key, encode(Have{{2}, identity}));
+  others_[2]->sends([=](GetResult* why) -> std::unique_ptr<ServedFile> {
+    *why = GetResult::kOk;
+    return std::make_unique<Pieces>(wrong, identity, 100);
+  });
+  File now = file;
+  now.identity = identity;
+  const auto copying = copy(now, open(now), false, nullptr, true);
+  ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
+  EXPECT_TRUE(copying->status.ok()) << copying->status.error().text;
+  EXPECT_GT(gets(), 0u);
+  std::string got(zeros.size(), 'x');
+  EXPECT_EQ(::pread(copying->to.get(), got.data(), got.size(), 0), static_cast<ssize_t>(got.size()));
+  EXPECT_TRUE(got == zeros);
 }
 
 // Who has nothing yet is asked often, and who is busy ever less often; the home only now and then.

@@ -179,7 +179,7 @@ def linked():
 def killed():
     if without_slowfs():
         return
-    nodes = Nodes("killed", 3).start_all()
+    nodes = Nodes("killed", 3, large=1).start_all()
     nodes.expect_right("before", 2)
     os.kill(nodes.jobs[2].agent(), signal.SIGKILL)
     nodes.expect_right("an agent is killed", 0, 1)
@@ -189,6 +189,19 @@ def killed():
     code = "import os, sys; print(os.stat(sys.argv[1]).st_size, open(sys.argv[1], 'rb').read())"
     equal(nodes.jobs[2].run([sys.executable, "-c", code, path])[1], b"11 b'new content'\n",
           "its tasks see what others change, though nobody tells them")
+    turned = "import os, sys\nfor path in sys.argv[1:]:\n st = os.stat(path); content = open(path, 'rb').read()\n" \
+             " open(path, 'r+b').write(content[::-1]); os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))"
+    every = sorted(os.path.join(d, n) for d, _, names in os.walk(nodes.pfs.mount) for n in names if os.path.join(d, n) != path)
+    paths = [*[p for p in every if not p.endswith("/large0")][:2], f"{nodes.pfs.mount}/large0"]
+    nodes.want = nodes.native()
+    nodes.expect_right("before its tasks write", 0, 1)
+    equal(nodes.jobs[2].run([sys.executable, "-c", turned, *paths])[0], 0, "its tasks write, too, and put the time back")
+    nodes.want = nodes.native()
+    nodes.expect_right("what they wrote", 0, 1)
+    nodes.jobs[2].run(["rm", paths[0]])
+    for node in (0, 1):
+        gone = nodes.jobs[node].run(["sh", "-c", 'test -e "$1" && echo there; cat "$1"; ls "${1%/*}" | grep -xF "${1##*/}"', "sh", paths[0]])
+        equal(gone[1], b"", f"what they remove is gone on node {node}")
     nodes.jobs[2].kill()
     nodes.jobs[2] = None
     for tier in [nodes.tiers[2]]:
@@ -452,6 +465,38 @@ def changed():
     nodes.end()
 
 
+def marked_twice():
+    """A mark that gets another kind, and one of an inode, after the agent has told of the path: the others hear of both."""
+    if without_slowfs():
+        return
+    nodes = Nodes("twice", 2)
+    os.mkdir(f"{nodes.data}/dir")
+    for name, also in ("dir/f", "dir/g"), ("one", "two"):
+        with open(f"{nodes.data}/{name}", "w", encoding="ascii") as out:
+            out.write("old content")
+        os.link(f"{nodes.data}/{name}", f"{nodes.data}/{also}")
+    nodes.want = nodes.native()
+    nodes.start_all()
+    nodes.expect_right("before", 0, 1)
+    mount, look = nodes.pfs.mount, "print(opened_as(__import__('os').open(__import__('sys').argv[1], 0)))"
+
+    def node_1_opens(name):
+        return nodes.jobs[1].run([sys.executable, "-c", e2e.OPENED_AS + look, f"{mount}/{name}"])[1].decode().strip()
+
+    ok(node_1_opens("dir/f").startswith(nodes.tiers[1]), "a file is on the tier", node_1_opens("dir/f"))
+    nodes.pfs.command("set meta-us 100000")  # the agent tells of the path before it is known what is there
+    nodes.jobs[0].run([sys.executable, "-c", f"import os; os.chmod('{mount}/dir', 0o750)"])
+    nodes.pfs.command("set meta-us 0")
+    ok(wait_until(lambda: node_1_opens("dir/f") == f"{mount}/dir/f", 8), "a directory's mode: the other node asks the PFS for what is in it",
+       node_1_opens("dir/f"))
+    nodes.pfs.command("set meta-us 150000")
+    nodes.jobs[0].run([sys.executable, "-c", f"import os; os.truncate('{mount}/one', 3)"])
+    nodes.pfs.command("set meta-us 0")
+    ok(wait_until(lambda: node_1_opens("two") == f"{mount}/two", 2), "a file's other name: the other node asks the PFS soon",
+       node_1_opens("two"))
+    nodes.end()
+
+
 # Prints what the PFS says of each file, or what is in it. Which there are the directory behind it says.
 LOOK = """
 import hashlib, os, random, sys
@@ -634,14 +679,14 @@ class Walks(Nodes):
     def told(self, index, by):
         return wait_until(lambda: f"walk: node {by} has told" in self.log(index), 60)
 
-    def expect_listed(self, what, *indexes):
-        """Tasks of each node see all directories as they are, and the PFS is not asked for their names."""
+    def expect_listed(self, what, *indexes, asked=0):
+        """Tasks of each node see all directories as they are, and the PFS is not asked for their names.  `asked`: how often."""
         native = e2e.execute([sys.executable, "-c", WALK, self.pfs.mount])[1]
         before = self.opened()
         for index in indexes:
             equal(self.jobs[index].run([sys.executable, "-c", WALK, self.pfs.mount])[1], native,
                   f"{what}: node {index} sees what the directories hold")
-        equal(self.opened() - before, 0, f"{what}: directories that the PFS was asked for")
+        equal(self.opened() - before, asked, f"{what}: directories that the PFS was asked for")
 
 
 def walked():
@@ -703,7 +748,9 @@ def walker_ends():
         ok(nodes.told(2, 1), f"{how.name}: the next node goes on, and tells", nodes.log(1), nodes.log(2))
         opened = nodes.opened() - nodes.before
         ok(opened <= 2.1 * len(nodes.directories), f"{how.name}: it reads what was not told", opened, len(nodes.directories))
-        nodes.expect_listed(how.name, 1, 2)
+        # What the tasks of a node whose agent is gone change is not told: the PFS is asked.
+        asked = 2 * len(nodes.directories) if how == signal.SIGKILL else 0
+        nodes.expect_listed(how.name, 1, 2, asked=asked)
         if how == signal.SIGSTOP:
             os.kill(agent, signal.SIGCONT)
         else:
@@ -746,4 +793,4 @@ def quiet():
 
 if __name__ == "__main__":
     e2e.main(once, linked, accounted, accounted_with_faults, accounted_in_the_middle, shown, killed, stopped, strangers, squatter, nameless,
-             other_version, changed, changed_in_turn, told, home_gone, late, walked, walked_unused, bursts, walker_ends, cut, full, quiet)
+             other_version, changed, marked_twice, changed_in_turn, told, home_gone, late, walked, walked_unused, bursts, walker_ends, cut, full, quiet)

@@ -106,6 +106,7 @@ class Node {
     handlers.changes = [this] {
       return has_changes ? std::vector<Mark>{{kChangedFiles, 0, {5}}} : std::vector<Mark>();
     };
+    handlers.has_changes = [this] { return has_changes.load(); };
     handlers.rings = [this] { ++rung; };
     handlers.doubted = [this](const FileKey&) { ++doubted; };
     handlers.data = [this](Fd socket, Tls tls) {
@@ -120,6 +121,7 @@ class Node {
     };
     handlers.met = [](NodeIndex, uint64_t) {};
     handlers.gone = [this](NodeIndex) { ++gone; };
+    handlers.unreachable = [this](NodeIndex) { ++unreachable; };
     handlers.counted = [this](NodeIndex, const Count& count) { counted = count.turn; };
     handlers.told = [](const Told& told) { return told.files.empty(); };
     peers = std::make_unique<Peers>(std::move(options), std::move(handlers));
@@ -203,7 +205,7 @@ class Node {
   }
   static uint32_t mark_of(const std::string& name) { return path_hash(0, name.data(), name.size()); }
   std::unique_ptr<Peers> peers;
-  std::atomic<int> doubted{0}, reading_us{0}, rung{0}, gone{0};
+  std::atomic<int> doubted{0}, reading_us{0}, rung{0}, gone{0}, unreachable{0};
   std::set<in_addr_t> data_came_to;
   std::atomic<Fetched> fetched{Fetched::kOk};  // what became of the last that it got from another one
   std::atomic<uint64_t> counted{0};            // the turn of the last Count
@@ -496,6 +498,24 @@ TEST_F(PeersTest, WrongBytesComeFromElsewhere) {
   EXPECT_EQ(nodes[3]->peers->counts().wrong, 0u);
 }
 
+// It is left alone for a while, like one that is not there: 1, 2, 4 ... s.
+TEST_F(PeersTest, AHomeWithOtherSettingsIsNotAskedForEachFile) {
+  for (const NodeIndex node : {0u, 2u, 3u}) start(node);
+  options.peers.after = Handshake::After::kEncrypted;
+  options.peers.hello.settings = 1;
+  start(1);
+  int files = 0;
+  for (const std::string& name : pfs.names())
+    if (home_of(file_key(0, name), kNodes) == 1) {
+      ++files;
+      for (const NodeIndex node : {0u, 2u}) EXPECT_TRUE(nodes[node]->read(name) == pfs_content(name));
+    }
+  EXPECT_EQ(pfs.reads(), files) << "their deputies know of them";
+  EXPECT_GT(files, 15);
+  EXPECT_GE(nodes[0]->unreachable, 1);
+  EXPECT_LE(nodes[0]->unreachable, 5);
+}
+
 TEST_F(PeersTest, WhoSendsWrongBytesAgainAndAgainIsNotAsked) {
   start_all();
   int spoilt = 0;
@@ -574,7 +594,8 @@ class BadNodeTest : public PeersTest {
         read.insert(read.end(), told->files.begin(), told->files.end());
       if (const auto told = decode<Announce>(body); told && header.type == MessageType::kAnnounce)
         announced.insert(announced.end(), told->files.begin(), told->files.end());
-      if (header.type == MessageType::kMark) ++marks;
+      if (const auto told = decode<Mark>(body); told && header.type == MessageType::kMark)
+        marks += told->ends_all() ? 0 : 1;
       if (header.type == MessageType::kWalk) return says_of_walk;
       const std::optional<Gather> gather = decode<Gather>(body);
       if (header.type != MessageType::kGather || !gather) return "";
@@ -853,16 +874,36 @@ TEST_F(BadNodeTest, WhoMayHaveMissedAChangeIsLookedFor) {
   EXPECT_TRUE(eventually([&] { return marks > 0; }));
 }
 
+// Its tasks may have changed something meanwhile.
+TEST_F(BadNodeTest, WhoIsGoneIsLookedForThoughThereIsNothingToTellIt) {
+  start(0);
+  EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+  bad.reset();
+  EXPECT_TRUE(eventually([&] { return nodes[0]->gone == 1; }));
+  const Result<Fd> there = listen_at(kLoopback, options.peers.nodes[kBad].ports[0]);
+  ASSERT_TRUE(there.ok());
+  EXPECT_TRUE(eventually([&] {
+    nodes[0]->peers->remind();
+    return Fd(::accept4(there->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)).get() >= 0;
+  }));
+}
+
 TEST_F(BadNodeTest, WhoHasMissedNothingOrIsLeftAloneIsNotLookedFor) {
   start(1);
-  for (const bool changed : {false, true}) {
-    start(0);
-    come(1);
-    EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
-    if (changed) say_nonsense();
-    nodes[0]->has_changes = changed;
+  for (const bool met : {false, true}) {
     bad.reset();
-    EXPECT_TRUE(eventually([&] { return nodes[0]->gone == 1; }));
+    if (met) come(1);
+    start(0);
+    if (met) {
+      EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+      say_nonsense();
+      bad.reset();
+      EXPECT_TRUE(eventually([&] { return nodes[0]->gone == 1; }));
+    } else {
+      EXPECT_FALSE(nodes[0]->peers->ask_walk(kBad, Walk()).ok());
+    }
+    nodes[0]->has_changes = met;
+    const LaterBy later(60);
     const Result<Fd> there = listen_at(kLoopback, options.peers.nodes[kBad].ports[0]);
     ASSERT_TRUE(there.ok());
     ASSERT_TRUE(nodes[0]->peers->ask_walk(1, Walk()).ok()) << "it knows by now who is gone";
@@ -874,10 +915,9 @@ TEST_F(BadNodeTest, WhoHasMissedNothingOrIsLeftAloneIsNotLookedFor) {
 }
 
 TEST_F(BadNodeTest, WhereNothingHasChangedNothingRings) {
-  start(0);
-  EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
   bad.reset();
-  EXPECT_TRUE(eventually([&] { return nodes[0]->gone == 1; }));
+  start(0);
+  EXPECT_FALSE(nodes[0]->peers->ask_walk(kBad, Walk()).ok()) << "it was never met";
   const auto begin = std::chrono::steady_clock::now();
   nodes[0]->peers->ring_after(1300);
   EXPECT_TRUE(eventually([&] { return nodes[0]->rung == 1; }));

@@ -3,10 +3,15 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "preload/decide/waiting.h"
@@ -76,15 +81,23 @@ class PlacementTest : public ::testing::Test {
     catalog_ = catalog.take();
   }
   void place() {
+    make_placement();
+    ASSERT_TRUE(placement_->start().ok());
+  }
+  // After prepare(): a placement that reads through a `Source`, which is returned. It is not started.
+  template <typename Source = PfsSource>
+  Source* make_placement() {
     rates_.emplace(config_);
     if (watches_) {
       watch_ = std::make_unique<ChangeWatch>(&*dataset_, board_->get(), 1000);
       watch_->start();
     }
-    source_ = std::make_unique<PfsSource>(catalog_.get(), &*dataset_, board_->get(), &*rates_);
+    auto source = std::make_unique<Source>(catalog_.get(), &*dataset_, board_->get(), &*rates_);
+    Source* const made = source.get();
+    source_ = std::move(source);
     placement_ = std::make_unique<PlacementHandler>(catalog_.get(), &*hierarchy_, &*dataset_, board_->get(),
                                                     config_, &*rates_, source_.get(), watch_.get());
-    ASSERT_TRUE(placement_->start().ok());
+    return made;
   }
   // What nobody waits for is hardly copied: one file at a time, which waits for the rate.
   void start_without_filling() {
@@ -162,12 +175,31 @@ class PlacementTest : public ::testing::Test {
     EXPECT_EQ(::stat((pfs_ + "/" + path).c_str(), &st), 0) << path;
     return st;
   }
+  // In while_memory_is_short(): what the node has from now on, in KiB.
+  std::string memory_is(const std::string& available) {
+    return scratch_.file("meminfo", "MemTotal: 1000000 kB\nMemAvailable: " + available + " kB\n");
+  }
+  // Runs `body` in a mount namespace of the test's own. False: mounting needs root.
+  bool while_memory_is_short(const std::function<void()>& body) {
+    const std::string file = memory_is("1");
+    bool mounted = false;
+    std::thread([&] {
+      mounted = ::unshare(CLONE_NEWNS) == 0 &&
+                ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                ::mount(file.c_str(), "/proc/meminfo", nullptr, MS_BIND, nullptr) == 0;
+      if (!mounted) return;
+      ::usleep(200000);  // what was read before is forgotten
+      body();
+    }).join();
+    return mounted;
+  }
   // That `path` was given up with this state and reason, without a trace on the tier.
   void expect_given_up(const std::string& path, State given_up, Reason reason) {
     SCOPED_TRACE(path);
     EXPECT_EQ(word(path), state_word(given_up, reason));
     EXPECT_EQ(files_on(), 0);
     EXPECT_EQ(tier().used(), 0u);
+    EXPECT_EQ(tier().promised(), 0u);
     EXPECT_EQ(counter(AgentCounter::staged_files), 0u);
   }
 

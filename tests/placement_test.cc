@@ -87,6 +87,31 @@ TEST_F(PlacementTest, SparseAndEmptyFiles) {
   for (size_t i = 0; i < names.size(); ++i) expect_placed(names[i], stats[i]);
 }
 
+// As on an XFS of inodes without large times, beyond 2038. What is not known by its mtime would be no copy to
+// tasks.
+TEST_F(PlacementTest, AFileWhoseTimeTheTierDoesNotKeepStaysOnThePfs) {
+  config_.stage_wait_max = 1 << 20;
+  scratch_.file("pfs/small", noise(1000, 1));
+  scratch_.file("pfs/large", noise(2 << 20, 2));
+  scratch_.file("pfs/other", noise(1000, 3));
+  start();
+  {
+    const Intercept looks(Call::kFstatResult, [](Arguments& a) {
+      if (S_ISREG(a.st->st_mode) && (a.st->st_mode & 0777) == 0400) a.st->st_mtim = {0x7fffffff, 0};
+      return 0;
+    });
+    demand("small");
+    demand("large");
+    placement_->demand_chunk(rel("large"), 0);
+    const uint64_t kLeft = state_word(State::kNoFit, Reason::kTierError);
+    EXPECT_TRUE(eventually([&] { return word("small") == kLeft && word("large") == kLeft; }));
+  }
+  EXPECT_EQ(counter(AgentCounter::tier_errors), 2u);
+  EXPECT_FALSE(tier().closed()) << "it takes others";
+  EXPECT_TRUE(eventually([&] { return tier().used() == 0 && files_on() == 0; }));
+  EXPECT_EQ(state_of(demand("other")), State::kPlaced);
+}
+
 TEST_F(PlacementTest, TiersAreFilledInOrder) {
   tiers_.clear();
   add_tier("ram", 10000);
@@ -746,6 +771,26 @@ TEST_F(PlacementTest, StopWithWorkWaitingAndStopTwice) {
   // A prefetched copy that is not on its device yet has its name, and nobody opens it.
   EXPECT_LE(placed, static_cast<uint64_t>(files_on()));
   EXPECT_EQ(tier().used(), static_cast<uint64_t>(files_on()) * 4096);
+}
+
+TEST_F(PlacementTest, ItStartsWithTheThreadsThatThereAre) {
+  scratch_.file("pfs/f", "content");
+  config_.threads = 4;
+  for (const int there : {0, 1, 4}) {
+    prepare();
+    make_placement();
+    int asked = 0;
+    {
+      const Intercept threads(Call::kStartThread, [&](Arguments&) { return ++asked > there ? EAGAIN : 0; });
+      EXPECT_EQ(placement_->start().ok(), there > 0);
+    }
+    EXPECT_EQ(asked, there < 4 ? there + 1 : 4) << "after a refusal no more are asked for";
+    if (there > 0) {
+      EXPECT_EQ(state_of(demand("f")), State::kPlaced) << there;
+    }
+    end();
+    EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
+  }
 }
 
 }  // namespace

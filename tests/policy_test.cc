@@ -69,7 +69,7 @@ class PolicyTest : public ::testing::Test {
   std::string refusal(const std::string& policy, const JobFacts& facts,
                       const std::string& datasets = "/data") const {
     const Result<Config> mine = apply_policy(config(policy), facts, datasets);
-    EXPECT_TRUE(mine.ok() || mine.error().code == EPERM || mine.error().code == ENOSPC);
+    EXPECT_TRUE(mine.ok() || mine.error().code == kRefused || mine.error().code == ENOSPC);
     return mine.ok() ? "" : mine.error().text;
   }
   Config mine(const std::string& policy, const JobFacts& facts) const {
@@ -198,6 +198,8 @@ TEST_F(PolicyTest, DeniedDatasetsAreToldBeforeAnythingIsLookedAt) {
       refusal(policy, job_, "/data:/secret//a"),
       "dataset /secret/a is in /secret, which the administrator excludes (monarch.conf: deny_datasets); "
       "name another");
+  EXPECT_EQ(refusal(policy, job_, "/secret/"),
+            "dataset /secret is excluded by the administrator (monarch.conf: deny_datasets); name another");
   EXPECT_EQ(refusal(policy, job_, "/x"),
             "dataset /x holds /x/y, which the administrator excludes (monarch.conf: deny_datasets); name a "
             "directory that does not");

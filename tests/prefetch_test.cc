@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // In which order prefetch copies files of several pieces, and what becomes of those that wait for their turn.
-#include <sched.h>
-#include <sys/mount.h>
-
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -150,12 +147,7 @@ TEST_F(Prefetch, WhatIsAskedForWhileItIsPutBackIsCopied) {
   config_.prefetch = AgentConfig::Prefetch::kAuto;
   config_.prefetch_burst = 3 * PrefetchCredit::kOpenBytes;
   prepare();
-  rates_.emplace(config_);
-  auto source = std::make_unique<Gates>(catalog_.get(), &*dataset_, board_->get(), &*rates_);
-  Gates* gates = source.get();
-  source_ = std::move(source);
-  placement_ = std::make_unique<PlacementHandler>(catalog_.get(), &*hierarchy_, &*dataset_, board_->get(),
-                                                  config_, &*rates_, source_.get(), watch_.get());
+  Gates* const gates = make_placement<Gates>();
   ASSERT_TRUE(placement_->start().ok());
   catalog_->add(rel(name(0)), DT_REG);
   placement_->catalog_grew();
@@ -225,31 +217,42 @@ TEST_F(Prefetch, AShortageDoesNotBeginAnewWhatHadEnded) {
   EXPECT_EQ(board_->get()->header.full, 1u);
 }
 
-// As /proc/meminfo says, in a mount namespace of the test's own.
 TEST_F(Prefetch, RestsWhileMemoryIsShort) {
-  const auto says = [&](const std::string& available) {
-    return scratch_.file("meminfo", "MemTotal: 1000000 kB\nMemAvailable: " + available + " kB\n");
-  };
-  const std::string file = says("1");
-  bool mounted = false;
-  std::thread([&] {
-    mounted = ::unshare(CLONE_NEWNS) == 0 &&
-              ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-              ::mount(file.c_str(), "/proc/meminfo", nullptr, MS_BIND, nullptr) == 0;
-    if (!mounted) return;
-    ::usleep(200000);  // what was read before is forgotten
-    start();
-    walk();
-    ::usleep(300000);
-    EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 0u);
-    EXPECT_EQ(demand(name(3)), state_word(State::kPlaced)) << "somebody waits for it";
-    ::usleep(150000);  // all threads sleep again
-    says("900000");
-    EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == kFiles; })) << "by itself";
-    walker_.reset();
-    placement_->stop();
-  }).join();
-  if (!mounted) GTEST_SKIP() << "mounting needs root";
+  if (!while_memory_is_short([&] {
+        start();
+        walk();
+        ::usleep(300000);
+        EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 0u);
+        EXPECT_EQ(demand(name(3)), state_word(State::kPlaced)) << "somebody waits for it";
+        ::usleep(150000);  // all threads sleep again
+        memory_is("900000");
+        EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == kFiles; })) << "by itself";
+        walker_.reset();
+        placement_->stop();
+      }))
+    GTEST_SKIP() << "mounting needs root";
+}
+
+TEST_F(Prefetch, ALargeFileThatWasBegunRestsWhileMemoryIsShort) {
+  config_.prefetch = AgentConfig::Prefetch::kOff;
+  config_.stage_wait_max = 1 << 20;
+  if (!while_memory_is_short([&] {
+        start();
+        EXPECT_EQ(demand(name(3)), large_word(0));
+        placement_->demand_chunk(rel(name(3)), 2);
+        ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) == 1; }));
+        ::usleep(300000);
+        EXPECT_EQ(counter(AgentCounter::staged_chunks), 1u) << "nobody waits for the others";
+        EXPECT_EQ(demand(name(4)), large_word(0));
+        placement_->demand(rel(name(4)));
+        EXPECT_TRUE(placed_at_last(name(4))) << "somebody waits for the whole";
+        EXPECT_EQ(state(name(3)), State::kLarge);
+        ::usleep(150000);  // all threads sleep again
+        memory_is("900000");
+        EXPECT_TRUE(placed_at_last(name(3))) << "by itself";
+        placement_->stop();
+      }))
+    GTEST_SKIP() << "mounting needs root";
 }
 
 TEST_F(Prefetch, StopDoesNotWaitForTheLine) {

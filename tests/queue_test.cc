@@ -192,6 +192,9 @@ TEST_F(QueueTest, NothingIsPrefetchedWhileItRestsOrAfterItsEnd) {
 TEST_F(QueueTest, PrefetchThatIsOffStaysSo) {
   config_.prefetch = AgentConfig::Prefetch::kOff;
   catalog_->add(rel("f"), DT_REG);
+  const Ref large = file("large", 500);
+  catalog_->entry(large).state = large_word(0);
+  queue().prefetch_large(large);
   queue().start_over(WorkQueue::Prefetch::kAgain);
   EXPECT_TRUE(idle());
 }
@@ -380,6 +383,23 @@ TEST_F(QueueTest, WhatTheJobWroteIsLookedAtThoughMemoryLackedAtFirst) {
   EXPECT_EQ(looked_at, told);
 }
 
+TEST_F(QueueTest, WhatIsAskedForComesThoughMemoryLacksForPrefetch) {
+  struct Lacking : PfsSource {
+    using PfsSource::PfsSource;
+    bool is_ours(Ref) override { return lacks ? throw std::bad_alloc() : true; }
+    bool lacks = true;
+  };
+  auto* source = new Lacking(catalog_.get(), &*dataset_, board_->get(), &*rates_);
+  source_.reset(source);
+  const Ref ref = file("f", 10);
+  EXPECT_TRUE(idle());
+  queue().demand(kOne);
+  EXPECT_EQ(take().ref, kOne);
+  done();
+  source->lacks = false;
+  EXPECT_EQ(take().ref, ref) << "it is looked at again";
+}
+
 TEST_F(QueueTest, WhatTheJobWroteIsForgottenWhereThatIsOff) {
   config_.stage_again = 0;
   queue().stage_again(kOne, 7);
@@ -415,6 +435,44 @@ TEST_F(QueueTest, SleepsUntilThereIsWork) {
   queue().demand(kOne);
   thread.join();
   EXPECT_TRUE(work && *work == (Work{kOne, Why::kDemand}));
+}
+
+TEST_F(QueueTest, WhatNobodyWaitsForRestsWhileMemoryIsShort) {
+  config_.prefetch = AgentConfig::Prefetch::kOff;
+  chunks_ = {{kOne, 1}, {kTwo, 2}};
+  if (!while_memory_is_short([&] {
+        queue().stage_again(kThree, 7);
+        const LaterBy later(1);
+        EXPECT_TRUE(idle()) << "what the job wrote";
+        queue().fill(kOne, WorkQueue::Place::kLast);
+        EXPECT_TRUE(idle());
+        queue().fill(kTwo, WorkQueue::Place::kWanted);
+        EXPECT_EQ(take().ref, kTwo) << "somebody waits for it";
+        queue().demand_chunk(kOne, 3);
+        EXPECT_TRUE(take() == (Work{kOne, Why::kChunk, 3}));
+        done();
+        chunks_.erase(kTwo);
+        EXPECT_TRUE(idle());
+        due_ = INT64_MAX;
+        asked_ = 0;
+        std::atomic<pid_t> id{0};
+        std::atomic<bool> ended{false};
+        std::thread thread([&] {
+          id = ::gettid();
+          EXPECT_EQ(take().ref, kOne) << "by itself";
+          done();
+          EXPECT_EQ(take().ref, kThree);
+          ended = true;
+        });
+        EXPECT_TRUE(eventually([&] { return asked_ > 0 && how_it_waits(id) != Waits::kNot; }));
+        EXPECT_NE(how_it_waits(id), Waits::kWithoutLimit);
+        memory_is("900000");
+        EXPECT_TRUE(eventually([&] { return ended.load(); }));
+        due_ = 0;
+        queue().wake();
+        thread.join();
+      }))
+    GTEST_SKIP() << "mounting needs root";
 }
 
 // One that is needed again soon keeps its memory; an idle one has none, and is not woken for nothing.
@@ -558,6 +616,35 @@ TEST_F(QueueTest, WhatWasPutBackIsTakenOnceItCanBePaidFor) {
   EXPECT_TRUE(idle());
 }
 
+TEST_F(QueueTest, ALargeFileThatWasOnlyOpenedIsPrefetchedAfterTheOthers) {
+  const auto opened = [&](const std::string& name) {
+    const Ref ref = file(name, 500);
+    catalog_->entry(ref).state = large_word(0);
+    queue().prefetch_large(ref);
+    return ref;
+  };
+  const Ref begun = opened("begun"), large = opened("large"), other = file("other", 5);
+  catalog_->entry(begun).state = large_word(7);
+  EXPECT_TRUE(take() == (Work{other, Why::kPrefetch}));
+  done();
+  money_ = 500;
+  EXPECT_TRUE(idle());
+  EXPECT_TRUE(queue().is_poor());
+  money_ = 501;
+  rests_ = true;
+  EXPECT_TRUE(idle());
+  rests_ = false;
+  queue().end_prefetch();
+  EXPECT_TRUE(idle());
+  queue().start_over(WorkQueue::Prefetch::kAgain);
+  const Work work = take();
+  EXPECT_TRUE(work == (Work{large, Why::kFill}));
+  EXPECT_NE(work.reserved, 0u);
+  EXPECT_FALSE(queue().is_poor());
+  done();
+  EXPECT_TRUE(idle()) << "once";
+}
+
 TEST_F(QueueTest, WhatIsAnotherNodesIsNotPrefetched) {
   class Shared : public PfsSource {
    public:
@@ -573,6 +660,10 @@ TEST_F(QueueTest, WhatIsAnotherNodesIsNotPrefetched) {
   done();
   EXPECT_TRUE(idle());
   EXPECT_EQ(state("other"), State::kKnown);
+  const Ref large = catalog_->reader().find(rel("other")).ref;
+  catalog_->entry(large).state = large_word(0);
+  queue().prefetch_large(large);
+  EXPECT_TRUE(idle());
 }
 
 // Nothing tells a thread that there is money again: one looks, and tells the others.

@@ -18,6 +18,8 @@
 #include "runtime/base/remove_tree.h"
 #include "runtime/node/owner.h"
 #include "tests/faulty_os.h"
+#include "tests/hanging_fs.h"
+#include "tests/private_mounts.h"
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"
 
@@ -672,14 +674,38 @@ TEST(RunForOwner, IsBoundedAndToldOfDeath) {
   const Result<std::string> dead = run(30000, [](int) -> std::string { ::_exit(0); });
   ASSERT_FALSE(dead.ok());
   EXPECT_EQ(dead.error().code, ECHILD);
-  const Result<std::string> empty = run(30000, [](int) { return std::string(); });
+  pid_t left_behind = -1;
+  const Result<std::string> empty = run_for_owner(
+      kOwner, FileRights::kOwner, dir.get(), 30000, [](int) { return std::string(); }, &left_behind);
   EXPECT_TRUE(empty.ok() && empty->empty());
+  EXPECT_EQ(left_behind, -1) << "it has ended";
   const Result<std::string> full = run(30000, [](int) { return std::string(1 << 20, 'x'); });
   ASSERT_TRUE(full.ok());
   EXPECT_EQ(full->size(), kMostReport - 1);
   EXPECT_FALSE(
       run_for_owner({0, 0, {}}, FileRights::kOwner, dir.get(), 30000, [](int) { return std::string(); }).ok())
       << "never with root's";
+}
+
+TEST(RunForOwner, WhoHangsInTheKernelIsNamed) {
+  if (::geteuid() != 0 || ::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "needs root and /dev/fuse";
+  const Scratch scratch;
+  fs::permissions(scratch.path(), fs::perms(0755));
+  scratch.dir("hung");
+  in_private_mounts(scratch, [&](PrivateMounts* m) {
+    const Fd dir = open_path(scratch.path());
+    const HangingFs hanging(scratch / "hung", ",allow_other");
+    m->check(hanging.is_mounted(), "mount");
+    const auto work = [](int fd) -> std::string {
+      (void)!::openat(fd, "hung/file", O_RDONLY);
+      return "";
+    };
+    pid_t left_behind = -1;
+    const Result<std::string> hung =
+        run_for_owner(kOwner, FileRights::kOwner, dir.get(), 300, work, &left_behind);
+    m->check(!hung.ok() && hung.error().code == ETIMEDOUT, "it is not waited for");
+    m->check(left_behind > 0 && ::kill(left_behind, 0) == 0, "it is there still");
+  });
 }
 
 TEST(IdMap, OfWhatIsNoRangeIsTheOwnersIdAlone) {

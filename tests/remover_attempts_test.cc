@@ -120,18 +120,56 @@ class GivenUpTest : public RemoverTest {
       if (!later) later.emplace(kLater);
       return 0;
     });
-    EXPECT_EQ(logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)); }), "") << "it was told before";
+    log_ = logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)); });
     const Result<JobRecord> left = state_.read_removal(kRemoval);
-    return left.ok() && left->given_up == 4 ? left->next_try - ::time(nullptr) - kLater : -1;
+    times_ = left.ok() ? left->given_up : 0;
+    return left.ok() ? left->next_try - ::time(nullptr) - kLater : -1;
   }
+  void expect_pause(const JobRecord& r, int64_t seconds) const {
+    const int64_t pause = pause_of(r);
+    EXPECT_GE(pause, seconds - 30);
+    EXPECT_LE(pause, seconds);
+  }
+  void expect_as_before() const {
+    EXPECT_EQ(log_, "") << "it was told before";
+    EXPECT_EQ(times_, 4u);
+  }
+  // On its first tier, since nobody but root may remove it.
+  void fill_what_stays() const {
+    fill_job(scratch_ / ("tier/monarch/" + kAside));
+    fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
+  }
+  mutable std::string log_;
+  mutable uint32_t times_ = 0;  // that it was given up
 };
 
 TEST_F(GivenUpTest, ATierThatIsAwayIsLookedAtAsSoonAsEver) {
   JobRecord r = record(1);
   r.tiers[0].file_system = "of another disk";
-  const int64_t pause = pause_of(r);
-  EXPECT_GE(pause, 60 - 30);
-  EXPECT_LE(pause, 60);
+  r.away_since = ::time(nullptr);
+  expect_pause(r, 60);
+  expect_as_before();
+}
+
+TEST_F(GivenUpTest, WhatIsStuckBesideATierThatIsAwayIsTriedEverMoreSeldom) {
+  fill_what_stays();
+  JobRecord r = record(1);
+  r.tiers.insert(r.tiers.begin(), tier("away", kMiB));
+  r.tiers[0].file_system = "of another disk";
+  make_tier("away");
+  expect_pause(r, 480);
+  expect_as_before();
+}
+
+// While it was away nobody has tried.
+TEST_F(GivenUpTest, WhatIsStuckOnATierThatIsBackIsToldAndTriedSoon) {
+  fill_what_stays();
+  JobRecord r = record(1);
+  r.tiers[0].away = true;
+  r.away_since = ::time(nullptr) - 300;
+  expect_pause(r, 60);
+  EXPECT_EQ(times_, 1u);
+  EXPECT_NE(log_.find("what could not be removed is left as"), std::string::npos) << log_;
 }
 
 TEST_F(GivenUpTest, ATierThatDoesNotAnswerIsLookedAtAsSoonAsEver) {
@@ -140,17 +178,14 @@ TEST_F(GivenUpTest, ATierThatDoesNotAnswerIsLookedAtAsSoonAsEver) {
     while (hung == a.path) ::pause();
     return 0;
   });
-  const int64_t pause = pause_of(record(1));
-  EXPECT_GE(pause, 60 - 30);
-  EXPECT_LE(pause, 60);
+  expect_pause(record(1), 60);
+  expect_as_before();
 }
 
 TEST_F(GivenUpTest, WhatCannotBeRemovedIsTriedEverMoreSeldom) {
-  fill_job(scratch_ / ("tier/monarch/" + kAside));
-  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
-  const int64_t pause = pause_of(record(1));
-  EXPECT_GE(pause, 480 - 30);
-  EXPECT_LE(pause, 480);
+  fill_what_stays();
+  expect_pause(record(1), 480);
+  expect_as_before();
 }
 
 class LateTest : public RemoverTest {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
@@ -7,6 +8,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include <cstring>
 #include <optional>
 
 #include "runtime/base/log.h"
@@ -399,6 +401,7 @@ TEST_F(RemoverTest, ATierThatIsAwayIsWaitedFor) {
   end_children();
   EXPECT_EQ(in_removing(), Names{kRemoval});
   fill_job(scratch_ / ("tier/monarch/" + kAside));
+  EXPECT_TRUE(state_.write_removal(r).ok());  // its time has come
   EXPECT_TRUE(remove(unattended_removals(state_), kLong)) << "what is called so is the job's";
   nothing_is_left();
   r.tiers[0].occupied = 0;
@@ -414,20 +417,115 @@ TEST_F(RemoverTest, ATierThatIsAwayIsWaitedFor) {
   nothing_is_left();
 }
 
-TEST_F(RemoverTest, ATierWithoutTheDirectoryOfAllJobsIsAway) {
+// Its disk was replaced, or it was unmounted.
+TEST_F(RemoverTest, WhatIsOnAnotherFileSystemIsNotChargedAndForgottenAfterAWhile) {
+  JobRecord r = record(1);
+  r.tiers[0].file_system = "of another disk";
+  fill_job(state_.path() + "/run/" + kAside);
+  std::vector<Removal> removals;
+  removals.push_back({r, state_.make_removal(r).take()});
+  std::string log = logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)) << "at once"; });
+  EXPECT_NE(log.find("not mounted there any more: its files are not charged"), std::string::npos) << log;
+  Result<JobRecord> left = state_.read_removal(kRemoval);
+  ASSERT_TRUE(left.ok());
+  EXPECT_TRUE(left->tiers[0].away);
+  EXPECT_EQ(left->tiers[0].charged(), 0u);
+  EXPECT_TRUE(unattended_removals(state_).empty()) << "it is looked at again in a minute";
+  left->next_try = 1;
+  const auto again = [&](int64_t since) {
+    left->away_since = since;
+    EXPECT_TRUE(state_.write_removal(*left).ok());
+    return logged([&] { (void)remove(unattended_removals(state_), kLong); });
+  };
+  EXPECT_EQ(again(::time(nullptr) - kAwaySeconds + 100), "") << "it was told";
+  EXPECT_EQ(in_removing(), Names{kRemoval});
+  EXPECT_NE(again(::time(nullptr) + 100).find("not charged"), std::string::npos) << "the clock was set";
+  EXPECT_EQ(in_removing(), Names{kRemoval});
+  log = again(::time(nullptr) - kAwaySeconds);
+  EXPECT_NE(log.find("not looked for any longer"), std::string::npos) << log;
+  nothing_is_left();
+}
+
+// Something is mounted over its path: a tmpfs of the job's below that is used still.
+TEST_F(RemoverTest, WhatIsInMemoryIsChargedThoughAnotherFileSystemIsThere) {
+  JobRecord r = record(1);
+  r.tiers[0].kind = TierConfig::Kind::kTmpfs;
+  r.tiers[0].file_system = "of what it is mounted on";
+  r.away_since = 1;
+  fill_job(state_.path() + "/run/" + kAside);
+  const auto removed = [&] {
+    std::vector<Removal> removals;
+    removals.push_back({r, state_.make_removal(r).take()});
+    return logged([&] {
+      EXPECT_FALSE(remove(std::move(removals), kShort));
+      EXPECT_TRUE(
+          eventually([&] { return contents(scratch_ / "log").find("not mounted") != std::string::npos; }));
+    });
+  };
+  const std::string log = removed();
+  EXPECT_NE(log.find("not mounted there any more"), std::string::npos) << log;
+  EXPECT_EQ(log.find("its files are not charged"), std::string::npos) << log;
+  end_children();
+  ASSERT_EQ(in_removing(), Names{kRemoval}) << "for as long as it takes";
+  EXPECT_EQ(state_.read_removal(kRemoval)->tiers[0].charged(), r.tiers[0].quota);
+  fs::remove_all(state_.path() + "/removing/" + kRemoval);
+  r.boot = "an earlier one";
+  r.away_since = 0;
+  EXPECT_NE(removed().find("its files are not charged"), std::string::npos) << "its memory is gone";
+  end_children();
+}
+
+// An id may be another one after each mount.
+TEST_F(RemoverTest, WhatIsFoundUnderAnotherIdIsChargedToThatOne) {
+  JobRecord r = record(1);
+  r.tiers[0].file_system = "of another mount";
+  r.tiers[0].away = true;
+  r.away_since = ::time(nullptr) - 2 * kAwaySeconds;
+  fill_job(scratch_ / ("tier/monarch/" + kAside));
+  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
+  std::vector<Removal> removals;
+  removals.push_back({r, state_.make_removal(r).take()});
+  EXPECT_FALSE(remove(std::move(removals), kShort));
+  EXPECT_TRUE(eventually([&] {
+    const Result<JobRecord> now = state_.read_removal(kRemoval);
+    return now.ok() && !now->tiers[0].away && now->tiers[0].charged() > 0 && now->away_since == 0 &&
+           now->tiers[0].file_system == file_system_at(r.tiers[0].path);
+  }));
+  end_children();
+}
+
+TEST_F(RemoverTest, WhereTheDirectoryOfAllJobsIsGoneNothingIsLeft) {
   JobRecord r = record(1);
   r.tiers[0].file_system = file_system_at(r.tiers[0].path);
-  ASSERT_NE(r.tiers[0].file_system, "");
+  ASSERT_TRUE(is_file_system_id(r.tiers[0].file_system));
+  fs::remove(scratch_ / "tier/monarch");
+  fill_job(state_.path() + "/run/" + kAside);
+  std::vector<Removal> removals;
+  removals.push_back({r, state_.make_removal(r).take()});
+  EXPECT_TRUE(remove(std::move(removals), kLong)) << "an administrator has removed it";
+  fs::create_directory(scratch_ / "tier/monarch");
+  nothing_is_left();
+}
+
+TEST_F(RemoverTest, WithoutAnIdATierWithoutTheDirectoryOfAllJobsIsAway) {
+  const Intercept fuse(Call::kFstatfsResult, [](Arguments& a) {
+    a.disk->f_type = FUSE_SUPER_MAGIC;
+    std::memset(&a.disk->f_fsid, 0, sizeof a.disk->f_fsid);
+    return 0;
+  });
+  JobRecord r = record(1);
+  r.tiers[0].file_system = file_system_at(r.tiers[0].path);
+  ASSERT_EQ(r.tiers[0].file_system, "type 65735546");
   fs::rename(scratch_ / "tier/monarch", scratch_ / "tier/hidden");
   fill_job(state_.path() + "/run/" + kAside);
   std::vector<Removal> removals;
   removals.push_back({r, state_.make_removal(r).take()});
-  EXPECT_FALSE(remove(std::move(removals), kShort))
-      << "the mount that hid it is gone, and FUSE tells no other";
-  end_children();
+  EXPECT_FALSE(remove(std::move(removals), kLong)) << "the mount that hid it is gone";
   EXPECT_EQ(in_removing(), Names{kRemoval});
   fs::rename(scratch_ / "tier/hidden", scratch_ / "tier/monarch");
   fill_job(scratch_ / ("tier/monarch/" + kAside));
+  r.tiers[0].occupied.reset();
+  EXPECT_TRUE(state_.write_removal(r).ok());
   EXPECT_TRUE(remove(unattended_removals(state_), kLong));
   nothing_is_left();
 }
@@ -735,6 +833,21 @@ TEST_F(RunAsTest, WithoutAProcessOrAPipeThereIsNothing) {
     if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
     EXPECT_EQ(status, 0) << call;
   }
+}
+
+// A hook's output is a task's, or slurmd's.
+TEST_F(RunAsTest, HasNoStandardStreamsOfAHooks) {
+  const int status = in_child([&] {
+    const auto fails = [](CallArguments a) {
+      return reinterpret_cast<const char*>(a[1]) == std::string("/dev/null") ? EMFILE : 0;
+    };
+    if (!before_call(SYS_openat, fails)) return 99;
+    char byte;
+    if (run_as({kUid, kUid, {}}, kLong, &byte, 1, [](int fd) { return write_some(fd, 0, 1); })) return 1;
+    return ends_in_time(state_, start_in_time(kLong, {}, [] { return true; })) ? 2 : 0;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0) << "who cannot leave them does nothing";
 }
 
 TEST_F(RunAsTest, HasNothingOfRoots) {

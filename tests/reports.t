@@ -7,6 +7,7 @@ import contextlib
 import glob
 import json
 import os
+import pathlib
 import re
 import shutil
 import stat
@@ -44,6 +45,8 @@ def kept():
         code, out, err = n.report(job, "--json")
         live = json.loads(out or "{}")
         equal((code, live.get("source"), live.get("opens")), (0, "job", 30), "a job that runs", err)
+        code, out, err = n.report(job, "--save", scratch())
+        ok((code, out) == (1, "") and "here: --save copies what a node keeps of a job that has ended" in err, "--save: a job that runs", out, err)
         n.end(job)
         told = {}
         for who, before in (("root", ()), ("its owner", as_user(UID))):
@@ -65,6 +68,20 @@ def kept():
             report = json.load(file)
         equal((report["ended"]["job"], report["ended"]["node"], report["series"]["staged"][-1]),
               (job, "n1.x", report["agent"]["dataset_bytes"]), "what is in it", report)
+        saved = scratch("saved")
+        os.chown(saved, UID, UID)
+        code, out, err = n.report(job, "--save", saved, before=as_user(UID))
+        copy = f"{saved}/{os.path.basename(path)}"
+        equal((code, pathlib.Path(copy).read_bytes(), os.stat(copy).st_uid), (0, pathlib.Path(path).read_bytes(), UID), "its owner copies it by --save", err)
+        equal(json.loads(e2e.execute([TOOL, "report", copy, "--json"])[1])["samples"], told["samples"], "which is a report")
+        for what, put in ("a link", lambda to: os.symlink(f"{saved}/target", to)), ("a FIFO", os.mkfifo):
+            os.unlink(copy)
+            put(copy)
+            code, out, err = n.report(job, "--save", saved)
+            equal((code, os.path.islink(copy), os.path.isfile(copy), os.listdir(saved)), (0, False, True, [os.path.basename(path)]), f"--save: root, where a user has put {what}", err)
+        for what, words, why in (("no directory", ["--save", f"{saved}/none"], "no directory; make it first"), ("one of root's", ["--save", "/"], "name a directory that you can write to")):
+            code, out, err = n.report(job, *words, before=as_user(UID))
+            ok((code, out) == (1, "") and why in err, f"--save: {what}", code, out, err)
         for what, uid, program, error in (
                 ("another user cannot list", OTHER, f"os.listdir({top!r})", "PermissionError"), ("nor read", OTHER, f"open({path!r})", "PermissionError"),
                 ("nor see who has some", OTHER, f"os.listdir({os.path.dirname(top)!r})", "PermissionError"),
@@ -230,6 +247,8 @@ def page_of_report():
     equal(lowered.count("<style>"), 1, "one style")
     code, out, err = e2e.execute([TOOL, "report", file, "--html", "-"])
     equal((code, out.decode()), (0, html), "to standard output, alone", err)
+    code, out, err = e2e.execute([TOOL, "report", file, "--html", file])
+    ok(code == 2 and "would overwrite the report; name another file" in err and os.path.getsize(file) == len(json.dumps(a_report())), "the report itself is not overwritten", err)
     code, out, err = e2e.execute([TOOL, "report", file, "--html", "/nowhere/x"])
     ok(code == 1 and "/nowhere/x" in err and err.count("\n") == 1, "a file that cannot be written", err)
     for what, change in (("too many samples", {"milliseconds": list(range(100000))}), ("a column that is too short", {"staged": [1]}), ("text", {"staged": ["x"] * 11}),
@@ -276,6 +295,51 @@ def page_of_report():
     contains(out.decode(), ["How it went over time is not known"], "a report without a series")
 
 
+def page_of_nodes():
+    """A page of several nodes, from what each of them keeps."""
+    def of_node(node, dataset=100, **more):
+        report = {**a_report(), "ended": {"job": 7, "cluster": "lab", "node": node, "restart": 0, "nodes": 3, "at": 1700000100, "agent_died": False, **more}}
+        del report["job"]
+        report["tiers"][0]["name"] = f"nvme-of-{node}"
+        report["series"]["tasks_tier"] = [n * dataset // 100 for n in report["series"]["tasks_tier"]]
+        files.append(written(f"{len(files)}.json", json.dumps(report)))
+        return files[-1]
+    files = []
+    tenth, second = of_node("n10", dataset=1000), of_node("n2")
+    code, out, err = e2e.execute([TOOL, "report", tenth, second, "--html", "-"])
+    html = out.decode()
+    equal(code, 0, "a page of two nodes", err)
+    equal(re.findall(r'<section id="([^"]*)">\n<h2>([^<]*)</h2>', html),
+          [("throughput", "Read per second on n2"), ("throughput-2", "Read per second on n10"), ("staged", "Staged part of the dataset on n2"),
+           ("staged-2", "Staged part of the dataset on n10"), ("fill", "Fill of the tiers on n2"), ("fill-2", "Fill of the tiers on n10"),
+           ("opens", "How long opens took on n2"), ("opens-2", "How long opens took on n10"), ("nodes", "Nodes")], "curves of each, in the order of their names")
+    equal(rows_of(html, "nodes")[1:], [["n2", "100", "90.0%", "100M", "300M", "5.00M", "50.0M"], ["n10", "100", "90.0%", "100M", "300M", "5.00M", "50.0M"],
+                                       ["all", "200", "90.0%", "200M", "600M", "10.0M", "100M"]], "a line for each, and the sums")
+    contains(html, ["Job 7 of cluster lab (ended)", "<dt>Numbers of</dt><dd>2 of 3 nodes</dd>", "200M instead of 620M"], "what it is of")
+    axes = [re.findall(r'<text text-anchor="end"[^>]*>([^<]*)</text>', part) for part in re.findall(r'<section id="throughput[^>]*>(.*?)</section>', html, flags=re.S)]
+    ok(len(axes) == 2 and axes[0] == axes[1] and axes[0][4] == "20.0M/s", "equal axes, so that they can be compared", axes)
+    code, out, err = e2e.execute([TOOL, "report", second, tenth])
+    contains(out.decode(), ["Job         7 of cluster lab (ended), 2 of 3 nodes", "200M instead of 620M", "n10 ", "all "], "as text")
+    code, out, err = e2e.execute([TOOL, "report", second, tenth, "--json"])
+    told = json.loads(out)
+    equal((code, told["name"], told["nodes"], told["opens"], told["bytes_pfs"], told["samples"]), (0, "7", 2, 200, 200 << 20, 0), "as JSON")
+    evil = of_node(EVIL)
+    html = e2e.execute([TOOL, "report", second, evil, "--html", "-"])[1].decode()
+    ok("&lt;script&gt;" in html and "<script" not in html, "a node's name is text")
+    bare = written("bare.json", json.dumps(a_report()))
+    silent = written("silent.json", json.dumps({**json.loads(pathlib.Path(tenth).read_text(encoding="utf-8")), "series": None}))
+    for what, given, code, why in (("another job's", [second, of_node("n3", job=8)], 1, "is of another job, or of another run of it, than"),
+                                   ("another run's", [second, of_node("n3", restart=1)], 1, "is of another job, or of another run of it, than"),
+                                   ("another cluster's", [second, of_node("n3", cluster="x")], 1, "is of another job, or of another run of it, than"),
+                                   ("the same node's", [second, second], 1, "node n2 has been named before"), ("one of no node", [second, bare], 1, "it names no node; name files that"),
+                                   ("a negative job", [second, of_node("n3", job=-1)], 1, "it names no node"), ("a node that is none", [second, of_node("n3", cluster=7)], 1, "it names no node"),
+                                   ("a spoilt series", [second, silent], 1, "its series is none of Monarch's"), ("no file", [second, "/nowhere"], 1, "/nowhere: No such file"),
+                                   ("a job", [second, "7"], 2, "name one job, or the files of its nodes"), ("the page is one of them", [second, tenth, "--html", tenth], 2, "would overwrite the report"),
+                                   ("a file, to be saved", [second, "--save", scratch()], 2, "--save copies what a node keeps of a job that has ended")):
+        got, out, err = e2e.execute([TOOL, "report", *given])
+        ok((got, out) == (code, b"") and why in err and err.count("\n") == 1, f"several reports, one of which is wrong: {what}", got, out, err)
+
+
 def pixels(path):
     """(width, height, rows of (red, green, blue)) of a PNG."""
     with open(path, "rb") as file:
@@ -319,6 +383,9 @@ def browse(page, *words):
                         *words, f"file://{page}"], seconds=4 * e2e.PATIENCE, env=e2e.native_environment(HOME=home))
 
 
+PHONE = 375  # pixels of CSS, of a small phone's width
+
+
 def page_in_browser():
     if not shutil.which("chromium"):
         return e2e.skip("the page in a browser", "no chromium (Debian: chromium)")
@@ -337,13 +404,16 @@ def page_in_browser():
     # 60 of 100 are three fifths of the height; the last bucket ends where the axis does.
     equal((bars[1][1:], bars[-1][1:3]), (("95.3", "48.0", "13.2", "54.0"), ("413.8", "12.0")), "a bar's place is its bucket, its height its part of the opens of its kind", bars)
     contains(dom, ["this node", "the others", "all", "50.0% staged"], "its table and facts")
+    framed = written("framed.html", f'<!DOCTYPE html><body style="margin: 0"><iframe src="seen.html" width="{PHONE}" height="3200" style="border: 0"></iframe>')
     for scheme, number, paper, curve, waited in (("light", 1, (255, 255, 255), (0x0B, 0x6B, 0xB8), (0x8A, 0x5A, 0x00)), ("dark", 0, (0x14, 0x18, 0x1C), (0x63, 0xB3, 0xFF), (0xE3, 0xB3, 0x41))):
-        for width in (500, 1200):
-            code, _, err = browse(page, f"--blink-settings=preferredColorScheme={number}", f"--window-size={width},3200", f"--screenshot={scratch()}/shot.png")
+        for width in (PHONE, 500, 1200):
+            # No window of the browser's is narrower than 500 pixels; a frame in it may be.
+            code, _, err = browse(framed if width == PHONE else page, f"--blink-settings=preferredColorScheme={number}", f"--window-size={max(width, 500)},3200", f"--screenshot={scratch()}/shot.png")
             if code != 0 or not os.path.exists(f"{scratch()}/shot.png"):
                 ok(False, f"a picture, {scheme}, {width}", code, err[-1000:])
                 continue
             _, height, rows = pixels(f"{scratch()}/shot.png")
+            rows = [row[:width] for row in rows]
             equal((rows[0][0], rows[height - 1][0]), (paper, paper), f"{scheme}, {width} wide: the paper")
             found = [x for row in rows for x, pixel in enumerate(row) if pixel == curve]
             ok(len(found) > 200 and max(found) - min(found) > 0.7 * min(width, 704), f"{scheme}, {width} wide: the curve of the tiers goes over all of the picture", len(found), found[:1], found[-1:])
@@ -354,4 +424,4 @@ def page_in_browser():
     return None
 
 
-e2e.main(as_root(kept), as_root(hostile_series), as_root(limits), as_root(locked), page_of_report, page_in_browser)
+e2e.main(as_root(kept), as_root(hostile_series), as_root(limits), as_root(locked), page_of_report, page_of_nodes, page_in_browser)

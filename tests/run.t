@@ -58,7 +58,10 @@ def exit_codes():
         code, _, err = monarch_run(words, command, env=e2e.environment(PATH="/usr/bin:/bin"))
         equal(code, want, f"exit code {want}: {what}", err)
         if code in (126, 127):
-            contains(err, [command[0], "monarchctl run:"], f"exit code {want}: {what}: the message names it")
+            remedy = "give the path of a program, or the name of one in $PATH" if code == 127 else "name a program, or make it executable (chmod +x)"
+            if os.path.isdir(command[0]):
+                remedy = "it is a directory: give --dataset before each dataset's directory, and the command after --"
+            ok(err.startswith(f"monarchctl run: {command[0]}: ") and err.endswith(f"; {remedy}\n"), f"exit code {want}: {what}: the message names it, and tells what to do", err)
     equal(os.listdir(tier), [], "the tier is empty afterwards")
 
 
@@ -71,8 +74,10 @@ def help_and_version():
     contains(out.decode(), ["run", "version"], "--help names the subcommands")
     code, out, err = e2e.execute([f"{BUILD}/monarchctl", "run", "--help"])
     equal((code, err), (0, ""), "run --help")
-    contains(out.decode(), ["--dataset", "--tier", "NAME:PATH:SIZE", "--config", "--report", "125", "126", "127"],
+    contains(out.decode(), ["--dataset", "--tier", "NAME:PATH:SIZE", "--config", "--report", "126", "127"],
              "run --help tells options and exit codes")
+    contains(" ".join(out.decode().split()), ["Where the agent cannot start, the command runs without Monarch.",
+                                              "125 if an option or the configuration is wrong, or the report cannot be written,"], "and what becomes of the command")
     equal(e2e.execute([f"{BUILD}/monarchctl", "frobnicate"])[0], 2, "exit code 2: no such subcommand")
     equal(e2e.execute([f"{BUILD}/monarchctl"])[0], 2, "exit code 2: no subcommand")
 
@@ -118,7 +123,7 @@ def refusals():
         ("a missing dataset", options([none], tiers), ["dataset", none, "No such file", "name its directory"]),
         ("one of two datasets missing", options([dataset, none], tiers), ["dataset", none, "No such file"]),
         ("a dataset that is a file", options([plain], tiers), ["dataset", plain, "not a directory"]),
-        ("an empty dataset path", options([""], tiers), ["dataset", "empty"]),
+        ("an empty dataset path", options([""], tiers), ["dataset", "empty", "; name its directory"]),
         ("/ as the dataset", options(["/"], tiers), ["dataset /"]),
         ("a dataset in a tier", options([inside], tiers), [inside, none_inside, "tier t", tier]),
         ("a dataset that is a tier", options([tier], tiers), [tier, none_inside, "tier t"]),
@@ -131,17 +136,18 @@ def refusals():
          ["tier t", below, none_inside, "to-dataset"]),
         ("a missing tier", options([dataset], {"t": (none, "1G")}), ["tier t", none, "No such file", "make it"]),
         ("datasets as sbatch takes them", options([f"{dataset}:{dataset}"], tiers), ["No such file", "give --dataset for each directory"]),
-        ("a tier that is a file", options([dataset], {"t": (plain, "1G")}), ["tier t", plain, "ot a directory"]),
+        ("a tier that is a file", options([dataset], {"t": (plain, "1G")}), ["tier t", plain, "not a directory; name one"]),
         ("a tier without a size", ["--dataset", dataset, "--tier", f"t{tier}"], [f"t{tier}", "NAME:PATH:SIZE"]),
         ("a bad size", options([dataset], {"t": (tier, "10X")}), ["tier", tier, "10X", "size"]),
         ("an empty size", options([dataset], {"t": (tier, "")}), ["tier", tier, "size"]),
         ("a negative size", options([dataset], {"t": (tier, "-1G")}), ["tier", tier, "-1G", "size"]),
-        ("a share above 100%", options([dataset], {"t": (tier, "101%")}), ["tier", tier, "101%"]),
-        ("a bad tier name", options([dataset], {"a b": (tier, "1G")}), ["a b", "name"]),
-        ("a tier given twice", [*options([dataset], tiers), "--tier", f"t:{base}:1G"], ["tier 't'", "twice"]),
+        ("a share above 100%", options([dataset], {"t": (tier, "101%")}), ["tier", tier, "101%", "; write for example 50%"]),
+        ("a bad tier name", options([dataset], {"a b": (tier, "1G")}), ["a b", "the name may hold letters, digits, - and _, at most 31; name it for example ssd"]),
+        ("a tier given twice", [*options([dataset], tiers), "--tier", f"t:{base}:1G"], ["tier 't' is given twice; give each a name of its own"]),
         ("a report that cannot be written", [*options([dataset], tiers), "--report", f"{none}/r"],
          ["--report", f"{none}/r", "No such file", "name a file that you can write"]),
-        ("a missing config", [*options([dataset], tiers), "--config", none], [none, "No such file"]),
+        ("a missing config", [*options([dataset], tiers), "--config", none], [none, "No such file", "; name another one, or leave out --config"]),
+        ("17 datasets", options([scratch(f"refusals/many/{n}") for n in range(17)], tiers), ["more than 16 datasets; name a directory that holds several"]),
     ]:
         refused(name, words, parts)
     nodes, key, open_key = f"{base}/nodes", f"{base}/key", f"{base}/open_key"
@@ -266,6 +272,9 @@ def peers_library():
        "no library for peers: the user is told once", code, err)
 
 
+LIST = "give yourself the right to list it (chmod), or ask its owner"
+
+
 def ordinary_user():
     dataset = shared_dataset()
     tier = scratch("tier.nobody")
@@ -275,14 +284,14 @@ def ordinary_user():
         if why := e2e.why_not_nobody():
             return skip("refusals for an ordinary user", why)
         refused("a tier that the user cannot write", options([dataset], {"t": (tier, "1G")}),
-                ["tier t", tier, "Permission denied"], before)
+                [f"tier t ({tier}): you cannot write to it: Permission denied; name a directory that you can write to"], before)
         os.chown(tier, 65534, 65534)
     closed = scratch("closed")
     os.chmod(closed, 0)
     tiers = {"t": (tier, "1G")}
-    refused("a dataset that the user cannot list", options([closed], tiers), [closed, "Permission denied"], before)
+    refused("a dataset that the user cannot list", options([closed], tiers), [f"dataset {closed}: you cannot list it: Permission denied; {LIST}"], before)
     refused("a dataset that the user cannot reach", options([f"{closed}/x"], tiers),
-            [f"{closed}/x", "Permission denied"], before)
+            [f"dataset {closed}/x: Permission denied; {LIST}"], before)
     code, out, err = monarch_run(options([dataset], tiers), read_all(dataset), before=before)
     equal((code, out), e2e.execute(read_all(dataset))[:2], "an ordinary user's run reads the right bytes", err)
     return equal(os.listdir(tier), [], "and leaves nothing")
@@ -692,10 +701,10 @@ def quotas():
            and counters["tasks"]["fallback_no_fit"] == counters["tasks"]["opens_pfs"] > 0,
            f"{kind}: some files are on the tier, the others on the PFS", counters)
     tier = scratch("tier.quota")
-    code, out, err, counters = monarch_run(options([dataset], {"t": (tier, 0)}), read_all(dataset), report=True)
-    equal((code, out), native, "quota 0: right bytes", err)
+    code, out, err, counters = monarch_run(options([dataset], {"t": (tier, 1)}), read_all(dataset), report=True)
+    equal((code, out), native, "quota for no file: right bytes", err)
     equal((counters["agent"]["staged_files"], counters["opens_tier"], counters["tasks"]["opens_pfs"]), (0, 0, 60),
-          "quota 0: all from the PFS")
+          "quota for no file: all from the PFS")
     second = scratch("tier.quota2")
     code, out, err, counters = monarch_run(options([dataset], {"fast": (tier, size // 4), "slow": (second, "1G")}),
                                            read_all(dataset), report=True)

@@ -2,7 +2,6 @@
 // safety CASE FILE...: uses dataset files in places where little is allowed. Prints what it got, which has to
 // be the same natively and in a job. For tests/safety.t.
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -12,7 +11,6 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,29 +29,23 @@
 #include <initializer_list>
 #include <string>
 
-// What the preload library calls for the kernel comes by here, as far as this program is concerned: so that a
-// test can delay or fail it.
+#include "tests/own_syscall.h"
+
 namespace {
 int delayed_us;                  // of each statx(2)
 volatile sig_atomic_t in_statx;  // one has begun
 int failing;                     // the number of the statx(2) that fails; 0: none
 }  // namespace
-extern "C" __attribute__((visibility("default"))) long syscall(long number, ...) noexcept {
-  va_list list;
-  va_start(list, number);
-  long w[6];
-  for (long& word : w) word = va_arg(list, long);
-  va_end(list);
-  static auto* const real = reinterpret_cast<long (*)(long, ...)>(dlsym(RTLD_NEXT, "syscall"));
+bool before_syscall(long number, const long (&)[6]) {
   if (number == SYS_statx && delayed_us > 0) {
     in_statx = 1;
     usleep(static_cast<useconds_t>(delayed_us));
   }
   if (number == SYS_statx && failing > 0 && --failing == 0) {
     errno = EIO;
-    return -1;
+    return false;
   }
-  return real(number, w[0], w[1], w[2], w[3], w[4], w[5]);
+  return true;
 }
 
 namespace {
@@ -547,6 +539,47 @@ void vfork_closes_copy() {
   for (const int held : {fd, second}) say("after", pread(held, bytes, 3, 0) + bytes[0] * 100 + bytes[1] * 10);
 }
 
+// The child changes the file, puts others in the places of some, and reads by one.
+void vfork_puts_others() {
+  close(open(files[2], O_RDWR));  // it is the PFS's from now on
+  const int on_pfs = open(files[2], O_RDONLY);
+  const int null = open(files[0], O_RDONLY), copy = open(files[0], O_RDONLY),
+            read_copy = open(files[0], O_RDONLY);
+  const int put = open(files[0], O_RDONLY), held = open(files[0], O_RDONLY);
+  unsigned char bytes[3];
+  int status = 0;
+  if (const pid_t pid = vfork(); pid == 0) {
+    const int writer = open(files[0], O_WRONLY);
+    bool right = pwrite(writer, "\1\2\3", 3, 0) == 3;
+    close(writer);
+    close(null);
+    right &= open("/dev/null", O_RDONLY) == null && pread(null, bytes, 3, 0) == 0;
+    close(copy);
+    right &= open(files[1], O_RDONLY) == copy;
+    close(read_copy);
+    right &= open(files[1], O_RDONLY) == read_copy && pread(read_copy, bytes, 3, 0) == 3 && bytes[0] == '0';
+    right &= dup2(on_pfs, put) == put && pread(held, bytes, 3, 0) == 3 && bytes[0] == 1;
+    _exit(right ? 0 : 1);
+  } else {
+    waitpid(pid, &status, 0);
+  }
+  say("status", status);
+  for (const int fd : {null, copy, read_copy, put, held})
+    say("after", pread(fd, bytes, 3, 0) + bytes[0] * 10);
+  // Hints are the process's own again.
+  close(held);
+  say("again", open("/dev/null", O_RDONLY) == held);
+  say("nothing", pread(held, bytes, 3, 0));
+  // What a child of fork(2) does is its own.
+  if (const pid_t pid = fork(); pid == 0) {
+    close(put);
+    _exit(open(files[1], O_RDONLY) == put && pread(put, bytes, 3, 0) == 3 && bytes[0] == '0' ? 0 : 1);
+  } else {
+    waitpid(pid, &status, 0);
+  }
+  say("forked", status);
+}
+
 sigjmp_buf before_open;
 void jumps() {
   struct sigaction action {};
@@ -708,6 +741,7 @@ const struct {
               {"failing once", failing_once},
               {"vfork closes", vfork_closes},
               {"vfork closes a copy", vfork_closes_copy},
+              {"vfork puts others", vfork_puts_others},
               {"jumps", jumps}};
 
 }  // namespace

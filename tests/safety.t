@@ -159,6 +159,7 @@ def other_ways():
     report = job.end()
     equal(report["tiers"][0]["read_bytes"], 3 * 4096, "and they come from chunks", report["tasks"])
     copied_and_changed()
+    others_in_their_places()
 
 
 def copied_and_changed():
@@ -173,6 +174,23 @@ def copied_and_changed():
     equal(job.run([SAFETY, "vfork closes a copy", f"{root}/job", "x"])[:2], native, "a child of vfork closes a copy: what is written later is seen")
     tasks = job.end()["tasks"]
     ok(tasks["returned"] == 2, "because both descriptors went back to the PFS", tasks)
+
+
+def others_in_their_places():
+    roots = {name: scratch(f"vfork.{name}") for name in ("natively", "others")}
+    for root in roots.values():
+        for name in "changed", "other", "written":
+            with open(f"{root}/{name}", "wb") as out:
+                out.write(b"0123456789" * 1000)
+            os.utime(f"{root}/{name}", (1.5e9, 1.5e9))
+    command = {name: [SAFETY, "vfork puts others", *(f"{root}/{file}" for file in ("changed", "other", "written"))]
+               for name, root in roots.items()}
+    native = e2e.execute(command["natively"])[:2]
+    job = e2e.Job(options([roots["others"]], {"t": (scratch("vfork.tier2"), "1G")}))
+    job.run(e2e.read_all(roots["others"]))
+    equal(job.run(command["others"])[:2], native, "a child of vfork puts others in the places of copies: the parent's bytes")
+    tasks = job.end()["tasks"]
+    ok(tasks["returned"] == 6, "because all descriptors went back to the PFS, and the child's own", tasks)
 
 
 def signal_handlers():

@@ -50,6 +50,33 @@ TEST(Series, OfANodeThatRestsHasTwoSamples) {
   EXPECT_EQ(s.samples[1].ms, 999000u);
 }
 
+TEST(Series, ASampleIsLeftOutBetweenTwoThatAreAlike) {
+  Series s;
+  s.magic = kSeriesMagic;
+  const auto sees = [&](uint64_t ms, uint64_t bytes) {
+    Sample sample;
+    sample.ms = ms;
+    sample.read_bytes_tier = bytes;
+    append(sample, &s);
+    return s.count;
+  };
+  EXPECT_EQ(sees(0, 1), 1u);
+  EXPECT_EQ(sees(1000, 2), 2u);
+  EXPECT_EQ(sees(2000, 2), 3u) << "the end of a rest is another point than its beginning";
+  EXPECT_EQ(sees(3000, 2), 3u);
+  EXPECT_EQ(sees(4000, 1), 4u) << "unlike the last one";
+  EXPECT_EQ(s.samples[2].ms, 3000u);
+}
+
+TEST(Series, BytesOfFilesThatAreNotKnownAreGuessedByTheirMean) {
+  EXPECT_EQ(bytes_of_all(20, 2, 5), 50u);
+  EXPECT_EQ(bytes_of_all(20, 2, 2), 20u);
+  EXPECT_EQ(bytes_of_all(20, 5, 2), 20u) << "more than are counted are known";
+  EXPECT_EQ(bytes_of_all(0, 0, 5), 0u);
+  EXPECT_EQ(bytes_of_all(20, 0, 5), 20u) << "of none there is no mean";
+  EXPECT_EQ(bytes_of_all(kMostCount, 1, 5), kMostCount);
+}
+
 TEST(Series, IsReadAsItWasWritten) {
   const Scratch scratch;
   const Fd dir(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -92,6 +119,9 @@ TEST(Series, IsBelievedOnlyAsFarAsAnAgentCouldHaveWrittenIt) {
   EXPECT_TRUE(plausible(s));
   s.count = kSamples + 1;
   EXPECT_FALSE(plausible(s)) << "more than there is room for";
+  s = series_of(5);
+  s.magic ^= 1;
+  EXPECT_FALSE(plausible(s)) << "something else";
   s = series_of(5);
   s.samples[3].ms = 1;
   EXPECT_FALSE(plausible(s)) << "time goes back";
@@ -197,6 +227,33 @@ TEST_F(SeriesFileTest, RootsChildAddsWhatCameLast) {
   EXPECT_EQ(read_account(scratch_.path())->series.count, 0u);
 }
 
+// In a job that is over before the agent looks again, the board alone knows how far staging came.
+TEST(Series, ItsEndSaysWhatWasStagedSinceTheLastLook) {
+  const auto board = std::make_unique<Board>();
+  const auto count = [&](AgentCounter counter, uint64_t n) { add(board.get(), counter, n); };
+  count(AgentCounter::walk_files, 10);
+  count(AgentCounter::staged_files, 4);
+  count(AgentCounter::no_fit_files, 1);
+  count(AgentCounter::pass_files, 1);
+  count(AgentCounter::dataset_bytes, 500);
+  board->placed_bytes[0] = 300;
+  board->placed_bytes[1] = 100;
+  const auto ended = [&](Series series) {
+    close_series(*board, &series);
+    const Sample& last = series.samples[series.count - 1];
+    return std::pair(last.staged_bytes, last.dataset_bytes);
+  };
+  Series series = series_of(1);
+  EXPECT_EQ(ended(series), std::pair(uint64_t{400}, uint64_t{900})) << "the others are as large as the rest";
+  board->placed_bytes[1] = 5000;
+  EXPECT_EQ(ended(series), std::pair(uint64_t{900}, uint64_t{900})) << "no more than there is";
+  series.samples[0].staged_bytes = 1000;
+  series.samples[0].dataset_bytes = 2000;
+  EXPECT_EQ(ended(series), std::pair(uint64_t{2000}, uint64_t{2000})) << "a look may know more";
+  series.settled_ms = 1;
+  EXPECT_EQ(ended(series), std::pair(uint64_t{1000}, uint64_t{2000})) << "nothing was left to stage";
+}
+
 TEST(Report, OfAJobThatHasEndedIsJson) {
   JobRecord record;
   record.job.job = 4711;
@@ -212,11 +269,14 @@ TEST(Report, OfAJobThatHasEndedIsJson) {
   const auto json = nlohmann::json::parse(ended_report(record, account, nullptr), nullptr, false);
   ASSERT_FALSE(json.is_discarded());
   EXPECT_EQ(json["ended"]["job"], 4711);
+  EXPECT_EQ(json["ended"]["agent_died"], false);
   EXPECT_EQ(json["tiers"][0]["granted"], 7);
   EXPECT_EQ(json["series"]["milliseconds"], (nlohmann::json{0, 1000, 2000}));
   EXPECT_EQ(json["series"]["placed"].size(), 1u);
   account.series = Series();
-  EXPECT_FALSE(nlohmann::json::parse(ended_report(record, account, nullptr)).contains("series"));
+  const auto died = nlohmann::json::parse(ended_report(record, account, nullptr, AgentEnd::kBefore));
+  EXPECT_FALSE(died.contains("series"));
+  EXPECT_EQ(died["ended"]["agent_died"], true);
 }
 
 TEST(Report, TheFirstNodeTellsOfEachNode) {

@@ -156,6 +156,8 @@ def check_told(name, job, *steps):
     nodes = cluster.jobs(job)[0]["NodeList"]
     equal(told(job), sorted([f"--prolog key {nodes}"] * 2 + ["--start  "] * 2 + [f"--start {key} {nodes}" for key in steps]),
           f"{name}: where Slurm carries the key")
+    with open(f"{scratch()}/told", encoding="utf-8") as file:
+        equal([line for line in file if data.path in line], [], f"{name}: no command line of root's helpers, which all can read, shows a dataset")
 
 
 def running(job, tasks=2):

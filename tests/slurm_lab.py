@@ -217,6 +217,27 @@ exit $code
             return sum(int(m.group(2)) for m in found if m and job in (None, int(m.group(1))))
         return 0
 
+    def reports_of(self, job):
+        """What root keeps of a job's nodes, by file."""
+        for path in glob.glob(f"{self.state}/reports/*/*.{job}.*.json"):
+            with open(path, encoding="utf-8") as file:
+                yield os.path.basename(path), json.load(file)
+
+    def is_served(self, job):
+        """Whether its line tells of no error, and its reports of no open that read the PFS, unless opens waited in vain on a busy
+        machine. An open that waited for its copy is no hit in the line."""
+        reports = [report for _, report in self.reports_of(job)]
+        served = bool(reports) and all(report["opens"] == report["opens_tier"] > 0 for report in reports)
+        return bool(re.search(r" monarch=1 .* err=0\b", self.log_of(job))) and (served or self.timeouts(job) > 0)
+
+    def why(self, job):
+        """What the log and its kept report tell of a job, for a line that fails."""
+        text = self.log_of(job)
+        for name, report in self.reports_of(job):
+            counters = {key: value for whose in ("tasks", "agent") for key, value in report[whose].items() if value}
+            text += f"{name}: {counters}\n"
+        return text
+
     def late_agents(self, job=None):
         """How many agents of a job, or of all, a slow machine made later than jobs wait for: their programs read the PFS
         until then, and nobody counts that."""

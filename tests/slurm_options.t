@@ -11,7 +11,7 @@ import sys
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
-from e2e import contains, equal, ok, scratch
+from e2e import SOURCE, contains, equal, ok, scratch
 from slurm_lab import Cluster
 
 FILES = 20
@@ -49,6 +49,18 @@ def job(*options, script=SHOW, env=None):
     number = cluster.submit([f"--monarch-dataset={data}", *options], script, env=env)
     equal(cluster.wait(number), "COMPLETED", f"{options or env}: how the job ends", cluster.output(number))
     return cluster.output(number).decode(), number
+
+
+def listed():
+    """By sbatch, salloc and srun, under what plugins provide: the manual's options, each with a line of text."""
+    with open(f"{SOURCE}/doc/monarch.7", encoding="utf-8") as file:
+        manual = set(re.findall(r"\\-\\-((?:no\\-)?monarch(?:\\-[a-z\\-]+)?)", file.read()))
+    names = {name.replace("\\-", "-") for name in manual}
+    for command in "sbatch", "salloc", "srun":
+        code, out, err = cluster.execute([command, "--help"])
+        found = dict(re.findall(r"^ +--((?:no-)?monarch[a-z-]*)(?:=\S+)?\s+(.*)", out.decode().partition("Options provided by plugins:")[2], flags=re.M))
+        equal((code, set(found)), (0, names), f"{command} --help lists the manual's options", out.decode()[-3000:], err)
+        ok(all(len(text) > 10 for text in found.values()), f"{command} --help says what they do", found)
 
 
 def as_configured():
@@ -213,5 +225,5 @@ if reason := slurm_lab.why_no_slurm():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
-e2e.main(as_configured, by_option, by_twin, in_a_step, only_some_tiers, no_tier, refused, capacity, excluded, waits, waits_in_vain, prefetch_of_the_admin,
+e2e.main(listed, as_configured, by_option, by_twin, in_a_step, only_some_tiers, no_tier, refused, capacity, excluded, waits, waits_in_vain, prefetch_of_the_admin,
          leaves_nothing)

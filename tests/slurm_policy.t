@@ -133,7 +133,10 @@ def by_dataset():
     configure(f"[policy]\ndeny_datasets = {secret}\n")
     for name, path in (("a denied dataset", secret), ("a link to one", link), ("one below a link", f"{way}/secret"),
                        ("one by ..", f"{scratch('links')}/../private/secret")):
-        refused(name, f"dataset .* is in {secret}, which the administrator excludes", dataset=path)
+        refused(name, "dataset .* is excluded by the administrator", dataset=path)
+    os.makedirs(f"{secret}/below", exist_ok=True)
+    subprocess.run(["chmod", "-R", "a+rX", secret], check=True)
+    refused("a directory in one", f"dataset .* is in {secret}, which the administrator excludes", dataset=f"{secret}/below")
     refused("what holds a denied dataset", f"dataset .* holds {secret}, which", dataset=scratch("private"))
     served("another dataset")
     configure(f"[policy]\nallow_datasets = {scratch('links')}/way\nallow_datasets = /nowhere\n")

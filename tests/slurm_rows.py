@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rows of Slurm's accounting database jobs' lines go to: parts of tests of more than one Slurm."""
 
+import contextlib
 import glob
+import re
 import time
 
 import slurm_lab
@@ -13,6 +15,23 @@ def spool_is_empty(cluster):
     return wait_until(lambda: not glob.glob(f"{cluster.state}/spool/*"), 120)
 
 
+def lines(cluster):
+    """What waits for slurmdbd."""
+    found = []
+    for path in sorted(glob.glob(f"{cluster.state}/spool/*")):
+        with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
+            found.append(file.read())
+    return found
+
+
+def knows_times(cluster, job):
+    """Whether root knows when the job's run was submitted and began."""
+    for path in glob.glob(f"{cluster.state}/jobs/*.{job}.*/times"):
+        with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
+            return re.fullmatch(r"\d+ \d+ \d+\n", file.read()) is not None
+    return False
+
+
 def rows_of_runs(cluster, name=""):
     """slurmdbd is away: each line goes to the row of its own run, that of a requeued job and of an id that comes again.
 
@@ -20,21 +39,28 @@ def rows_of_runs(cluster, name=""):
     """
     data, more = Dataset(scratch()), Dataset(scratch())
     daemon = cluster.slurmdbd()
-    script = f'if [ "$SLURM_RESTART_COUNT" ]; then {data.read(2)}; else {data.read(1)}; touch first.$SLURM_JOB_ID; sleep 600; fi'
+    script = (f'if [ "$SLURM_RESTART_COUNT" ]; then {data.read(2)}; touch second.$SLURM_JOB_ID; '
+              'while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; '
+              f'else {data.read(1)}; touch first.$SLURM_JOB_ID; sleep 600; fi')
     job = cluster.submit(["--requeue", "--open-mode=append", f"--monarch-dataset={data.path}"], script)
     cluster.wait_running(job, f"first.{job}")
-    ok(wait_until(lambda: glob.glob(f"{cluster.state}/jobs/*.{job}.*/times")), f"{name}root knows when the run began")
+    ok(wait_until(lambda: knows_times(cluster, job)), f"{name}root knows when the run began")
     cluster.execute(["scontrol", "requeue", str(job)])
     wait_until(lambda: cluster.state_of(job) == "PENDING" and cluster.epilog_ms(job), slurm_lab.PATIENCE)
     time.sleep(1.5)
     cluster.execute(["scontrol", "update", f"jobid={job}", "starttime=now"], root=True)
+    cluster.wait_running(job, f"second.{job}")
+    ok(wait_until(lambda: knows_times(cluster, job)), f"{name}and when the next one did, of which Slurm tells plugins no number")
+    with open(f"{cluster.out}/go.{job}", "wb"):
+        pass
     equal(cluster.wait(job), "COMPLETED", f"{name}requeued while slurmdbd is away: how Slurm says that it ended")
-    equal(len(glob.glob(f"{cluster.state}/spool/*")), 2, f"{name}requeued while slurmdbd is away: two lines wait")
+    waiting = lines(cluster)
+    equal(len(waiting), 2, f"{name}requeued while slurmdbd is away: two lines wait", *waiting, cluster.log_of(job))
     cluster.slurmdbd(start=daemon)
     ok(spool_is_empty(cluster), f"{name}requeued while slurmdbd is away: both are written", glob.glob(f"{cluster.state}/spool/*"))
     got = [fields(row).get("pfs") for row in cluster.rows(job)]
     want = [f"{size_text(data.bytes)}/{size_text(times * data.bytes)}" for times in (1, 2)]
-    equal(got, want, f"{name}requeued while slurmdbd is away: each run has its own line", *cluster.rows(job))
+    equal(got, want, f"{name}requeued while slurmdbd is away: each run has its own line", *cluster.rows(job), *waiting, cluster.log_of(job))
     cluster.forget_jobs()
     old = cluster.rows(1)
     daemon = cluster.slurmdbd()

@@ -27,6 +27,15 @@ inline constexpr uint32_t kExternStep = 0xfffffffc, kBatchStep = 0xfffffffb;
 inline constexpr char kDatasetVariable[] = "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_dataset";
 inline constexpr char kRefusedVariable[] = "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_no_monarch";
 
+// JobContainerType, which later releases call NamespaceType.
+template <class Conf>
+char*& namespace_type(Conf& conf) {
+  if constexpr (requires { conf.namespace_plugin; })
+    return conf.namespace_plugin;
+  else
+    return conf.job_container_plugin;
+}
+
 // What Slurm would know and be told.
 struct FakeSpank {
   spank_context_t context = S_CTX_REMOTE;
@@ -64,6 +73,7 @@ class SpankPlugin : public testing::Test {
                              "MONARCH_IO_OPT_EXCLUDE",
                              "MONARCH_IO_RUN_DIR",
                              "MONARCH_IO_STATE",
+                             "MONARCH_MOUNT_NAMESPACE",
                              "LD_PRELOAD",
                              kDatasetVariable,
                              kRefusedVariable,
@@ -154,6 +164,13 @@ class SpankPlugin : public testing::Test {
     ::chmod((scratch_ / "monarchd").c_str(), 0755);
   }
   std::string arguments() const { return read("arguments"); }
+  // What the last one was told by its environment.
+  std::string told_helper(const std::string& name) const {
+    std::istringstream in(read("variables"));
+    for (std::string line; std::getline(in, line);)
+      if (line.starts_with(name + "=")) return line.substr(name.size() + 1);
+    return "none";
+  }
   std::string read(const std::string& name) const {
     return ::access((scratch_ / name).c_str(), F_OK) == 0 ? contents(scratch_ / name) : "";
   }

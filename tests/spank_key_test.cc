@@ -20,13 +20,6 @@ class SpankKey : public SpankPlugin {
     hook("init_post_opt");
     return fake_.controlled;
   }
-  // What the helper was told by its environment.
-  std::string told_helper(const std::string& name) const {
-    std::istringstream in(read("variables"));
-    for (std::string line; std::getline(in, line);)
-      if (line.starts_with(name + "=")) return line.substr(name.size() + 1);
-    return "none";
-  }
   // The prolog of a job with a dataset.
   void prolog() {
     load();

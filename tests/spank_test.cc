@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the SPANK plugin does. What it does inside the real Slurm is slurm.t's.
 #include <sys/file.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <sstream>
 
 #include "runtime/base/fd.h"
 #include "tests/hanging_fs.h"
@@ -10,15 +15,6 @@
 
 namespace monarch {
 namespace {
-
-// JobContainerType, which later releases call NamespaceType.
-template <class Conf>
-char*& namespace_type(Conf& conf) {
-  if constexpr (requires { conf.namespace_plugin; })
-    return conf.namespace_plugin;
-  else
-    return conf.job_container_plugin;
-}
 
 // ---- options
 
@@ -60,10 +56,10 @@ TEST_F(SpankPlugin, RefusesDatasetsThatCannot) {
       {"/.", "whole root directory"},
       {"/./.", "whole root directory"},
       {"/a:/./", "whole root directory"},
-      {"relative", "not an absolute path"},
-      {"./", "not an absolute path"},
-      {"/a::/b", "not an absolute path"},
-      {"/a:b", "not an absolute path"},
+      {"relative", "not an absolute path; write it from / on"},
+      {"./", "not an absolute path; write it from / on"},
+      {"/a::/b", "not an absolute path (is ':' part of a name?"},
+      {"/a:b", "not an absolute path (is ':' part of a name?"},
   };
   for (const auto& [value, text] : cases) {
     forget_said();
@@ -168,11 +164,13 @@ TEST_F(SpankPlugin, HandsTheOtherOptionsToItsHelpers) {
   fake_.context = S_CTX_JOB_SCRIPT;
   fake_.given = {{"monarch-dataset", "/data"}, {"monarch-tiers", "a,b"}, {"monarch-prefetch", "all"}};
   hook("job_prolog");
-  EXPECT_TRUE(has(arguments(), " --datasets /data --options prefetch=all tiers=a,b\n")) << arguments();
+  EXPECT_EQ(told_helper("MONARCH_JOB_DATASETS"), "/data");
+  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "prefetch=all tiers=a,b");
+  EXPECT_FALSE(has(arguments(), "/data") || has(arguments(), "prefetch")) << "all can read a command line";
   load();
   fake_.given = {{"monarch-dataset", "/data"}, {"monarch-wait", "80%"}, {"monarch-wait-timeout", "60"}};
   hook("job_prolog");
-  EXPECT_TRUE(has(arguments(), " --options wait=80% wait_timeout=60\n")) << arguments();
+  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "wait=80% wait_timeout=60");
   load();
   fake_.given = {{"monarch-consistency", "open"}};
   hook("job_prolog");
@@ -185,9 +183,11 @@ TEST_F(SpankPlugin, AStepHandsItsOptionsToItsHelper) {
   option("monarch-tiers", "a,b", 1);
   option("monarch-dataset", "/data", 1);
   hook("init_post_opt");
-  EXPECT_TRUE(has(arguments(), " --datasets /data --options tiers=a,b ")) << arguments();
+  EXPECT_EQ(told_helper("MONARCH_JOB_DATASETS"), "/data");
+  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "tiers=a,b");
+  EXPECT_FALSE(has(arguments(), "/data") || has(arguments(), "tiers")) << "all can read a command line";
   step();
-  EXPECT_FALSE(has(arguments(), "--options")) << arguments();
+  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "none");
 }
 
 TEST_F(SpankPlugin, HandsTwinsOfTheOtherOptionsToSlurm) {
@@ -206,7 +206,12 @@ TEST_F(SpankPlugin, HandsTwinsOfTheOtherOptionsToSlurm) {
 
 TEST_F(SpankPlugin, NamesWordsOfPlugstackConfThatItDoesNotKnow) {
   char word[] = "colour=red";
-  fake_.context = S_CTX_LOCAL;
+  for (const spank_context_t users : {S_CTX_LOCAL, S_CTX_ALLOCATOR}) {
+    fake_.context = users;
+    call("init", {word});
+    EXPECT_EQ(said(), "") << "it is no concern of the user's";
+  }
+  fake_.context = S_CTX_REMOTE;
   call("init", {word});
   EXPECT_TRUE(has(said(), "unknown word 'colour=red'")) << said();
   forget_said();
@@ -305,6 +310,8 @@ TEST_F(SpankPlugin, RefusesWhatCannotBeRead) {
   scratch_.dir("data");
   EXPECT_EQ(submit(scratch_ / "absent"), 1);
   EXPECT_TRUE(has(said(), "/absent: No such file") && has(said(), "is it spelled right?")) << said();
+  EXPECT_EQ(submit((scratch_ / "data") + "," + (scratch_ / "data")), 1);
+  EXPECT_TRUE(has(said(), "No such file or directory; separate several directories by ':'")) << said();
   EXPECT_EQ(submit((scratch_ / "data") + ":" + (scratch_ / "absent")), 1);
   EXPECT_EQ(submit((scratch_ / "absent") + ":" + (scratch_ / "data")), 1);
   EXPECT_EQ(submit(scratch_ / "absent", nullptr, S_CTX_LOCAL), 1);
@@ -398,8 +405,8 @@ TEST_F(SpankPlugin, RefusesADatasetThatTheTiersShare) {
   scratch_.dir("fast/tierra");
   scratch_.dir("data");
   std::filesystem::create_symlink(scratch_ / "fast", scratch_ / "link");
-  for (const std::string& line :
-       {"path = " + tier, "\t path\t:\t" + tier + "// ; of NVMe", "path=" + tier + " \t\r"}) {
+  for (const std::string& line : {"path = " + tier, "\t path\t:\t" + tier + "// ; of NVMe",
+                                  "path=" + tier + "\t# of NVMe", "path=" + tier + " \t\r"}) {
     const std::string data = scratch_ / "data";
     scratch_.file("monarch.conf", "; path = " + data + "\n[tier]\nkind = disk\npathos = " + data + "\npathx" +
                                       data + "\ncost = " + data + "\npath = relative\npath =\n" + line +
@@ -493,7 +500,8 @@ TEST_F(SpankPlugin, ThePrologNotesWhatTheJobWants) {
   hook("job_prolog");
   EXPECT_EQ(arguments(), "--prolog --config " + (scratch_ / "monarch.conf") + " --state-dir " +
                              (scratch_ / "state") + " --log " + (scratch_ / "log") +
-                             " --job 7 --cluster cluster --node n1 --datasets /data\n");
+                             " --job 7 --cluster cluster --node n1\n");
+  EXPECT_EQ(told_helper("MONARCH_JOB_DATASETS"), "/data");
   EXPECT_TRUE(has("\n" + read("variables"), "\nSLURM_CONF=/etc/slurm.conf\n")) << read("variables");
   EXPECT_FALSE(has(read("variables"), "SLURMD_NODENAME")) << "nothing else of slurmd's";
   load();
@@ -521,7 +529,7 @@ TEST_F(SpankPlugin, PrologAndEpilogNeedAJobAndANode) {
   ::setenv("SLURMD_NODENAME", "n1", 1);
   hook("job_epilog");
   EXPECT_TRUE(arguments().starts_with("--epilog ")) << arguments();
-  EXPECT_FALSE(has(arguments(), "--datasets"));
+  EXPECT_EQ(told_helper("MONARCH_JOB_DATASETS"), "none");
   load();
   ::setenv("SLURM_JOB_ID", "8", 1);
   hook("job_epilog");
@@ -571,7 +579,7 @@ TEST_F(SpankPlugin, AStepStartsTheAgentOnce) {
   const std::string once = arguments();
   EXPECT_TRUE(once.starts_with("--start ") &&
               once.ends_with(" --job 7 --cluster cluster --node n1 --restart 2 --uid 1000 --gid 100 --groups "
-                             "100,4294967294 --nodes 4 --node-id 3 --datasets /data --tasks --reply-fd 3\n"))
+                             "100,4294967294 --nodes 4 --node-id 3 --tasks --reply-fd 3\n"))
       << once;
   hook("init_post_opt");
   EXPECT_EQ(arguments(), once) << "Slurm hands over srun's options twice";
@@ -592,8 +600,7 @@ TEST_F(SpankPlugin, TheJobsPartOfTheNodeIsThatOfItsCredential) {
     fake_.cores = list;
     step();
     const std::string cores = *count ? std::string(" --cores ") + count : "";
-    EXPECT_TRUE(has(arguments(), " --node-id 0" + cores + " --memory 21474836480 --datasets "))
-        << arguments();
+    EXPECT_TRUE(has(arguments(), " --node-id 0" + cores + " --memory 21474836480 --tasks ")) << arguments();
   }
   fake_.no_cores = true;
   fake_.environment["SLURM_CPUS_ON_NODE"] = "8";
@@ -635,9 +642,7 @@ TEST_F(SpankPlugin, WithoutAnItemNothingIsStarted) {
 TEST_F(SpankPlugin, WhatIsMissingHasADefault) {
   fake_.items.erase(S_JOB_STEPID);
   step();
-  EXPECT_TRUE(has(arguments(),
-                  " --restart 0 --uid 1000 --gid 100 --nodes 1 --node-id 0 --datasets /data "
-                  "--reply-fd 3\n"))
+  EXPECT_TRUE(has(arguments(), " --restart 0 --uid 1000 --gid 100 --nodes 1 --node-id 0 --reply-fd 3\n"))
       << arguments() << said();
   const std::pair<const char*, const char*> counts[] = {
       {"5", "5"}, {"0", "1"}, {"x", "1"}, {"999999", "999999"}, {"1000000", "1"}};
@@ -709,7 +714,7 @@ TEST_F(SpankPlugin, WithoutAnOptionWhatThePrologNotedIsStarted) {
     hook(hook_name);
     hook(hook_name);
     const std::string all = arguments();
-    EXPECT_FALSE(has(all, "--datasets")) << "monarchd knows them";
+    EXPECT_EQ(told_helper("MONARCH_JOB_DATASETS"), "none") << "monarchd knows them";
     return std::count(all.begin(), all.end(), '\n');
   };
   const std::map<spank_item, uint32_t> ordinary = {{S_JOB_ID, 7}, {S_JOB_STEPID, 0}};
@@ -732,7 +737,8 @@ TEST_F(SpankPlugin, WithoutADatasetTheAdministratorsIsAskedForWhereThereIsOne) {
   const auto starts = [&](uint32_t step_id, uint32_t uid = 1000, const char* declines = nullptr) {
     load();
     init(S_CTX_REMOTE);
-    fake_.items = {{S_JOB_ID, 7}, {S_JOB_STEPID, step_id}, {S_JOB_UID, uid}, {S_JOB_GID, 100}};
+    fake_.items = {
+        {S_JOB_ID, 7}, {S_JOB_STEPID, step_id}, {S_JOB_UID, uid}, {S_JOB_GID, 100}, {S_TASK_ID, 0}};
     if (declines) option(declines, "", 1);
     option("monarch-prefetch", "off", 1);
     hook("init_post_opt");
@@ -749,11 +755,12 @@ TEST_F(SpankPlugin, WithoutADatasetTheAdministratorsIsAskedForWhereThereIsOne) {
     scratch_.file("monarch.conf", "[policy.partition.a]\n" + text);
     const std::string asked = starts(0);
     EXPECT_EQ(std::count(asked.begin(), asked.end(), '\n'), 1) << text;
-    EXPECT_TRUE(has(asked, "--options prefetch=off") && has(asked, "--tasks") && !has(asked, "--datasets"))
-        << asked;
+    EXPECT_TRUE(has(asked, "--tasks")) << asked;
+    EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS") + told_helper("MONARCH_JOB_DATASETS"), "prefetch=offnone");
   }
   EXPECT_EQ(starts(kExternStep), "") << "which does not see who declines";
-  EXPECT_EQ(starts(0, 0) + said(), "") << "root's jobs";
+  EXPECT_EQ(starts(0, 0), "") << "root's jobs";
+  EXPECT_EQ(said(), "") << "likewise";
   EXPECT_EQ(starts(0, 1000, "no-monarch"), "");
   helper("echo 'tell there is none' >&3");
   (void)starts(0);
@@ -830,15 +837,55 @@ TEST_F(SpankPlugin, AHelperThatHangsIsKilledWithItsChild) {
   EXPECT_TRUE(has(told(), "its helper did not answer")) << "half a line is none";
 }
 
+// The control groups of root's helpers of a state directory; gone at its end.
+class HelpersGroups {
+ public:
+  explicit HelpersGroups(const std::string& state_dir) {
+    struct stat state;
+    EXPECT_EQ(::stat(state_dir.c_str(), &state), 0);
+    char group[100];
+    std::snprintf(group, sizeof group, "/monarch/%lx.%lx.helpers", static_cast<unsigned long>(state.st_dev),
+                  static_cast<unsigned long>(state.st_ino));
+    group_ = group;
+    mounts_ = {"/sys/fs/cgroup"};
+    for (const auto& entry : std::filesystem::directory_iterator("/sys/fs/cgroup"))
+      mounts_.push_back(entry.path());
+    std::erase_if(mounts_, [](const std::string& path) {
+      return ::access((path + "/cgroup.procs").c_str(), W_OK) != 0 ||
+             (::mkdir((path + "/monarch").c_str(), 0711) != 0 && errno != EEXIST);
+    });
+  }
+  HelpersGroups(const HelpersGroups&) = delete;
+  HelpersGroups& operator=(const HelpersGroups&) = delete;
+  ~HelpersGroups() {
+    for (const std::string& path : mounts_)
+      EXPECT_TRUE(eventually([&] { return ::rmdir((path + group_).c_str()) == 0 || errno == ENOENT; }))
+          << path << group_ << ": " << std::strerror(errno) << ": "
+          << contents(path + group_ + "/cgroup.procs");
+  }
+  // Also where there are none.
+  bool have(const std::string& pid) const {
+    return mounts_.empty() || has(contents("/proc/" + pid + "/cgroup"), group_);
+  }
+
+ private:
+  std::string group_;
+  std::vector<std::string> mounts_;
+};
+
 TEST_F(SpankPlugin, AHelperThatHangsInTheKernelIsNotWaitedFor) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
   scratch_.dir("pfs");
-  helper("read x < $here/pfs/file");
+  helper("/bin/cat $here/pfs/file &\necho $$ $! > $here/pids\nread x < $here/pfs/file");
+  const HelpersGroups groups(scratch_.dir("state"));
   in_private_mounts(scratch_, [&](PrivateMounts* mounts) {
     const HangingFs pfs(scratch_ / "pfs");
     mounts->check(pfs.is_mounted(), "mount");
     step();
     mounts->check(has(said(), "monarchd --start took longer than 3000 ms"), said());
+    std::istringstream pids(read("pids"));
+    for (std::string pid; pids >> pid;)
+      mounts->check(groups.have(pid), "it has left the step's groups: " + pid);
   });
 }
 
@@ -1252,6 +1299,31 @@ TEST_F(SpankWait, TellsAtTheEndThatNothingWasUsed) {
   std::filesystem::remove(scratch_ / "run/state");
   ASSERT_EQ(::mkfifo((scratch_ / "run/state").c_str(), 0600), 0);
   EXPECT_FALSE(has(end(batch), unused)) << "nobody waits for who writes it";
+}
+
+// Who owns the run directory can mount there what never answers, or keep it locked in the kernel. The hooks
+// are slurmstepd's own.
+TEST_F(SpankWait, WhoMakesTheRunDirectoryHangHoldsUpNoStep) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  ::chmod(scratch_.path().c_str(), 0755);
+  step({{S_JOB_STEPID, kBatchStep}});
+  const HelpersGroups groups(scratch_.dir("state"));
+  in_private_mounts(scratch_, [&](PrivateMounts* mounts) {
+    const HangingFs fs(scratch_ / "run", ",allow_other");
+    mounts->check(fs.is_mounted(), "mount");
+    const auto leaves_one_behind = [&](const std::vector<std::string>& hooks) {
+      for (const std::string& name : hooks) hook(name);
+      const std::string self = std::to_string(::getpid());
+      std::istringstream pids(contents("/proc/" + self + "/task/" + self + "/children"));
+      int hang = 0;
+      for (std::string pid; pids >> pid; ++hang)
+        if (!groups.have(pid)) return false;
+      return hang == 1 && !HasFailure();
+    };
+    for (const std::vector<std::string>& hooks :
+         {std::vector<std::string>{"user_init", "task_post_fork"}, {"task_exit"}})
+      mounts->check(is_soon_done([&] { return leaves_one_behind(hooks); }), hooks.front());
+  });
 }
 
 TEST_F(SpankWait, WhatTheFileSaysIsBelievedWithinBounds) {

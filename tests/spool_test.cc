@@ -141,7 +141,7 @@ class SpoolTest : public ::testing::Test {
 
 TEST_F(SpoolTest, ALineIsWrittenOnceForItsRun) {
   ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
-  ASSERT_TRUE(state_.write("jobs/c.7.n1/times", "2 111 222\n").ok());
+  ASSERT_TRUE(state_.write("jobs/c.7.n1/times", "1000000000005 111 222\n").ok());
   of_ = {"/etc/other.conf", "", program_};
   const std::string name = line(7);
   EXPECT_TRUE(name.starts_with("c.7.2.n1.1000000000005.") && name.ends_with(".json")) << name;
@@ -166,9 +166,17 @@ TEST_F(SpoolTest, TheFirstLineOfARunIsTheOne) {
   EXPECT_NE(contents(path(state_.spooled()[0])).find("hits=1"), std::string::npos);
 }
 
+// Another helper does the rest, and the line is not yet there.
+TEST_F(SpoolTest, ALineThatAKilledHelperHadHalfWrittenIsWritten) {
+  scratch_.file("state/spool/" + record(1).removal() + ".1.json.new", "");
+  ASSERT_TRUE(spool(state_, record(1), "hits=1", Accounting::kSacct).ok());
+  ASSERT_EQ(state_.spooled().size(), 1u);
+  EXPECT_NE(contents(path(state_.spooled()[0])).find("hits=1"), std::string::npos);
+}
+
 TEST_F(SpoolTest, TimesOfAnotherRunAreNotItsOwn) {
   ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
-  for (const char* times : {"1 111 222\n", "2 111\n", "-\n", ""}) {
+  for (const char* times : {"1000000000004 111 222\n", "2 111 222\n", "1000000000005 111\n", "-\n", ""}) {
     ASSERT_TRUE(state_.write("jobs/c.7.n1/times", times).ok());
     line(7);
     EXPECT_TRUE(flush_now().ok());
@@ -229,6 +237,39 @@ TEST_F(SpoolTest, WhenTheDatabaseIsAwayTheOthersAreNotTried) {
   EXPECT_EQ(called().size(), 3u);
 }
 
+// Whichever of them it is, of lines that are of one age; by status 1, or without one.
+TEST_F(SpoolTest, OneLineThatGetsNoAnswerStarvesNoOther) {
+  const auto fail_for = [&](uint32_t job, const std::string& by) {
+    scratch_.file("helper", "#!/bin/sh\ncase \"$*\" in *\"--job " + std::to_string(job) + " \"*) " + by +
+                                ";; esac\nexit 0\n");
+  };
+  for (const Lines which : {Lines::kDue, Lines::kAll}) {
+    for (const std::string by : {"exit 1", "kill -9 $$"}) {
+      for (uint32_t bad = 1; bad <= 3; ++bad) {
+        std::vector<std::string> names;
+        for (const uint32_t job : {1, 2, 3}) names.push_back(line(job, Accounting::kSacct, 100));
+        fail_for(bad, by);
+        EXPECT_FALSE(flush_now(which).ok());
+        if (which == Lines::kDue)  // so much later
+          for (const std::string& name : state_.spooled()) set_mtime(path(name), wait_of(path(name)) - 101);
+        EXPECT_FALSE(flush_now(which).ok());
+        EXPECT_EQ(state_.spooled(), std::vector<std::string>{names[bad - 1]}) << bad << " " << by;
+        for (const std::string& name : state_.spooled()) fs::remove(path(name));
+      }
+    }
+  }
+}
+
+// What was not tried comes back before the one for whose sake it was not, however long its own pause is.
+TEST_F(SpoolTest, AnOlderLineDoesNotWaitForAYoungerOne) {
+  const std::string young = path(line(1, Accounting::kSacct, 5, -2)),
+                    old = path(line(2, Accounting::kSacct, 200, -1));
+  answer(kAway);
+  EXPECT_FALSE(flush_now().ok());
+  EXPECT_LT(wait_of(old), wait_of(young));
+  EXPECT_GT(wait_of(old), 0) << "the cluster has its pause";
+}
+
 TEST_F(SpoolTest, ALineWithoutARowStaysAndTheOthersAreTried) {
   line(1);
   line(2);
@@ -284,7 +325,7 @@ TEST_F(SpoolTest, WhatIsNoLineIsRemoved) {
   EXPECT_TRUE(called().empty());
 }
 
-TEST_F(SpoolTest, HalfALineStaysForAWhile) {
+TEST_F(SpoolTest, HalfALineIsNoLineAndStaysForAWhile) {
   scratch_.file("state/spool/c.1.0.n.1.1.json.new", "{");
   scratch_.file("state/spool/c.2.0.n.1.1.json.new", "{");
   set_mtime(path("c.1.0.n.1.1.json.new"), -700);
@@ -293,6 +334,8 @@ TEST_F(SpoolTest, HalfALineStaysForAWhile) {
   const Status s = flush_now();
   ASSERT_FALSE(s.ok());
   EXPECT_TRUE(s.error().text.starts_with("2 lines")) << s.error().text;
+  EXPECT_EQ(state_.spooled().size(), 2u);
+  state_.forget_rests();
   EXPECT_FALSE(fs::exists(path("c.1.0.n.1.1.json.new")));
   EXPECT_TRUE(fs::exists(path("c.2.0.n.1.1.json.new")));
   EXPECT_TRUE(fs::exists(waits) && fs::exists(kept));
@@ -364,7 +407,8 @@ TEST_F(SpoolTest, SlurmIsAskedForTheTimesOfEachRunOnce) {
   EXPECT_FALSE(times_are_due(state_)) << "the prolog has seen it, and nothing more";
   ask_times(state_, program_);
   EXPECT_FALSE(fs::exists(times));
-  ASSERT_TRUE(state_.write_record(record(7, ::time(nullptr) - 100)).ok());
+  const int64_t begin = ::time(nullptr) - 100;
+  ASSERT_TRUE(state_.write_record(record(7, begin)).ok());
   EXPECT_TRUE(times_are_due(state_));
 
   answer(kAway);
@@ -378,8 +422,9 @@ TEST_F(SpoolTest, SlurmIsAskedForTheTimesOfEachRunOnce) {
   EXPECT_TRUE(times_are_due(state_));
   answer(kDone, "111 222\n");
   ask_times(state_, program_);
-  EXPECT_EQ(called().back(), "unset --times --job 7 --uid 65534 --restart 2");
-  EXPECT_EQ(contents(times), "2 111 222\n");
+  EXPECT_EQ(called().back(),
+            "unset --times --job 7 --uid 65534 --restart 2 --begin " + std::to_string(begin));
+  EXPECT_EQ(contents(times), std::to_string(record(7, begin).serial) + " 111 222\n");
   set_mtime(times, -1);
   EXPECT_FALSE(times_are_due(state_)) << "they are known";
   ask_times(state_, program_);
@@ -388,7 +433,7 @@ TEST_F(SpoolTest, SlurmIsAskedForTheTimesOfEachRunOnce) {
   fs::remove(times);
   answer(kDone, std::string(1000, 'x'));
   ask_times(state_, program_);
-  EXPECT_LE(contents(times).size(), 2u + 400);
+  EXPECT_LE(contents(times).size(), 20u + 400);
 }
 
 TEST_F(SpoolTest, NobodyIsAskedWhoCannotKnowOrNeedNotSay) {
@@ -434,7 +479,7 @@ TEST_F(SpoolTest, EachClusterIsAskedByItsOwn) {
   ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
   ASSERT_TRUE(state_.write_record(record(7)).ok());
   ask_times(state_, "/of/the/keeper");
-  EXPECT_EQ(called().back(), "/etc/red.conf --times --job 7 --uid 65534 --restart 2");
+  EXPECT_EQ(called().back(), "/etc/red.conf --times --job 7 --uid 65534 --restart 2 --begin 1000");
   fs::remove(state_.path() + "/jobs/c.7.n1/times");
   of_.account_program = scratch_ / "of-a-release-that-is-gone";
   ASSERT_TRUE(state_.write_record(record(7)).ok());
@@ -568,7 +613,7 @@ TEST_F(TrappedSpoolTest, AHelperThatHangsIsKilledAndItsLineStays) {
     if (a[1] == 1 && !later) later.emplace(30);
     return 0;
   };
-  EXPECT_TRUE(flushed(kPollCall, later_once).starts_with("1 lines for sacct wait"));
+  EXPECT_TRUE(flushed(kPollCall, later_once).starts_with("1 line for sacct waits"));
   EXPECT_EQ(state_.spooled().size(), 1u);
   ASSERT_EQ(called().size(), 1u);
   EXPECT_FALSE(fs::exists("/proc/" + called()[0])) << "and waited for";
@@ -593,7 +638,7 @@ TEST_F(TrappedSpoolTest, OneThatHangsInTheKernelIsNotWaitedFor) {
 
 TEST_F(TrappedSpoolTest, WithoutAPipeNothingIsAsked) {
   line(1);
-  EXPECT_TRUE(flushed(SYS_pipe2, [](CallArguments) { return EMFILE; }).starts_with("1 lines for sacct wait"));
+  EXPECT_TRUE(flushed(SYS_pipe2, [](CallArguments) { return EMFILE; }).starts_with("1 line for sacct waits"));
   EXPECT_EQ(state_.spooled().size(), 1u);
   EXPECT_TRUE(called().empty());
 }
@@ -611,6 +656,22 @@ TEST_F(TrappedSpoolTest, ALineThatAnotherHasJustWrittenIsNotMissed) {
             0);
   EXPECT_EQ(contents(scratch_ / "log"), "");
   EXPECT_TRUE(called().empty());
+}
+
+TEST_F(TrappedSpoolTest, ALineThatCannotBeReadNowIsNotLost) {
+  const std::string name = path(line(1));
+  for (const int error : {ENOMEM, EMFILE, ENFILE, EIO}) {
+    const auto fail = [&](CallArguments a) {
+      return name == reinterpret_cast<const char*>(a[1]) ? error : 0;
+    };
+    EXPECT_TRUE(flushed(SYS_openat, fail).starts_with("1 line for sacct waits")) << error;
+    ASSERT_TRUE(fs::exists(name)) << error;
+    EXPECT_GT(wait_of(name), 0) << "it is tried again, later";
+    set_mtime(name, 0);
+  }
+  EXPECT_TRUE(called().empty());
+  EXPECT_TRUE(flush_now().ok());
+  EXPECT_EQ(called().size(), 1u);
 }
 
 TEST_F(SpoolTest, AHelperThatCannotRunIsToldOnceInAWhile) {

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -160,6 +161,7 @@ TEST_F(StateTest, WhatKilledHelpersHadHalfMadeIsForgotten) {
   scratch_.file("state/grants/c.3.0.n1.new", "");
   for (const std::string name : {"old", "held", "fresh"})
     scratch_.file("state/removing/.new." + name + "/record.json.new", "");
+  scratch_.file("state/jobs/c.8.n1/wanted", "");  // it has no record
   const Fd held = lock_if_free(path_ + "/removing/.new.held");
   make_old("removing/.new.old");
   make_old("removing/.new.held");
@@ -179,8 +181,9 @@ TEST_F(StateTest, OfARunGoesAllButWhatIsNotedOfItsJob) {
   const std::string dir = "jobs/" + job.job.key() + "/";
   const Result<Fd> lock = state_.lock_job(job.job, true, 0);
   ASSERT_TRUE(state_.write_record(job).ok());
-  for (const char* name : {"wanted", "options", "peers", "by_default", "no_default", "failed", "told",
-                           "serves", "alone", "anchored", "slurmstepd", "times", "memory", "hanging", "wait"})
+  for (const char* name :
+       {"wanted", "options", "peers", "by_default", "no_default", "failed", "told", "serves", "accounted",
+        "alone", "anchored", "slurmstepd", "times", "memory", "hanging", "wait"})
     ASSERT_TRUE(state_.write(dir + name, "").ok());
   EXPECT_TRUE(state_.forget_run(job.job.key()).ok());
   const Result<std::vector<std::string>> left = state_.list(dir);
@@ -189,6 +192,38 @@ TEST_F(StateTest, OfARunGoesAllButWhatIsNotedOfItsJob) {
       std::set<std::string>(left->begin(), left->end()),
       (std::set<std::string>{"wanted", "options", "peers", "by_default", "no_default", "failed", "told"}));
   EXPECT_FALSE(lock_if_free(path_ + "/" + dir)) << "its lock is held still";
+}
+
+TEST_F(StateTest, WhatOfARunCannotBeForgottenKeepsItsRecord) {
+  EXPECT_EQ(state_.forget_run("c.1.n1").error().code, ENOENT) << "there is none";
+  const JobRecord job = record(9);
+  ASSERT_TRUE(state_.lock_job(job.job, true, 0).ok());
+  ASSERT_TRUE(state_.write_record(job).ok());
+  scratch_.dir("state/jobs/c.9.n1/alone");
+  const Status s = state_.forget_run("c.9.n1");
+  EXPECT_EQ(s.error().code, EISDIR);
+  EXPECT_TRUE(s.error().text.starts_with("remove " + path_ + "/jobs/c.9.n1/alone: ")) << s.error().text;
+  EXPECT_TRUE(state_.read_record("c.9.n1").ok());
+}
+
+// A helper may be killed between the two, and who comes after it goes by the record.
+TEST_F(StateTest, ARunIsMarkedAsLongAsItsRecordIsThere) {
+  const JobRecord job = record(9);
+  ASSERT_TRUE(state_.lock_job(job.job, true, 0).ok());
+  ASSERT_TRUE(state_.mark(job, "accounted").ok());
+  scratch_.dir("state/jobs/c.9.n1/record.json");
+  EXPECT_EQ(state_.forget_run("c.9.n1").error().code, EISDIR);
+  EXPECT_TRUE(state_.is_marked(job, "accounted")) << "it is not accounted for again";
+}
+
+TEST_F(StateTest, AJobThatCannotBeRemovedStaysAndIsToldSo) {
+  scratch_.dir("state/jobs/c.9.n1");
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->tmpfs("state/jobs/c.9.n1", "test");
+    const Status s = state_.remove_job("c.9.n1");
+    m->check(s.error().code == EBUSY && s.error().text.starts_with("rename "), s.error().text);
+  });
+  EXPECT_TRUE(fs::exists(path_ + "/jobs/c.9.n1"));
 }
 
 TEST_F(StateTest, IsRootsAlone) {
@@ -231,6 +266,36 @@ TEST_F(StateTest, UsersCannotListIt) {
   struct stat st;
   ASSERT_EQ(::stat(path_.c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 07777, 0711u) << "nor keep it locked in the kernel";
+  const std::string others = scratch_.dir("others");
+  ASSERT_EQ(::chmod(others.c_str(), 0755), 0);
+  ASSERT_TRUE(StateDir::open(others).ok());
+  ASSERT_EQ(::stat(others.c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0755u) << "what nothing of ours is in may be a mistake";
+}
+
+TEST_F(StateTest, IsNoneOnAFileSystemThatNodesMayShare) {
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
+  const auto answer = [](const fuse_in_header& in, char* bytes) -> std::optional<int> {
+    if (in.opcode == FUSE_STATFS) return sizeof(fuse_statfs_out);
+    if (in.opcode != FUSE_GETATTR) return -ENOSYS;
+    fuse_attr_out attributes = {};
+    attributes.attr.ino = 1;
+    attributes.attr.mode = S_IFDIR | 0711;
+    std::memcpy(bytes, &attributes, sizeof attributes);
+    return sizeof attributes;
+  };
+  scratch_.dir("shared");
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    const int fd = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    const std::string options = "fd=" + std::to_string(fd) + ",rootmode=40000,user_id=0,group_id=0";
+    m->check(::mount("test", (scratch_ / "shared").c_str(), "fuse", 0, options.c_str()) == 0, "mount");
+    const pid_t server = ::fork();
+    if (server == 0) serve_fuse(fd, answer);
+    const Result<StateDir> state = StateDir::open(scratch_ / "shared");
+    m->check(!state.ok() && state.error().code == EREMOTE, state.ok() ? "it is one" : state.error().text);
+    ::kill(server, SIGKILL);
+    ::waitpid(server, nullptr, 0);
+  });
 }
 
 TEST_F(StateTest, IsMadeWithItsParentsAndRefusedIfAnyOfItIsAnothers) {
@@ -620,6 +685,18 @@ TEST_F(StateTest, AFileIsWrittenWholeAndNeverThroughALink) {
   }
 }
 
+TEST_F(StateTest, WhatARecordDoesNotSayIsNotSo) {
+  ASSERT_TRUE(state_.lock_job(record().job, true, 0).ok());
+  ASSERT_TRUE(state_.write_record(record()).ok());
+  const Result<JobRecord> read = state_.read_record("c.7.n1");
+  ASSERT_TRUE(read.ok()) << read.error().text;
+  EXPECT_FALSE(read->peers);
+  EXPECT_FALSE(read->unrecorded);
+  EXPECT_TRUE(read->first_node);
+  EXPECT_EQ(read->memory + read->given_up, 0u);
+  EXPECT_EQ(read->next_try, 0);
+}
+
 TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   ASSERT_TRUE(state_.lock_job(record().job, true, 0).ok());
   JobRecord r = record();
@@ -628,9 +705,10 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   r.first_node = false;
   r.peers = true;
   r.tiers.push_back(
-      {"nvme", "nvme", "/tier", TierConfig::Kind::kDirectory, 10, 20, {}, "0123", 7, 6, 5, true});
+      {"nvme", "nvme", "/tier", TierConfig::Kind::kDirectory, 10, 20, {}, "0123", false, 7, 6, 5, true});
   r.tiers.push_back({"ram", "ram", "/ram", TierConfig::Kind::kTmpfs, 30, 40, 5, ""});
   r.tiers[1].room = {9, 8, 70, true};
+  r.tiers[1].most = 35;
   r.memory = uint64_t{1} << 40;
   ASSERT_TRUE(state_.write_record(r).ok());
   std::string text = contents(path_ + "/jobs/c.7.n1/record.json");
@@ -651,6 +729,7 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   EXPECT_EQ(read->tiers[0].kind, TierConfig::Kind::kDirectory);
   EXPECT_EQ(read->tiers[0].limit, 20u);
   EXPECT_EQ(read->tiers[0].file_system, "0123");
+  EXPECT_FALSE(read->tiers[0].away);
   EXPECT_FALSE(read->tiers[0].occupied);
   EXPECT_EQ(read->tiers[0].charged(), 10u);
   EXPECT_EQ(read->tiers[0].told(), 7u);
@@ -660,6 +739,8 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   EXPECT_FALSE(read->tiers[0].room);
   EXPECT_EQ(read->tiers[1].room, (MemoryRoom{9, 8, 70, true}));
   EXPECT_EQ(read->memory, uint64_t{1} << 40);
+  EXPECT_EQ(read->tiers[0].most, UINT64_MAX);
+  EXPECT_EQ(read->tiers[1].most, 35u);
   EXPECT_EQ(read->tiers[1].told(), 30u);
   EXPECT_EQ(read->tiers[1].reserved, 0u);
   EXPECT_FALSE(read->tiers[1].equal);
@@ -669,11 +750,16 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
 
   r.given_up = 2;
   r.next_try = 1234567890123;
+  r.away_since = 5;
+  r.tiers[0].away = true;
   ASSERT_TRUE(state_.write_record(r).ok());
   read = state_.read_record("c.7.n1");
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->given_up, 2u);
   EXPECT_EQ(read->next_try, 1234567890123);
+  EXPECT_EQ(read->away_since, 5);
+  EXPECT_TRUE(read->tiers[0].away);
+  EXPECT_EQ(read->tiers[0].charged(), 0u) << "what is at its path is another one";
 
   r.tiers[0].path = "/tier\xff";
   EXPECT_EQ(state_.write_record(r).error().code, EINVAL) << "not UTF-8";

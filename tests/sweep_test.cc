@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/sweep.h"
 
+#include <sys/time.h>
+
+#include "runtime/base/os.h"
 #include "runtime/node/boot.h"
 #include "runtime/node/job_dirs.h"
+#include "tests/faulty_os.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"
@@ -45,6 +49,11 @@ class NodeSweepTest : public NodeTest {
     sweep_all(tiers);
     wait_children();
   }
+  // On a busy machine one has no time for the first that is dead.
+  void sweep_until_none_is_left() const {
+    for (int i = 0; i < 50 && !jobs().empty(); ++i) sweep_now({});
+    EXPECT_TRUE(jobs().empty());
+  }
 };
 
 TEST_F(NodeSweepTest, WhatIsDeadGoesAndNothingElse) {
@@ -66,6 +75,49 @@ TEST_F(NodeSweepTest, WhatIsDeadGoesAndNothingElse) {
       << "it lives, a helper is at work on it, it is noted only, it is about to be, it is the caller's";
   EXPECT_EQ(on_tier(), (Names{name(3), name(4), name(9)}));
   EXPECT_EQ(runs(), on_tier());
+}
+
+TEST_F(NodeSweepTest, WhatIsDeadIsAccountedForUnlessItIsOfAnEarlierBoot) {
+  const auto ended = [&](uint32_t number, const char* boot = "") {
+    JobRecord r = record(job(number));
+    r.agent = *identify(::getpid());
+    ++r.agent.start_time;
+    r.of_cluster.account_program = "/helper";
+    if (*boot) r.boot = boot;
+    (void)begin(r);
+  };
+  ended(1);
+  ended(2, "another");
+  std::string log = logged([&] { sweep_until_none_is_left(); });
+  ASSERT_EQ(state_.spooled().size(), 1u) << log;
+  EXPECT_TRUE(state_.spooled()[0].starts_with(name(1) + ".")) << state_.spooled()[0];
+  const std::string of_first = "JobId=" + std::to_string(job(1)) + " ";
+  size_t lines = 0;
+  for (size_t at = 0; (at = log.find(of_first, at)) != std::string::npos; ++at) ++lines;
+  EXPECT_EQ(lines, 2u) << "that it is swept, and what is kept: " << log;
+  std::filesystem::remove_all(state_.path() + "/spool");
+  scratch_.file("state/spool", "");
+  ended(1);
+  log = logged([&] { sweep_until_none_is_left(); });
+  EXPECT_NE(log.find("/spool/"), std::string::npos) << "that no line is kept: " << log;
+}
+
+TEST_F(NodeSweepTest, WhoWaitsForASweepDoesNotWaitForAllThatAreDead) {
+  for (const uint32_t number : {1, 2}) {
+    JobRecord r = record(job(number));
+    r.agent = *identify(::getpid());
+    ++r.agent.start_time;
+    (void)begin(r);
+  }
+  (void)begin(dead(3));
+  {
+    const Result<Fd> metrics = state_.lock_file("metrics.lock", 0);  // each waits for it
+    sweep_now({});
+  }
+  const Names left = jobs();
+  EXPECT_FALSE(left.empty()) << "the other one is the next sweep's";
+  EXPECT_EQ(std::count(left.begin(), left.end(), key(3)), 0) << "it is not accounted for";
+  sweep_until_none_is_left();
 }
 
 TEST_F(NodeSweepTest, AJobWithASlurmstepdIsNotDead) {
@@ -303,6 +355,33 @@ TEST_F(UnrecordedTest, OneRecordForAllPlacesOfAName) {
   EXPECT_TRUE(taken[1].record.tiers.empty());
   EXPECT_TRUE(take({scratch_ / "tier"}).empty()) << "they have records now";
   EXPECT_EQ(in_removing().size(), 2u);
+}
+
+TEST_F(UnrecordedTest, WhereNobodyKnowsWhatHasARecordNothingIsTaken) {
+  fill_job(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));
+  for (const char* records : {"jobs", "removing"}) {
+    const std::string path = state_.path() + "/" + records;
+    std::filesystem::rename(path, scratch_ / "kept");
+    scratch_.file(std::string("state/") + records, "");
+    EXPECT_TRUE(take({scratch_ / "tier"}).empty()) << records;
+    std::filesystem::remove(path);
+    std::filesystem::rename(scratch_ / "kept", path);
+  }
+  EXPECT_EQ(take({scratch_ / "tier"}).size(), 1u);
+}
+
+TEST_F(UnrecordedTest, WhatAKilledStartDidNotGiveToItsOwnerIsTaken) {
+  scratch_.dir("tier/monarch/" + name(1));
+  fill_job(scratch_ / ("tier/monarch/" + name(2)));
+  const Intercept opens(Call::kOpenat, [](Arguments&) {
+    errno = ENOENT;  // as an earlier call may leave it
+    return 0;
+  });
+  const std::vector<Removal> taken = take({scratch_ / "tier"});
+  ASSERT_EQ(taken.size(), 2u);
+  EXPECT_EQ(taken[0].record.name, name(1));
+  EXPECT_EQ(taken[0].record.user.uid, 0u);
+  EXPECT_EQ(taken[1].record.user.uid, kUid) << "that of what is in it";
 }
 
 TEST_F(UnrecordedTest, WhatIsAsideAlreadyKeepsItsSerial) {
@@ -587,6 +666,61 @@ TEST_F(NodeSweepTest, AtBootThereIsAConfigurationOrNothingToDo) {
   EXPECT_EQ(status, 0);
 }
 
+// Of a state directory that was lost, or of another one that shares the machine's groups.
+TEST_F(NodeSweepTest, OldGroupsOfOtherStateDirectoriesGoOnceTheyAreEmpty) {
+  const JobOnNode own = {job(1), "n1", "lost-" + std::to_string(::getpid())};
+  const uint64_t now = static_cast<uint64_t>(os::clock_ns(CLOCK_REALTIME)),
+                 hour = uint64_t{3600} * 1000000000;
+  const auto group = [&](uint32_t number, const std::string& node, uint64_t serial) {
+    return fmt::format("ab.cd.{}.{}.0.{}.{}", own.cluster, number, node, serial);
+  };
+  const std::string old = group(job(2), "n1", now - hour - 1000000000),
+                    young = group(job(3), "n1", now - hour / 2), others = group(job(4), "n2", 5),
+                    in_use = group(job(5), "n1", 6), goes_on = group(job(6), "n1", 7),
+                    unlike = "ab.cd." + own.cluster + ".x";
+  const Cgroups groups;
+  for (const std::string& name : {old, young, others, in_use, goes_on, unlike})
+    (void)groups.make(name, 0).ok();
+  const auto there = [&] { return groups.names("ab.cd." + own.cluster + "."); };
+  if (there().size() != 6) GTEST_SKIP() << "no groups can be made here";
+  const pid_t member = ::fork();
+  if (member == 0) {
+    (void)groups.enter(in_use).ok();
+    for (;;) ::pause();
+  }
+  EXPECT_TRUE(eventually([&] { return !groups.processes(in_use).empty(); }));
+  const pid_t stepd = start_slurmstepd(job(6));
+  EXPECT_EQ(in_child([&] {
+              const auto unknown = [](CallArguments a) {
+                return reinterpret_cast<const char*>(a[1]) == std::string("/proc") ? EMFILE : 0;
+              };
+              if (before_call(SYS_openat, unknown)) sweep(state_, own);
+              return 0;
+            }),
+            0);
+  EXPECT_EQ(there().size(), 6u) << "nobody knows which jobs there are";
+  sweep(state_, own);
+  Names left = {young, others, in_use, goes_on, unlike};
+  std::sort(left.begin(), left.end());
+  EXPECT_EQ(there(), left);
+  for (const pid_t process : {member, stepd}) {
+    ::kill(process, SIGKILL);
+    ::waitpid(process, nullptr, 0);
+  }
+  for (const std::string& name : left) EXPECT_TRUE(groups.end(name, 10000)) << name;
+}
+
+TEST_F(NodeSweepTest, AtBootTheTiersGetTheirDirectories) {
+  const std::string tier = scratch_.dir("fresh");
+  std::filesystem::permissions(tier, std::filesystem::perms(01777));
+  const std::string conf = scratch_.file("conf", "[tier.a]\npath = " + tier + "\nquota = 1M\n");
+  EXPECT_TRUE(sweep_at_boot(scratch_ / "state", conf).ok());
+  struct stat st {};
+  EXPECT_EQ(::stat((tier + "/monarch").c_str(), &st), 0) << "before any user can be in the way";
+  EXPECT_EQ(st.st_mode & 07777, 0711u);
+  wait_children();
+}
+
 TEST_F(NodeSweepTest, WhoIsDeadIsToldWithoutBeingTouched) {
   (void)begin(dead(1));
   JobRecord alive = record(job(2));
@@ -596,6 +730,44 @@ TEST_F(NodeSweepTest, WhoIsDeadIsToldWithoutBeingTouched) {
   ASSERT_TRUE(state_.lock_job({job(4), "n1", "c"}, true, 0).ok());
   EXPECT_EQ(dead_jobs(state_), Names{key(1)}) << "it lives, somebody is at work on it, it is noted only";
   EXPECT_EQ(jobs().size(), 4u);
+}
+
+// Of a job whose epilog does not come, as where slurmd is older than the plugin's line.
+TEST_F(NodeSweepTest, WhatIsNotedOfAFailedStartGoesOnceItsJobHasNoSlurmstepd) {
+  const auto note = [&](uint32_t number, const char* name, int seconds) {
+    const std::string dir = state_.path() + "/jobs/" + key(number);
+    ASSERT_TRUE(state_.lock_job({job(number), "n1", "c"}, true, 0).ok());
+    ASSERT_TRUE(state_.write("jobs/" + key(number) + "/" + name, "").ok());
+    const timeval when[2] = {{::time(nullptr) - seconds, 0}, {::time(nullptr) - seconds, 0}};
+    ASSERT_EQ(::utimes((dir + "/" + name).c_str(), when), 0);
+    ASSERT_EQ(::utimes(dir.c_str(), when), 0);
+  };
+  note(1, "failed", kFailedSeconds + 100);
+  note(2, "failed", kFailedSeconds - 100);
+  note(3, "wanted", kFailedSeconds + 100);
+  note(4, "failed", kFailedSeconds + 200);
+  note(4, "wanted", kFailedSeconds + 100);
+  note(5, "wanted", kFailedSeconds + 200);
+  note(5, "failed", kFailedSeconds + 100);
+  note(6, "failed", kFailedSeconds + 100);
+  note(7, "failed", kFailedSeconds + 100);
+  note(9, "failed", kFailedSeconds + 100);
+  const Fd held = lock_if_free(state_.path() + "/jobs/" + key(6));
+  const pid_t stepd = start_slurmstepd(job(7));
+  Names over = dead_jobs(state_);
+  std::sort(over.begin(), over.end());
+  EXPECT_EQ(over, (Names{key(1), key(5), key(9)}));
+  sweep(state_, {job(9), "n1", "c"});
+  EXPECT_EQ(jobs(), (Names{key(2), key(3), key(4), key(6), key(7), key(9)}))
+      << "it is young, it was only noted, it was noted anew since, somebody is at work on it, it runs, it is "
+         "the caller's";
+  ::kill(stepd, SIGKILL);
+  ::waitpid(stepd, nullptr, 0);
+  sweep_now({});
+  EXPECT_EQ(jobs().size(), 6u) << "it has just run";
+  note(7, "failed", kFailedSeconds + 100);
+  sweep_now({});
+  EXPECT_EQ(jobs(), (Names{key(2), key(3), key(4), key(6), key(9)}));
 }
 
 TEST_F(NodeSweepTest, WhereThereIsNothingToDoNothingIsStarted) {

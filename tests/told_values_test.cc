@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -49,9 +50,13 @@ class ToldValuesTest : public ::testing::Test {
         const std::optional<Told> sent =
             decode<Told>(std::string_view(message).substr(MessageHeader::kBytes));
         ASSERT_TRUE(sent);
+        lack(Lacks::kTell);
         told.emplace_back(node, *sent);
       };
-      options.ring_after = [this](int) { ++rings; };
+      options.ring_after = [this](int) {
+        lack(Lacks::kRing);
+        ++rings;
+      };
       options.mounts = std::move(mounts);
       values.emplace(std::move(options));
     }
@@ -83,12 +88,19 @@ class ToldValuesTest : public ::testing::Test {
       return found ? catalog->reader().seen_file(*found.entry) : nullptr;
     }
     Ref ref(const std::string& path) const { return catalog->reader().find(rel(path)).ref; }
+    enum class Lacks { kNothing, kTell, kRing };
+    void lack(Lacks what) {
+      if (lacks != what) return;
+      lacks = Lacks::kNothing;
+      throw std::bad_alloc();
+    }
 
     BoardFile board;
     Dataset dataset;
     std::unique_ptr<Catalog> catalog;
     std::vector<std::pair<NodeIndex, Told>> told;
     int rings = 0;
+    Lacks lacks = Lacks::kNothing;  // what the next one is for which there is no memory
     std::optional<ToldValues> values;
   };
 
@@ -104,6 +116,12 @@ class ToldValuesTest : public ::testing::Test {
     st.st_size = bytes;
     st.st_mtim = {300, 3};
     return st;
+  }
+  // That it tells node 1 of two files, by one message.
+  static void expect_both_told(Side* one) {
+    one->values->rings();
+    ASSERT_EQ(one->told.size(), 1u);
+    EXPECT_EQ(one->told[0].second.files.size(), 2u);
   }
   // All that `from` has for node 1, heard by `to`.
   static void tell(Side* from, Side* to) {
@@ -353,6 +371,27 @@ TEST_F(ToldValuesTest, WhoWasAwayIsToldLater) {
   EXPECT_EQ(one->told.size(), 1u);
 }
 
+TEST_F(ToldValuesTest, WhatMemoryLacksForIsToldTheNextTime) {
+  const auto one = side(0, 2);
+  one->saw("f", file(5));
+  one->lacks = Side::Lacks::kTell;
+  one->values->rings();
+  EXPECT_TRUE(one->told.empty());
+  one->saw("g", file(6));
+  EXPECT_EQ(one->rings, 2);
+  expect_both_told(one.get());
+}
+
+TEST_F(ToldValuesTest, WhereMemoryLacksToRingTheNextOneRings) {
+  const auto one = side(0, 2);
+  one->lacks = Side::Lacks::kRing;
+  one->saw("f", file(5));
+  EXPECT_EQ(one->rings, 0);
+  one->saw("g", file(6));
+  EXPECT_EQ(one->rings, 1);
+  expect_both_told(one.get());
+}
+
 TEST_F(ToldValuesTest, AJobOfOneNodeTellsNobody) {
   const auto alone = side(0, 1);
   alone->saw("f", file(5));
@@ -394,13 +433,39 @@ TEST_F(ChangesTest, EachMarkIsToldOnce) {
   EXPECT_EQ(mark->kinds, kChangedInodes);
   EXPECT_EQ(mark->closed, 0);
   EXPECT_FALSE(changes_.next());
-  set_invalid(board_.get(), 5);
+  set_invalid(board_.get(), 5, kChangedInodes);
   EXPECT_FALSE(changes_.next()) << "the others know it";
-  set_invalid(board_.get(), 7);
+  set_invalid(board_.get(), 7, kChangedInodes);
   expect_told({7});
   board_->header.closed = 1;
   expect_told({}, 1);
   EXPECT_FALSE(changes_.next());
+}
+
+// A path is marked before it is known that a directory is there.
+TEST_F(ChangesTest, AMarkOfAnotherKindIsToldAgain) {
+  set_invalid(board_.get(), 5, kChangedFiles);
+  expect_told({5});
+  set_invalid(board_.get(), 5, kChangedDirectories);
+  const std::optional<Mark> mark = changes_.next();
+  ASSERT_TRUE(mark);
+  EXPECT_TRUE(mark->marks.empty());
+  EXPECT_EQ(mark->kinds, kChangedFiles | kChangedDirectories);
+  EXPECT_FALSE(changes_.next());
+  changes_.untell(*mark);
+  expect_told({});
+  EXPECT_FALSE(changes_.next());
+}
+
+TEST_F(ChangesTest, AKindThatAnotherNodeTellsConcernsKnownMarks) {
+  changes_.take({kChangedFiles, 0, {5}});
+  const uint32_t before = board_->header.marks;
+  changes_.take({kChangedFiles | kChangedDirectories, 0, {}});
+  EXPECT_EQ(board_->header.changed, kChangedFiles | kChangedDirectories);
+  EXPECT_EQ(board_->header.marks, before + 1) << "what is open is looked at";
+  EXPECT_FALSE(changes_.next()) << "it is not told on";
+  changes_.take({kChangedFiles | kChangedDirectories, 0, {5}});
+  EXPECT_EQ(board_->header.marks, before + 1) << "it is known";
 }
 
 // The task is between the steps of set_invalid() while the agent looks.

@@ -93,7 +93,7 @@ def row(text, name):
 def batch():
     run, slow = Run("batch"), slow_run("slow")
     run.read()
-    code, out, err = top("--batch", "--count", "2", "--delay", "1")
+    code, out, err = top("--batch", "--count", "2", "--delay", "4")  # a large file is paid for in advance: for two seconds none follows
     blocks = out.split("\n\n")
     equal((code, err, len(blocks)), (0, "", 2), "two looks", out)
     for block in blocks:
@@ -153,9 +153,9 @@ def next_look(stream):
 
 def refused():
     for name, words, parts, want, more in [
-            ("a delay of nothing", ["--delay", "0"], ["--delay: "], 2, {}), ("a delay that is no number", ["--delay", "soon"], ["--delay"], 2, {}),
+            ("a delay of nothing", ["--delay", "0"], ["--delay: '0' is not a number of seconds from 0.1 to 86400; "], 2, {}), ("a delay that is no number", ["--delay", "soon"], ["--delay"], 2, {}),
             ("a delay that is none", ["--delay", "nan", "--batch"], ["--delay: "], 2, {}), ("fewer looks than none", ["--count", "-1", "--batch"], ["--count: "], 2, {}),
-            ("no look at all", ["--count", "0", "--batch"], ["--count: "], 2, {}), ("an unknown column", ["--sort", "size"], ["--sort: ", "rate"], 2, {}),
+            ("no look at all", ["--count", "0", "--batch"], ["--count: '0' is not a number above 0; "], 2, {}), ("an unknown column", ["--sort", "size"], ["--sort: ", "rate"], 2, {}),
             ("an argument", ["4711"], ["see 'monarchctl top --help'"], 2, {}),
             ("no terminal", [], ["standard input is no terminal", "--batch"], 1, {})]:
         code, out, err = top(*words, **more)

@@ -65,7 +65,7 @@ def command():
     equal((code, out.decode()), (7, f"one\n{os.getcwd()}\ntwo\n"), "the command's output and exit code are the machine's", err)
     code, _, err = vm("run", "--seconds", "5", "--", "true")
     equal(code, 124, "it ends after --seconds", err)
-    results("after a reboot", *vm("run", "--seconds", "900", "--reboots", "1", "--", *environment(), f"{SOURCE}/tests/vm.t", "rebooted"))
+    results("after a reboot", *vm("run", "--seconds", "900", "--reboots", "2", "--", *environment(), f"{SOURCE}/tests/vm.t", "rebooted"))
     code, out, err = vm("run", "--seconds", "900", "--", "sh", "-c", "echo $MONARCH_VM_BOOT; systemctl reboot --force --force; sleep 600")
     equal((code, out.split()[:1], b"2" in out.split()), (125, [b"1"], False), "without --reboots a reboot is the end", err)
 
@@ -109,8 +109,16 @@ def groups():
                           str(SECONDS - 300), f"{SOURCE}/tests/{test}", *functions))
 
 
+def crash():
+    os.sync()
+    with open("/proc/sysrq-trigger", "w", encoding="utf-8") as file:
+        file.write("b")
+    time.sleep(600)
+
+
 def rebooted():
-    """In a machine: it crashes in mid-job; the next job's start removes what was the last one's."""
+    """In a machine: it crashes in mid-job; the next job's start removes what was the last one's. It crashes once more, and the unit
+    for that removes it at boot."""
     base = "/srv/monarch"
     state, tier, data, conf = (f"{base}/{name}" for name in ("state", "tier", "data", "conf"))
     def start(job):
@@ -123,7 +131,8 @@ def rebooted():
             return answer.readline()
     def left(job):
         return [path for path in glob.glob(f"{state}/*/cluster.{job}.*") + glob.glob(f"{tier}/monarch/*.{job}.*") + glob.glob(f"/sys/fs/cgroup/monarch/*.{job}.*")]
-    if os.environ["MONARCH_VM_BOOT"] == "1":
+    boot = int(os.environ["MONARCH_VM_BOOT"])
+    if boot == 1:
         os.makedirs(state, 0o755)
         os.makedirs(tier)
         os.chmod(tier, 0o1777)
@@ -134,17 +143,33 @@ def rebooted():
         start(1)
         with open(f"{base}/left", "w", encoding="utf-8") as file:
             json.dump(left(1), file)
-        os.sync()
-        with open("/proc/sysrq-trigger", "w", encoding="utf-8") as file:
-            file.write("b")
-        time.sleep(600)
+        crash()
+    if boot == 2:
+        with open(f"{base}/left", encoding="utf-8") as file:
+            before = json.load(file)
+        told = [len(before) >= 3, sorted(left(1)) == sorted(path for path in before if not path.startswith("/sys/")), start(2).startswith("ready "),
+                wait_until(lambda: not left(1)), len(left(2)) >= 3]
+        with open(f"{BUILD}/etc/monarch-sweep.service", encoding="utf-8") as file:
+            unit = re.sub(r"(ConditionPathExists=).*", rf"\g<1>{conf}", file.read())
+        unit = re.sub(r"(ExecStart=).*", rf"\g<1>{BUILD}/monarchd --sweep --config {conf} --state-dir {state} --log {base}/log", unit)
+        unit = re.sub(r"(WantedBy=).*", r"\1monarch-vm.target", unit)  # the machine has no multi-user.target
+        with open("/etc/systemd/system/monarch-sweep.service", "w", encoding="utf-8") as file:
+            file.write(unit)
+        enabled = subprocess.run(["systemctl", "enable", "monarch-sweep.service"], check=False).returncode
+        with open(f"{base}/left", "w", encoding="utf-8") as file:
+            json.dump([*told, enabled == 0, len(left(2))], file)
+        crash()
     with open(f"{base}/left", encoding="utf-8") as file:
-        before = json.load(file)
-    ok(len(before) >= 3, "a job had a record, a directory on the tier and a control group before", before)
-    equal(sorted(left(1)), sorted(path for path in before if not path.startswith("/sys/")), "the first two are there after the crash")
-    contains(start(2), ["ready "], "a job starts")
-    ok(wait_until(lambda: not left(1)), "what was the last boot's is gone", left(1))
-    ok(len(left(2)) >= 3, "and the new one's is there", left(2))
+        *told, count = json.load(file)
+    for done, name in zip(told, ("a job had a record, a directory on the tier and a control group before", "the first two are there after the crash", "a job starts",
+                                 "what was the last boot's is gone", "and the new one's is there", "the unit for the boot is enabled")):
+        ok(done, name)
+    ok(count >= 3 and wait_until(lambda: not left(2)), "after a second crash the unit has removed what was the last boot's", count, left(2))
+    def properties():
+        show = ["systemctl", "show", "--property", "ActiveState,Result,ConditionResult", "monarch-sweep.service"]
+        return sorted(subprocess.run(show, stdout=subprocess.PIPE, check=False).stdout.decode().split())
+    wait_until(lambda: "ActiveState=active" in properties())
+    equal(properties(), ["ActiveState=active", "ConditionResult=yes", "Result=success"], "the unit succeeded")
 
 
 if INSIDE:

@@ -227,6 +227,20 @@ class ToldWalkTest : public PlacementTest {
       EXPECT_EQ(listing->ctime, nanoseconds(st.st_ctim));
     }
   }
+  // Of d, what was told first.
+  static void expect_put_off(const std::vector<WalkedDirectory>& all) {
+    const auto first = std::find_if(all.begin(), all.end(), [](const auto& one) { return one.path == "d"; });
+    ASSERT_NE(first, all.end());
+    EXPECT_EQ(first->listing, WalkedDirectory::Listed::kLater);
+  }
+  // That a change is marked; nothing walks any more then.
+  void expect_watched() {
+    scratch_.file("pfs/a/b/c/h", "y");
+    EXPECT_TRUE(eventually([&] { return is_invalid(*board_->get(), rel("a/b/c/h").hash); }));
+    walker_.reset();
+    placement_.reset();
+    watch_.reset();
+  }
   static constexpr int64_t kDays = 3 * 86400;
 };
 
@@ -246,6 +260,7 @@ TEST_F(ToldWalkTest, WhatAnotherWalkHasReadIsNotReadAgain) {
     walker_->start(2, &heard);
     EXPECT_EQ(heard.ends, 1);
     expect_all_listed();
+    EXPECT_FALSE(catalog_->reader().find(rel(""))) << "the root has no name";
     EXPECT_EQ(counter(AgentCounter::walk_dirs), 0u);
     EXPECT_EQ(counter(AgentCounter::walk_files), 5u);
     EXPECT_EQ(heard.directories().size(), 0u);
@@ -286,6 +301,57 @@ TEST_F(ToldWalkTest, AListingThatDoesNotComeIsReadHere) {
   EXPECT_EQ(counter(AgentCounter::walk_files), 5u);
 }
 
+// As when it was renamed, and another one has its name.
+TEST_F(ToldWalkTest, ADirectoryThatIsAnotherOnceItWasReadIsReadAgain) {
+  const LaterBy quiet(kDays);
+  struct stat d;
+  ASSERT_EQ(::stat((pfs_ + "/d").c_str(), &d), 0);
+  const std::function<void(struct stat*)> changes[] = {[](struct stat* st) { ++st->st_ino; },
+                                                       [](struct stat* st) { ++st->st_mtim.tv_nsec; },
+                                                       [](struct stat* st) { ++st->st_ctim.tv_nsec; }};
+  for (const auto& change : changes) {
+    SCOPED_TRACE(&change - changes);
+    std::atomic<int> looks{0};
+    std::vector<WalkedDirectory> all;
+    {
+      const Intercept alters(Call::kFstatResult, [&](Arguments& a) {
+        if (a.st->st_ino == d.st_ino && a.st->st_dev == d.st_dev && ++looks == 2) change(a.st);
+        return 0;
+      });
+      all = told();
+    }
+    expect_put_off(all);
+    EXPECT_EQ(all.size(), 6u) << "the others were quiet";
+    end();
+  }
+}
+
+// By programs that unpack an archive, and keep its times.
+TEST_F(ToldWalkTest, AnOldTimeOfADirectoryThatWasChangedJustNowIsNotBelieved) {
+  const timespec old[2] = {{0, UTIME_OMIT}, {::time(nullptr) - kDays, 5}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, (pfs_ + "/d").c_str(), old, 0), 0);
+  const std::vector<WalkedDirectory> all = told();
+  expect_put_off(all);
+}
+
+TEST_F(ToldWalkTest, ChangesAreWatchedForInWhatIsRead) {
+  watches_ = true;
+  start();
+  make_walker();
+  walker_->start(2);
+  ASSERT_TRUE(eventually([&] { return walked(); }));
+  expect_watched();
+}
+
+TEST_F(PlacementTest, ALongDirectoryIsReadThoughNobodyHearsOfIt) {
+  constexpr int kFiles = 5000;
+  for (int i = 0; i < kFiles; ++i) scratch_.file("pfs/d/f" + std::to_string(i), "");
+  start();
+  walk();
+  ASSERT_TRUE(eventually([&] { return walked(); }));
+  EXPECT_EQ(counter(AgentCounter::walk_files), uint64_t{kFiles});
+}
+
 // What changed since is not what was told: the kernel's values tell.
 TEST_F(ToldWalkTest, AListingIsThatOfTheDirectoryAsItWas) {
   const LaterBy quiet(kDays);
@@ -307,11 +373,7 @@ TEST_F(ToldWalkTest, ChangesAreWatchedForWhereAnotherWalkHasRead) {
   start();
   make_walker();
   for (const WalkedDirectory& directory : all) EXPECT_TRUE(walker_->enter(directory));
-  scratch_.file("pfs/a/b/c/h", "y");
-  EXPECT_TRUE(eventually([&] { return is_invalid(*board_->get(), rel("a/b/c/h").hash); }));
-  walker_.reset();
-  placement_.reset();
-  watch_.reset();
+  expect_watched();
 }
 
 // Nothing is asked of the PFS for it then.

@@ -6,6 +6,7 @@ program, call or name the change was made; and what did not change is served fro
 import ast
 import fnmatch
 import glob
+import itertools
 import os
 import re
 import shutil
@@ -855,6 +856,96 @@ def race():
         ok(counters["opens_tier"] > 0 and counters["tasks"]["fallback_invalid"] > 0, f"{files} files: from both", counters)
 
 
+BESIDE = f"{e2e.BUILD}/tests/beside"
+RECORDS = 2000
+
+
+def threads_beside():
+    """What a thread has open, and reads, while another changes the file and has descriptors go back to the PFS."""
+    root, out = scratch("beside.records"), scratch("beside.outside")
+    config = f"{out}/large.conf"
+    with open(config, "w", encoding="ascii") as stream:
+        stream.write("[agent]\nprefetch = off\nstage_wait_max = 16K\nstage_wait = 0\n")
+    os.chmod(config, 0o644)
+    cases = e2e.execute([BESIDE])[1].decode().splitlines()
+    ok(len(cases) >= 20, "there are cases", cases)
+    for case in cases:
+        if e2e.SANITIZER and case.startswith("kcmp"):
+            skip(case, "the sanitizer needs calls that are forbidden")
+            continue
+        file, other = f"{root}/{case.replace(' ', '-')}", f"{out}/other"
+        with open(file, "wb") as stream:
+            stream.write(b"".join(i.to_bytes(4, sys.byteorder) * 16 for i in range(RECORDS)))
+        with open(other, "wb") as stream:
+            stream.write(b"mine")
+        command = [BESIDE, case, file, other]
+        native = e2e.execute(command)
+        large = case.startswith("large")
+        job = e2e.Job([*options([root], {"t": (scratch(f"beside.{case.replace(' ', '-')}.tier"), "1G")}), *(["--config", config] if large else [])])
+        if not large:
+            job.run(["cat", file])
+        equal(job.run(command), native, f"beside: {case}: as natively")
+        counters = job.end()
+        equal(counters["tasks"]["moved"], int(large), f"beside: {case}: moved to the copy")
+        ok(native[0] == 0 and native[1] and counters["opens_tier"] >= 2, f"beside: {case}: from the tier", native, counters)
+
+
+OPENAT2 = """
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+root = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
+RESTRICTED = 0x08 | 0x04  # RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS
+def openat2(name, flags, mode=0, resolve=0, how=None, size=24):
+    ctypes.set_errno(0)
+    fd = libc.openat2(root, os.fsencode(name), how or struct.pack("QQQ", flags, mode, resolve), ctypes.c_size_t(size))
+    print(name if name[0] != "/" else "link", fd >= 0, ctypes.get_errno())
+    return fd
+def show(name):
+    with open(f"{sys.argv[1]}/{name}", "rb") as file: print(file.read(20), os.fstat(file.fileno()).st_size)
+files = sorted(n for n in os.listdir(root) if n.endswith(".bin"))
+for name in files:
+    for resolve in 0, RESTRICTED:
+        fd = openat2(name, os.O_RDONLY, resolve=resolve)
+        print(os.pread(fd, 20, 0), os.path.sameopenfile(fd, os.open(f"{sys.argv[1]}/{name}", 0)))
+for i, (flags, resolve) in enumerate([(0, 0), (os.O_TRUNC, 0), (0, RESTRICTED), (os.O_TRUNC, RESTRICTED)]):
+    held = os.open(f"{sys.argv[1]}/{files[i]}", os.O_RDONLY)
+    fd = openat2(files[i], os.O_WRONLY | flags, resolve=resolve)
+    os.write(fd, b"NEW")
+    show(files[i])
+    print(os.pread(held, 20, 0))
+held = os.open(f"{sys.argv[1]}/{files[4]}", os.O_RDONLY)
+os.write(openat2(f"/proc/self/fd/{held}", os.O_WRONLY), b"NEW")
+show(files[4])
+os.write(openat2("new", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640), b"made")
+show("new")
+openat2("none", os.O_RDONLY)
+openat2("../none", os.O_RDONLY, resolve=RESTRICTED)
+openat2(files[5], os.O_RDONLY, size=8)
+openat2(files[5], os.O_WRONLY, mode=0o640)
+libc.openat2(root, b"new", None, ctypes.c_size_t(24)); print(ctypes.get_errno())
+"""
+
+
+def by_openat2():
+    """As tar of glibc 2.43 does; here it is a library of the test's that comes next."""
+    if e2e.SANITIZER:
+        return skip("openat2", "sanitizer build")
+    placed = Placed("openat2", files=40)
+    twin = f"{scratch()}/openat2.natively"
+    shutil.copytree(placed.root, twin, symlinks=True)
+    with_it = ["sh", "-c", 'LD_PRELOAD="$LD_PRELOAD:$0" exec "$@"', f"{e2e.BUILD}/tests/openat2.so", PYTHON, "-c", OPENAT2]
+    native = e2e.execute([*with_it, twin])
+    if b"False 38" in native[1]:
+        return skip("openat2", "the kernel has none")
+    before = placed.job.run([*with_it, placed.root])
+    equal(before[:2], native[:2], "openat2: as natively", before[2], native[2])
+    ok(native[0] == 0 and native[1].count(b"True 0") >= 15, "openat2: it can be called", native)
+    placed.same("openat2: the new bytes")
+    counters = placed.job.end()
+    equal(counters["tasks"]["invalidations"] > 4, True, "openat2: changes are marked", counters["tasks"])
+    return None
+
+
 LINK = """
 import os, sys
 fd = os.open(sys.argv[1], os.O_RDONLY)
@@ -886,6 +977,143 @@ def links_to_descriptors():
     got = placed.job.run([PYTHON, "-c", LINK, file, "//proc/self/fd/FD", "0", "stream"])
     equal((got[:2], read(file)), ((0, want), want), "by a stream")
     placed.same("all of it is read as it is")
+    placed.job.end()
+
+HELD_LINKS = r"""
+import os, subprocess, sys
+root = sys.argv[1]
+os.chdir(root)
+forms = ("/proc/self/fd/FD", "/dev/fd/FD", "/proc/PID/fd/FD", "/proc/thread-self/fd/FD", "//proc/self/fd/FD", "/proc/self/../self/fd/FD", "FD", "SYMLINK")
+by_others = ("printf XY >FD", "printf XY 1<>FD", "printf XY >>FD", "perl -e 'open F, \">\", shift or die; print F \"XY\"' FD",
+             "perl -e 'open F, \"+<\", shift or die; print F \"XY\"' FD", "cp ../small FD", "dd if=../small of=FD status=none")
+ways = [(form, flags) for form in forms for flags in (os.O_RDWR, os.O_WRONLY | os.O_TRUNC, os.O_WRONLY | os.O_APPEND)]
+ways += [(command, None) for command in by_others]
+read = lambda name: open(name, "rb").read()
+for i, (form, flags) in enumerate(ways):
+    x, y = f"x{i}", f"y{i}"
+    read(x), read(y)
+    fd, another, other_name = os.open(x, 0), os.open(x, 0), os.open(y, 0)
+    if flags is None:
+        subprocess.run(["sh", "-c", form.replace("FD", f"/proc/{os.getpid()}/fd/{fd}")], check=True)
+    else:
+        path = form.replace("FD", str(fd)).replace("PID", str(os.getpid()))
+        if form == "FD": os.chdir("/proc/self/fd")
+        if form == "SYMLINK": path = "../link"; os.symlink(f"/proc/self/fd/{fd}", path)
+        out = os.open(path, flags)
+        os.write(out, b"XY")
+        os.close(out)
+        if form == "SYMLINK": os.unlink(path)
+        os.chdir(root)
+    sizes = [os.stat(x).st_size, os.stat(y).st_size, os.fstat(fd).st_size]
+    print(form, flags, sizes, [bytes[:4] + bytes[-4:] for bytes in (read(x), read(y), *(os.pread(d, 9999, 0) for d in (fd, another, other_name)))])
+    for d in fd, another, other_name: os.close(d)
+"""
+UNSEEN_LINK = """
+import os, subprocess, sys
+fd = os.open(sys.argv[1], 0)
+command = f"printf XY 1<>/proc/{os.getpid()}/fd/{fd}"
+unseen = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+print(subprocess.run(["sh", "-c", command], env=unseen, stderr=-3).returncode, os.pread(fd, 4, 0))
+"""
+
+
+def links_that_others_read():
+    """A write by a link to a descriptor is seen by all that have the file open, and under each name. A program without the library is
+    refused: it would write the copy, and the PFS's file would never have it. Root is not, by the kernel."""
+    users = {"root": (), "a user": e2e.NOBODY} if os.geteuid() == 0 and not e2e.why_not_nobody() else {"a user": ()}
+    for user, before in users.items():
+        twin, root, tier = (scratch(f"held_links.{user}.{name}/data") for name in ("native", "job", "tier"))
+        for top in twin, root, tier:
+            os.makedirs(top, exist_ok=True)
+            subprocess.run(["chmod", "0777", top, f"{top}/.."], check=True)
+        for top in twin, root:
+            for i in range(40):
+                with open(f"{top}/x{i}", "wb") as stream:
+                    stream.write(bytes([65 + i]) * 3000)
+                os.chmod(f"{top}/x{i}", 0o666)
+                os.link(f"{top}/x{i}", f"{top}/y{i}")
+            with open(f"{top}/../small", "wb") as stream:
+                stream.write(b"XY")
+        job = e2e.Job(options([root], {"t": (tier, "1G")}), before=before)
+        job.run([*before, "sh", "-c", 'cat "$0"/*', root])
+        native = e2e.execute([*before, PYTHON, "-c", HELD_LINKS, twin])
+        got = job.run([*before, PYTHON, "-c", HELD_LINKS, root])
+        equal(native[0], 0, f"links that others read, {user}: the program runs", native[2])
+        for line, want in itertools.zip_longest(got[1].splitlines(), native[1].splitlines()):
+            equal(line, want, f"links that others read, {user}: as natively", got[2])
+        if user != "root":
+            equal(job.run([*before, PYTHON, "-c", UNSEEN_LINK, f"{root}/x39"])[:2], (0, b"2 b'hhhh'\n"), "a link that is written unseen: refused")
+        counters = job.end()
+        ok(counters["opens_tier"] >= 150, f"links that others read, {user}: from the tier", counters)
+
+
+# A call by a path that leads to a copy: argument 2 is the path, 3 the call.
+CHANGES_BY_LINK = {
+    "truncate": "os.truncate(path, 3)",
+    "chmod": "os.chmod(path, 0o741)",
+    "utime": "os.utime(path, ns=(10**18 + 1, 10**18 + 2))",
+    "setxattr": "os.setxattr(path, 'user.a', b'1')",
+}
+BY_LINK = """
+import os, subprocess, sys
+f = sys.argv[1]
+fd = os.open(f, os.O_RDONLY)
+path = sys.argv[2].replace("FD", str(fd)).replace("PID", str(os.getpid()))
+if sys.argv[2] == "FD": os.chdir("/proc/self/fd")
+call = f"import os; path = '{path}'; " + sys.argv[3]
+if sys.argv[4] == "other": subprocess.run([sys.executable, "-c", call], check=True)
+else: exec(call)
+told, opened = os.stat(f), os.fstat(fd)
+print(told.st_size, oct(told.st_mode), "utime" not in call or told.st_mtime_ns, os.listxattr(f), opened.st_size, oct(opened.st_mode),
+      os.pread(fd, 1 << 20, 0) == open(f, "rb").read())
+"""
+
+
+def changes_by_links():
+    """A path that leads to a copy changes the file on the PFS: the copy stays as it is."""
+    placed = Placed("by_links", files=30)
+    left = placed.files()
+    for link, who in (("/proc/thread-self/fd/FD", "self"), ("//proc/self/fd/FD", "self"), ("/proc/self/task/PID/fd/FD", "self"),
+                      ("/proc/self/../self/fd/FD", "self"), ("FD", "self"), ("/proc/PID/fd/FD", "other")):
+        for call, text in CHANGES_BY_LINK.items():
+            file, twin = left.pop(), f"{placed.outside}/{len(left)}"
+            shutil.copy2(file, twin)
+            got = placed.job.run([PYTHON, "-c", BY_LINK, file, link, text, who])
+            native = e2e.execute([PYTHON, "-c", BY_LINK, twin, link, text, who])
+            equal(got[:2], native[:2], f"{call} of {link} by {'another process' if who == 'other' else 'itself'}: as natively", got[2], native[2])
+            equal((os.stat(file).st_mode, os.path.getsize(file)), (os.stat(twin).st_mode, os.path.getsize(twin)), "and on the PFS", link, call)
+    placed.same("all of it is read as it is")
+    placed.job.end()
+
+
+ANSWERS = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+f = sys.argv[1]
+os.chmod(f, 0o755)
+print(len(open(f, "rb").read()))
+fd = os.open(f, os.O_RDONLY)
+print(os.access(f"/proc/self/fd/{fd}", os.X_OK), os.access(f"/dev/fd/{fd}", os.R_OK | os.X_OK), libc.faccessat(fd, b"", 1, 0x1000))
+os.unlink(f)
+print(os.listxattr(fd), len(os.pread(fd, 1 << 20, 0)))
+room = ctypes.create_string_buffer(10)
+libc.fmemopen.restype = ctypes.c_void_p
+stream = ctypes.c_void_p(libc.fmemopen(room, 5, b"r"))
+ctypes.set_errno(0)
+libc.rewind(stream)
+print(ctypes.get_errno())
+"""
+
+
+def answers_of_descriptors():
+    """What a call tells of a descriptor that is a copy's, and of a stream that has none."""
+    placed = Placed("answers")
+    file, twin = placed.files()[0], f"{placed.outside}/twin"
+    os.chmod(file, 0o755)
+    shutil.copy2(file, twin)
+    native = e2e.execute([PYTHON, "-c", ANSWERS, twin])
+    placed.same("again")
+    equal(placed.job.run([PYTHON, "-c", ANSWERS, file])[:2], native[:2], "access, extended attributes, rewind: as natively")
     placed.job.end()
 
 
@@ -1010,5 +1238,5 @@ print(a, len(open(sys.argv[1], "rb").read()))
 
 
 e2e.main(refused, by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, locks_beside, locks_kept, file_systems_and_locks, by_mount,
-         by_two_names, by_where_a_root_is, not_the_owner, directories, unreadable, large_files, race, links_to_descriptors, inherited, unseen,
+         by_two_names, by_where_a_root_is, not_the_owner, directories, unreadable, large_files, race, threads_beside, by_openat2, links_to_descriptors, links_that_others_read, changes_by_links, answers_of_descriptors, inherited, unseen,
          more_than_inotify_tells, before_the_agent)

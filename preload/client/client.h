@@ -41,6 +41,12 @@ inline Client* client(Retry retry = Retry::kInAWhile) {
   return now == Phase::kOff ? nullptr : start_client(retry);
 }
 
+// Whether an open of a copy compares the file on the PFS with what was copied: by consistency = open, or
+// since changes on another node may not be told.
+inline bool compares(const Client& c) {
+  return c.catalog.facts().check_at_open != 0 || c.board->header.unheard.load(std::memory_order_acquire) != 0;
+}
+
 // Marks what this process has open for writing when it attaches, before it is served anything: what it
 // inherited, or opened before there was a catalog (decide/changes.cc).
 void mark_what_is_open(Client* c);

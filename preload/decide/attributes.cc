@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file is known by what the PFS said when it was copied, or, if it is not placed, to the first task that
 // asked, which tells the agent. It holds as long as a copy would: a mark (changes.h), a closed board,
-// consistency = open or an exclusion sends the call to the PFS, and so does a process that another user runs,
+// compares() or an exclusion sends the call to the PFS, and so does a process that another user runs,
 // or in other groups, or that has its own user namespace: it may see less, or other owners. What is not known
 // at all (ENOENT) the PFS says.
 #include "preload/decide/attributes.h"
@@ -94,8 +94,8 @@ APART bool answer_below(Client* c, int dirfd, const char* path, int flags, unsig
 }  // namespace
 
 bool may_be_told(const Client& c, const RelPath& path) {
-  return c.catalog.facts().serve_metadata != 0 && !c.program_excluded && !is_closed(*c.board) &&
-         same_user(c) && same_groups(c) && !(c.exclude && excludes_file(c, path)) &&
+  return c.catalog.facts().serve_metadata != 0 && !compares(c) && !c.program_excluded &&
+         !is_closed(*c.board) && same_user(c) && same_groups(c) && !(c.exclude && excludes_file(c, path)) &&
          !is_changed(c, path, nullptr) && !may_be_hidden(c, path);
 }
 

@@ -5,6 +5,7 @@
 //
 //   the path      tells of a file under its own name; also of one that the catalog does not know yet
 //   the inode     tells of a file changed under another name: a hard link, another mount of the PFS
+//   a number      of an inode whose file lost its last name (preload/resolve/originals.h)
 //   a directory   renamed, or with another mode: nothing below its path is served any more. One mark, however
 //                 many files there are; hits look at the directories above them only once there is such a
 //                 mark
@@ -34,7 +35,7 @@ struct Object {
 
 bool look(const Object& object, struct statx* st) {
   return syscall(SYS_statx, object.dirfd, object.path, object.flags | AT_STATX_DONT_SYNC,
-                 STATX_TYPE | STATX_INO | STATX_NLINK | kMountId, st) == 0;
+                 STATX_TYPE | STATX_INO | STATX_NLINK | STATX_BTIME | kMountId, st) == 0;
 }
 
 uint32_t mark_of(const struct statx& st) { return mark_of_inode(st.stx_ino); }
@@ -62,18 +63,23 @@ bool shows_roots(const JobFacts& facts, uint64_t dev, uint64_t mount) {
   return true;
 }
 
-void mark_as(Client* c, uint32_t mark, Changed kind) {
-  const bool known = is_invalid(*c->board, mark);  // perhaps by a mark of another kind
+// Whether the mark is new. Other nodes know it only by the kinds that there were when it was told.
+bool set_mark(Client* c, uint32_t mark, Changed kind) {
+  const bool known = is_invalid(*c->board, mark);
+  const bool told = known && (c->board->header.changed.load(std::memory_order_acquire) & kind) != 0;
   set_invalid(c->board, mark, kind);
-  if (known) return;
-  count(c->board, TaskCounter::invalidations);
-  tell_change(c->board);
+  if (!told) tell_change(c->board);
+  return !known;
+}
+
+void mark_as(Client* c, uint32_t mark, Changed kind) {
+  if (set_mark(c, mark, kind)) count(c->board, TaskCounter::invalidations);
 }
 
 void mark_path(Client* c, const RelPath& path) { mark_as(c, path.hash, kChangedFiles); }
 
 void close_all(Client* c) {
-  if (c->board->header.closed.exchange(1, std::memory_order_acq_rel) != 0) return;
+  if (c->board->header.closed.exchange(kRootChanged, std::memory_order_acq_rel) == kRootChanged) return;
   count(c->board, TaskCounter::invalidations);
   tell_change(c->board);
 }
@@ -87,6 +93,12 @@ bool leads_to_root(Where where) { return where == Where::kRoot || where == Where
 // What a change of a directory does to the files below it. One that is replaced or removed was empty.
 bool concerns_directories(Change change) { return change == Change::kAccess || change == Change::kName; }
 
+// The last name goes of a file that had no time of birth.
+bool frees_number(Change change, const struct statx& st) {
+  return change == Change::kReplaced && S_ISREG(st.stx_mode) && st.stx_nlink <= 1 &&
+         (st.stx_mask & STATX_BTIME) == 0;
+}
+
 // What is on a root's device: by its path without symbolic links, and by its inode, since a file whose path
 // is marked may have another one below a root by a bind mount.
 APART void mark_true_path(Client* c, Change change, const Object& object, const struct statx& st) {
@@ -95,7 +107,7 @@ APART void mark_true_path(Client* c, Change change, const Object& object, const 
   RelPath rel;
   const size_t len = true_path(object.dirfd, object.path, object.flags, &path);
   const Where where = len > 0 ? locate(*c, AT_FDCWD, path.text(), &room, &rel) : Where::kOutside;
-  if (where == Where::kBelow && file) set_invalid(c->board, mark_of(st), kChangedInodes);
+  if (where == Where::kBelow && file) (void)set_mark(c, mark_of(st), kChangedInodes);
   if (where == Where::kBelow) mark_as(c, rel.hash, file ? kChangedFiles : kChangedDirectories);
   if (leads_to_root(where)) close_all(c);
   if (where != Where::kOutside && alone) return;
@@ -107,9 +119,11 @@ APART void mark_true_path(Client* c, Change change, const Object& object, const 
 
 void mark_inode(Client* c, Change change, const Object& object, const struct statx& st) {
   const bool file = S_ISREG(st.stx_mode) || S_ISLNK(st.stx_mode);
-  if ((file || (S_ISDIR(st.stx_mode) && concerns_directories(change))) &&
-      on_root_device(c->catalog.facts(), device_of(st)))
-    mark_true_path(c, change, object, st);
+  if ((!file && !(S_ISDIR(st.stx_mode) && concerns_directories(change))) ||
+      !on_root_device(c->catalog.facts(), device_of(st)))
+    return;
+  if (frees_number(change, st)) (void)set_mark(c, mark_of_freed(st.stx_ino), kChangedInodes);
+  mark_true_path(c, change, object, st);
 }
 
 void mark_open(Client* c, Change change, int fd) {
@@ -130,14 +144,14 @@ APART Original copy_behind(const Client& c, const struct statx& st, int fd) {
   return named;
 }
 
-// A copy is never written: `fd`, on one, is opened anew on the PFS. What O_TRUNC did to the copy it does to
-// the file there, and the file is the PFS's from now on.
+// A copy is never written: `fd`, on one, is opened anew on the PFS, and the file is the PFS's from now on.
 APART bool write_to_original(Client* c, const Original& copied, int fd, int flags) {
   const int saved = errno;
   mark_as(c, copied.entry->hash, kChangedFiles);
   const Own own(
       on_original(copied, [&](const char* link) { return open_own(AT_FDCWD, link, flags & ~O_CREAT); }));
   if (own.fd < 0) return false;
+  mark_open(c, Change::kContent, own.fd);  // also under its other names
   syscall(SYS_dup3, own.fd, fd, flags & O_CLOEXEC);
   errno = saved;
   return true;
@@ -178,25 +192,51 @@ APART Located mark_text(Client* c, int dirfd, const char* path) {
   return {Where::kBelow, rel.hash};
 }
 
-APART void mark_named(Client* c, Change change, const Object& object, const Located& found) {
+// The dataset's file whose copy a path leads to by a link to a descriptor (/proc/PID/fd/N, of any process).
+APART Original copy_by_link(const Client& c, const Object& object, const struct statx& st) {
+  struct statx link;
+  if (!look({object.dirfd, object.path, AT_SYMLINK_NOFOLLOW}, &link) || !S_ISLNK(link.stx_mode)) return {};
+  const Own own(open_own(object.dirfd, object.path, O_PATH));
+  return own.fd < 0 ? Original() : copy_behind(c, st, own.fd);
+}
+
+APART Original copy_at(const Client& c, const Object& object, const struct statx& st) {
+  const bool may_be =
+      S_ISREG(st.stx_mode) && (object.flags & AT_SYMLINK_NOFOLLOW) == 0 &&
+      find_original(c, device_of(st), st.stx_ino, [](uint32_t, const Entry&) { return true; }).entry;
+  return may_be ? copy_by_link(c, object, st) : Original();
+}
+
+APART Original mark_named(Client* c, Change change, const Object& object, const Located& found) {
   struct statx st;
-  if (!look(object, &st)) return;
+  if (!look(object, &st)) return {};
+  if (found.where != Where::kBelow)
+    if (const Original copied = copy_at(*c, object, st); copied.entry) return copied;
   const bool named = change == Change::kName || (change == Change::kReplaced && S_ISLNK(st.stx_mode));
   // The path of a root may be a symbolic link on another device.
   if (leads_to_root(found.where) && named) close_all(c);
   if (found.where == Where::kBelow && S_ISDIR(st.stx_mode) && concerns_directories(change))
     mark_as(c, found.hash, kChangedDirectories);
   mark_inode(c, change, object, st);
+  return {};
 }
 
 }  // namespace
 
-void will_change(Change change, int dirfd, const char* path, int flags) {
+Original will_change(Change change, int dirfd, const char* path, int flags) {
   Client* c = client(Retry::kAtOnce);
-  if (!c || unreadable(path) || !*path) return;
+  if (!c || unreadable(path) || !*path) return {};
   const KeepErrno errno_stays;
   const Located found = mark_text(c, dirfd, path);
-  mark_named(c, change, {dirfd, path, flags & AT_SYMLINK_NOFOLLOW}, found);
+  return mark_named(c, change, {dirfd, path, flags & AT_SYMLINK_NOFOLLOW}, found);
+}
+
+RARE Original copy_led_to(int dirfd, const char* path) {
+  const Client* c = client(Retry::kAtOnce);
+  const Object object = {dirfd, path, 0};
+  struct statx st;
+  const KeepErrno errno_stays;
+  return c && !unreadable(path) && look(object, &st) ? copy_at(*c, object, st) : Original();
 }
 
 void will_open_to_write(int dirfd, const char* path, int flags) {

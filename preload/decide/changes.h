@@ -4,6 +4,7 @@
 #pragma once
 
 #include "preload/client/client.h"
+#include "preload/resolve/originals.h"
 
 namespace monarch::preload {
 
@@ -14,15 +15,19 @@ enum class Change {
   kName,      // the file or directory there gets another name
 };
 // A call is about to change what a path leads to; the caller then goes to the PFS. `flags`:
-// AT_SYMLINK_NOFOLLOW where the call does not follow a symbolic link at the end.
-void will_change(Change change, int dirfd, const char* path, int flags);
+// AT_SYMLINK_NOFOLLOW where the call does not follow a symbolic link at the end. With an entry: the path
+// leads to a copy of that file instead, by a link to a descriptor, and nothing was marked.
+Original will_change(Change change, int dirfd, const char* path, int flags);
+// The file whose copy `path` leads to by a link to a descriptor of any process, in whatever form. Nothing is
+// marked.
+Original copy_led_to(int dirfd, const char* path);
 // Before an open for writing: marks what it empties, should it end in between. Any other changes nothing
 // until its caller has the descriptor, so that one that fails leaves no mark.
 void will_open_to_write(int dirfd, const char* path, int flags);
-// After it: marks the file. `path` is what it was opened by, nullptr if by none. If the file is a copy
-// (opened by a link to a descriptor of one that will_write_by_link() does not know, such as
-// //proc/self/fd/N), `fd` becomes the PFS's file instead. False, with errno: that cannot be opened, and the
-// caller closes `fd`.
+// After it: marks the file. `path` is what it was opened by, nullptr if by none. If the file is a copy (root
+// opened it by a link to a descriptor that will_write_by_link() does not know, such as //proc/self/fd/N; the
+// kernel refuses it to others), `fd` becomes the PFS's file instead. False, with errno: that cannot be
+// opened, and the caller closes `fd`.
 bool opened_to_write(int fd, int dirfd, const char* path, int flags);
 // What is open as `fd` is changed.
 void changes_descriptor(Change change, int fd);

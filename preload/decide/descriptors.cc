@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "preload/decide/descriptors.h"
 
+#include <signal.h>
 #include <time.h>
 
 #include "preload/next/kernel.h"
+#include "preload/next/next.h"
 
 namespace monarch::preload {
 
 std::atomic<unsigned char> descriptor_classes[kDescriptors];
 std::atomic<uint32_t> descriptor_marks[kDescriptors];
+constinit thread_local int vforker = 0;
 
 namespace {
 
@@ -16,7 +19,8 @@ struct LargeFile {
   std::atomic<Ref> ref;
   std::atomic<int> owner;       // the process that opened it
   std::atomic<uint32_t> turn;   // of sharing, when it was opened
-  std::atomic<uint32_t> users;  // of any class: calls that use its position now; kMoving
+  std::atomic<uint32_t> users;  // of any class: calls on it now (UsesDescriptor); kMoving
+  std::atomic<int> returning;   // the process, one of whose threads asks the PFS for the file
   std::atomic<bool> stream;
   std::atomic<bool> mapped;  // it was
 };
@@ -27,8 +31,36 @@ constexpr uint32_t kMoving = 1u << 31;
 std::atomic<uint32_t> sharing{1};
 constexpr uint32_t kShared = 0;
 
+// The process, one of whose threads is in Returns: another's is what a fork has left.
+std::atomic<int> returner{0};
+
+// The process, one of whose threads moves a large file's descriptor.
+std::atomic<int> mover{0};
+
+constexpr timespec kSlice{0, 1000000};
+constexpr int kSlices = 1000;
+constexpr int kMostSlices = 10 * kSlices;  // more than Returns lasts
+
+void sleep_a_slice() { syscall(SYS_nanosleep, &kSlice, nullptr); }
+
+int this_process() { return static_cast<int>(syscall(SYS_getpid)); }
+
+bool is_here(const std::atomic<int>& process) {
+  const int pid = process.load();
+  return __builtin_expect(pid != 0, 0) && pid == this_process();
+}
+
+// Puts `self` into *owner, unless a thread of this process has done so.
+bool takes(std::atomic<int>* owner, int self) {
+  int seen = owner->load();
+  return seen != self && owner->compare_exchange_strong(seen, self);
+}
+
 void set_class(int fd, unsigned char c) {
-  if (static_cast<unsigned>(fd) < kDescriptors && class_of(fd) != c)
+  if (static_cast<unsigned>(fd) >= kDescriptors || class_of(fd) == c) return;
+  if (is_tier(class_of(fd)) && !is_tier(c) && is_vfork_child())
+    descriptor_marks[fd].store(kNeverLooked, std::memory_order_relaxed);
+  else
     descriptor_classes[fd].store(c, std::memory_order_relaxed);
 }
 
@@ -38,67 +70,158 @@ Ref large_file(int fd) { return large_files[fd].ref.load(std::memory_order_relax
 
 bool is_alone(int fd) {
   const LargeFile& file = large_files[fd];
-  return file.turn.load(std::memory_order_relaxed) == sharing.load(std::memory_order_relaxed) &&
+  return file.turn.load(std::memory_order_relaxed) == sharing.load() &&
          file.users.load(std::memory_order_relaxed) == 0 &&
-         file.owner.load(std::memory_order_relaxed) == static_cast<int>(syscall(SYS_getpid));
+         file.owner.load(std::memory_order_relaxed) == this_process();
 }
 void never_moves(int fd) {
   if (static_cast<unsigned>(fd) < kDescriptors)
     large_files[fd].turn.store(kShared, std::memory_order_relaxed);
 }
-void used_by_stream(int fd) { large_files[fd].stream.store(true, std::memory_order_relaxed); }
+void used_by_stream(int fd) {
+  if (static_cast<unsigned>(fd) < kDescriptors) large_files[fd].stream.store(true, std::memory_order_relaxed);
+}
 bool is_used_by_stream(int fd) { return large_files[fd].stream.load(std::memory_order_relaxed); }
+void seen_by_hooks(int fd) {
+  if (static_cast<unsigned>(fd) < kDescriptors && is_used_by_stream(fd) && !is_vfork_child())
+    large_files[fd].stream.store(false, std::memory_order_relaxed);
+}
+bool is_in_sight(int fd) {
+  if (fd <= STDERR_FILENO || !is_tier(class_of(fd))) return false;
+  std::atomic_thread_fence(std::memory_order_acquire);  // found_on_tier()
+  return !is_used_by_stream(fd);
+}
 bool is_first_map(int fd) { return !large_files[fd].mapped.exchange(true, std::memory_order_relaxed); }
-void shares_descriptors() { sharing.fetch_add(2, std::memory_order_relaxed); }
 
-constexpr timespec kSlice{0, 1000000};
-constexpr int kSlices = 1000;
+// Said first; who moves one looks for that afterwards.
+void stop_moves() {
+  sharing.fetch_add(2);
+  const KeepErrno errno_stays;
+  for (int i = 0; i < kSlices && is_here(mover); ++i) sleep_a_slice();
+}
 
-// A mover that a fork stopped is not waited for twice.
-APART void UsesPosition::begin() {
+// Once its child is gone, or has another program, the thread goes on.
+RARE bool is_other_than_vforker() {
+  if (vforker == this_process()) vforker = 0;
+  return vforker != 0;
+}
+// A child of a child has the first one's memory.
+void will_vfork() {
+  if (vforker == 0) vforker = this_process();
+}
+void has_forked() { vforker = 0; }
+
+// A mover that a fork stopped is not waited for twice. The count comes first, then the look whether there is
+// a return: who returns does it the other way round, so that one of them sees the other.
+APART void UsesDescriptor::begin() {
   std::atomic<uint32_t>& users = large_files[fd_].users;
   uint32_t seen = users.load(std::memory_order_relaxed);
-  for (int i = 0;; ++i) {
-    if (__builtin_expect((seen & kMoving) != 0, 0) && i < kSlices) {
-      const KeepErrno errno_stays;
-      syscall(SYS_nanosleep, &kSlice, nullptr);
-      seen = users.load(std::memory_order_relaxed);
-    } else if (users.compare_exchange_weak(seen, (seen & ~kMoving) + 1, std::memory_order_acquire)) {
-      return;
+  if (is_single_threaded() && (seen & kMoving) == 0) {  // nobody else counts
+    users.store(seen + 1, std::memory_order_relaxed);
+    return;
+  }
+  for (int i = 0;;) {
+    const bool moves = (seen & kMoving) != 0 && i < kSlices;
+    if (__builtin_expect(!moves, 1)) {
+      if (!users.compare_exchange_weak(seen, (seen & ~kMoving) + 1)) continue;
+      if (__builtin_expect(!is_here(returner) || i >= kMostSlices, 1)) return;
+      end();
     }
+    const KeepErrno errno_stays;
+    sleep_a_slice();
+    seen = users.load(std::memory_order_relaxed);
+    ++i;
   }
 }
 
-APART void UsesPosition::end() {
+APART void UsesDescriptor::end() {
   std::atomic<uint32_t>& users = large_files[fd_].users;
   uint32_t seen = users.load(std::memory_order_relaxed);
+  if (is_single_threaded() && (seen & ~kMoving) != 0) {
+    users.store(seen - 1, std::memory_order_relaxed);
+    return;
+  }
   while ((seen & ~kMoving) != 0 && !users.compare_exchange_weak(seen, seen - 1, std::memory_order_release)) {
   }
 }
 
 bool begin_move(int fd) {
   uint32_t none = 0;
-  return large_files[fd].users.compare_exchange_strong(none, kMoving, std::memory_order_acquire);
-}
-
-void wait_to_move(int fd) {
-  for (int i = 0; i < kSlices; ++i) {
-    if (begin_move(fd)) return;
-    syscall(SYS_nanosleep, &kSlice, nullptr);
-  }
-  large_files[fd].users.store(kMoving, std::memory_order_relaxed);
+  if (!takes(&mover, this_process())) return false;
+  if (is_alone(fd) && large_files[fd].users.compare_exchange_strong(none, kMoving, std::memory_order_acquire))
+    return true;
+  mover.store(0);
+  return false;
 }
 
 void end_move(int fd) {
   uint32_t moving = kMoving;
   large_files[fd].users.compare_exchange_strong(moving, 0, std::memory_order_release);
+  mover.store(0);
 }
+
+Threads threads() {
+  constexpr unsigned kOfOne = 3;  // links of a directory with one in it
+  struct statx st;
+  const bool one =
+      syscall(SYS_statx, AT_FDCWD, "/proc/self/task", 0, STATX_NLINK, &st) == 0 && st.stx_nlink == kOfOne;
+  return one ? Threads::kOne : Threads::kSeveral;
+}
+
+Returns::Returns(Threads threads) : threads_(threads) {
+  constexpr uint64_t kAll = ~uint64_t{0};
+  const int self = this_process();
+  for (int i = 0;; ++i) {
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &kAll, &signals_, sizeof signals_);
+    if (threads == Threads::kOne || takes(&returner, self) || i >= kMostSlices) return;
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &signals_, nullptr, sizeof signals_);
+    sleep_a_slice();
+  }
+}
+
+Returns::~Returns() {
+  if (threads_ == Threads::kSeveral) returner.store(0);
+  syscall(SYS_rt_sigprocmask, SIG_SETMASK, &signals_, nullptr, sizeof signals_);
+}
+
+bool has_come_to_rest(int fd) {
+  for (int i = 0; static_cast<unsigned>(fd) < kDescriptors && large_files[fd].users.load() != 0; ++i) {
+    if (i == kSlices) return false;
+    sleep_a_slice();
+  }
+  return true;
+}
+
+void forget_calls(int fd) {
+  if (static_cast<unsigned>(fd) < kDescriptors) large_files[fd].users.store(0);
+}
+
+void wait_to_return(int fd) {
+  const int self = this_process();
+  for (int i = 0; i < kSlices && !takes(&large_files[fd].returning, self); ++i) sleep_a_slice();
+}
+
+void end_return(int fd) { large_files[fd].returning.store(0); }
 
 void opened_on_tier(int fd, uint32_t tier, uint32_t marks) {
   if (static_cast<unsigned>(fd) >= kDescriptors) return;
+  if (is_vfork_child()) marks = kNeverLooked;
   if (descriptor_marks[fd].load(std::memory_order_relaxed) != marks)
     descriptor_marks[fd].store(marks, std::memory_order_relaxed);
   set_class(fd, static_cast<unsigned char>(1 + tier));
+}
+
+void found_on_tier(int fd, uint32_t tier) {
+  used_by_stream(fd);
+  std::atomic_thread_fence(std::memory_order_release);
+  opened_on_tier(fd, tier, kNeverLooked);
+}
+
+void forget_class(int fd) { set_class(fd, kNone); }
+
+void set_marks(int fd, uint32_t seen, uint32_t marks) {
+  if (!is_vfork_child())
+    (void)descriptor_marks[fd].compare_exchange_strong(seen, marks, std::memory_order_relaxed);
 }
 
 void opened_on_pfs(int fd, Ref large) {
@@ -106,9 +229,9 @@ void opened_on_pfs(int fd, Ref large) {
   if (large) {
     LargeFile& file = large_files[fd];
     file.ref.store(large, std::memory_order_relaxed);
-    file.owner.store(static_cast<int>(syscall(SYS_getpid)), std::memory_order_relaxed);
+    file.owner.store(this_process(), std::memory_order_relaxed);
     file.turn.store(sharing.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    file.stream.store(false, std::memory_order_relaxed);
+    seen_by_hooks(fd);
     file.mapped.store(false, std::memory_order_relaxed);
   }
   set_class(fd, large ? kLarge : kPfs);
@@ -121,8 +244,7 @@ void closes_known(int fd) {
   const unsigned char c = class_of(fd);
   if (is_tier(c)) {
     descriptor_marks[fd].store(kNeverLooked, std::memory_order_relaxed);
-  } else if (c != kLarge ||
-             large_files[fd].owner.load(std::memory_order_relaxed) == static_cast<int>(syscall(SYS_getpid))) {
+  } else if (c != kLarge || large_files[fd].owner.load(std::memory_order_relaxed) == this_process()) {
     set_class(fd, kNone);
   }
 }
@@ -130,6 +252,7 @@ void closes_known(int fd) {
 void duplicated(int from, int to) {
   const unsigned char c = class_of(from);
   const bool was_copy = is_tier(class_of(to));
+  if (is_tier(c) && !was_copy) seen_by_hooks(to);
   if (c == kLarge) {
     opened_on_pfs(to, large_file(from));
     never_moves(from);

@@ -4,11 +4,11 @@
 #include "preload/decide/large.h"
 
 #include <limits.h>
-#include <linux/kcmp.h>
 #include <signal.h>
 
 #include "preload/decide/changes.h"
 #include "preload/decide/descriptors.h"
+#include "preload/decide/duplicates.h"
 #include "preload/decide/opens.h"
 #include "preload/decide/waiting.h"
 #include "preload/next/kernel.h"
@@ -32,11 +32,13 @@ bool is_given_up(const File& file) {
   return !file.entry || is_closed(*the_client.board) || is_changed_in_place(the_client, *file.entry);
 }
 
-// Whether the descriptor is open on the very file of the PFS that the entry was when its staging began.
+// Whether the descriptor is open on the very file of the PFS that the entry was when its staging began; with
+// compares(), as unchanged as an open of a whole copy wants it.
 bool is_source(const File& file) {
   struct statx st;
-  return look_at(file.fd, STATX_INO | STATX_SIZE | STATX_MTIME, &st) &&
-         is_file_of(the_client.catalog, *file.entry, st);
+  if (!look_at(file.fd, STATX_INO | STATX_SIZE | STATX_MTIME | STATX_CTIME, &st)) return false;
+  return compares(the_client) ? is_unchanged_file_of(the_client, *file.entry, st)
+                              : is_file_of(the_client.catalog, *file.entry, st);
 }
 
 // Whether it seems so: before its staging there is no identity to compare with.
@@ -162,32 +164,10 @@ ssize_t read_parts(const File& file, const struct iovec* parts, size_t bytes, of
   return static_cast<ssize_t>(sum);
 }
 
-// A filter of system calls may end the program for a rare one.
-bool is_unfiltered() {
-  bool unfiltered = false;
-  return each_word("/proc/self/status",
-                   [&](int, const char* word) { unfiltered |= strcmp(word, "Seccomp:\t0") == 0; }) &&
-         unfiltered;
-}
-
 bool has_duplicate(int fd) {
-  const long self = syscall(SYS_getpid);
   bool found = false;
-  each_descriptor([&](int other) {
-    const long order = other == fd ? 1 : syscall(SYS_kcmp, self, self, KCMP_FILE, fd, other);
-    found |= order == 0 || (order < 0 && errno != EBADF);  // an error leaves it open
-  });
+  each_descriptor([&](int other) { found |= other != fd && may_be_duplicates(fd, other); });
   return found;
-}
-
-// Anybody's lock on an inode of that number; true also if it cannot be told.
-bool may_be_locked(uint64_t ino) {
-  constexpr int kInode = 5;
-  bool found = false;
-  return !each_word("/proc/locks", [&](int number, const char* word) {
-    const char* colon = number == kInode ? strrchr(word, ':') : nullptr;
-    found |= colon && number_in(colon + 1) == ino;
-  }) || found;
 }
 
 // A lock of what is open, which /proc/locks may not show: that of a process of another pid namespace, or that
@@ -203,8 +183,9 @@ bool move(const File& file) {
   const uint32_t marks = the_client.board->header.marks.load(std::memory_order_acquire);
   const Identity* identity = the_client.catalog.identity_of(*file.entry);
   const long flags = syscall(SYS_fcntl, fd, F_GETFL), kept = syscall(SYS_fcntl, fd, F_GETFD);
-  if (!identity || flags < 0 || kept < 0 || (flags & (O_DIRECT | O_ASYNC)) != 0 || !is_unfiltered() ||
-      has_duplicate(fd) || may_be_locked(identity->pfs_ino) || has_lock(fd))
+  if (!identity || flags < 0 || kept < 0 || (flags & (O_ACCMODE | O_PATH)) != O_RDONLY ||
+      (flags & (O_DIRECT | O_ASYNC)) != 0 || !is_unfiltered() || has_duplicate(fd) ||
+      may_be_locked(identity->pfs_ino, identity->tier_ino) || has_lock(fd))
     return false;
   const Own copy(open_whole(fd));
   const long at = syscall(SYS_lseek, fd, off_t{0}, SEEK_CUR);
@@ -342,6 +323,7 @@ bool move_to_copy(int fd, bool stream) {
 }
 
 void move_stream(FILE* stream) {
+  const KeepErrno errno_stays;  // a stream in memory has no descriptor
   const int fd = fileno_unlocked(stream);
   if (__builtin_expect(fd < 0 || class_of(fd) != kLarge, 1) || ftrylockfile(stream) != 0) return;
   (void)move_to_copy(fd, true);

@@ -23,7 +23,17 @@ namespace monarch::preload {
 constexpr uint32_t kStreams = 64;
 constexpr uint32_t kRecent = 4;  // threads that share a stream without a lock each get a name
 
+// What glibc's own functions find where they look for a stream of theirs, as those of a library that was
+// opened with RTLD_DEEPBIND: no lock that is held, no names, no descriptor. So they say EBADF.
+struct AsOfLibc {
+  int fd = 0, lock = 0;
+  size_t allocation = 0, bytes = 0, offset = 0;
+  off_t position = 0;
+  int error = 0;
+};
+
 struct Stream {
+  AsOfLibc as_of_libc;
   std::atomic<uint32_t> taken{0};
   int fd = 0;
   bool path_only = false;            // fd is O_PATH
@@ -70,6 +80,7 @@ bool still_as_listed(int fd, const Listing& listing) {
 DIR* start(const Listing* listing, int fd, bool path_only) {
   Stream* s = take_stream();
   if (!s) return nullptr;
+  s->as_of_libc = {.fd = -1};
   s->fd = fd;
   s->path_only = path_only;
   s->real = nullptr;

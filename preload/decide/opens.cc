@@ -52,7 +52,7 @@ WaitEnd wait_for(Client* client, const RelPath& path, Found* found, OpenTime* ti
   return end;
 }
 
-// Whether the file on the PFS still is the one that was copied (consistency = open).
+// Whether the file on the PFS still is the one that was copied (see compares()).
 APART bool is_as_copied(const Client& client, const RelPath& path, const Entry& e) {
   const KeepErrno errno_stays;
   Room room;
@@ -60,12 +60,9 @@ APART bool is_as_copied(const Client& client, const RelPath& path, const Entry& 
   struct statx st;
   if (!full) return false;
   count(client.board, TaskCounter::meta_pfs);
-  // Who puts mtime back cannot put ctime back.
-  const Identity* id = client.catalog.identity_of(e);
   return syscall(SYS_statx, AT_FDCWD, full, AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC,
                  STATX_INO | STATX_SIZE | STATX_MTIME | STATX_CTIME, &st) == 0 &&
-         id && ns_of(st.stx_ctime) == id->ctime &&
-         tells_changes(st.stx_ctime, client.catalog.facts().boot_time) && is_file_of(client.catalog, e, st);
+         is_unchanged_file_of(client, e, st);
 }
 
 // Whether there is nothing of this name: then the agent need not be asked, and keeps no entry of it.
@@ -191,8 +188,9 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening, 
   answer.tier = tier_of(word);
   if (answer.tier >= facts.tier_count || client->catalog.tier_failed(answer.tier))
     return to_pfs(TaskCounter::fallback_tier_error);
-  if (facts.check_at_open != 0 && !is_as_copied(*client, path, *found.entry)) {
+  if (__builtin_expect(compares(*client), 0) && !is_as_copied(*client, path, *found.entry)) {
     set_invalid(board, path.hash);
+    tell_change(board);
     count(board, TaskCounter::invalidations);
     return to_pfs(TaskCounter::fallback_dropped);
   }
@@ -232,7 +230,7 @@ APART void log_open(const Client& c, const RelPath& path, const Answer& answer) 
 // While the agent lives, its directories are there, and nobody else can take their names; but in a mount
 // namespace of his own the job's owner may show other directories there.
 bool names_hold(const Client& client, uint32_t tier) {
-  return __builtin_expect(client.board->header.closed.load(std::memory_order_acquire) == 0 &&
+  return __builtin_expect(client.board->header.closed.load(std::memory_order_acquire) == kServes &&
                               agent_lives(*client.board) && client.catalog.facts().tiers[tier].unsafe == 0 &&
                               sees_agents_mounts(),
                           1);
@@ -266,10 +264,6 @@ bool is_the_copy(const Client& client, const Answer& answer, int fd) {
   return names_hold(client, answer.tier) || prove(client, answer.tier, answer.copy, fd);
 }
 
-bool is_own_part(const Client& client, uint32_t tier, int fd) {
-  return names_hold(client, tier) || prove(client, tier, 0, fd);
-}
-
 int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole) {
   const JobFacts& facts = client.catalog.facts();
   if (tier >= facts.tier_count) return -1;
@@ -281,7 +275,7 @@ int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole) {
   path[where.len] = '/';
   (whole ? copy_name : part_name)(ref, path + where.len + 1);
   const int fd = open_own(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW);
-  return fd < 0 || is_own_part(client, tier, fd) ? fd : not_opened(fd);
+  return fd < 0 || names_hold(client, tier) || prove(client, tier, 0, fd) ? fd : not_opened(fd);
 }
 
 void count_copy_opened(Client* client, const Answer& answer) {

@@ -35,8 +35,6 @@ Answer find_copy(Client* client, const RelPath& path, Room* copy, Opening openin
 // user may have made a directory of that name. Costs a call only then, and on tiers where others can do so at
 // any time; errno stays as it is.
 bool is_the_copy(const Client& client, const Answer& answer, int fd);
-// The same of a partial copy, which is not known by its inode.
-bool is_own_part(const Client& client, uint32_t tier, int fd);
 
 // A descriptor of the copy of an entry on a tier, for the caller to close; -1: it cannot be opened, or
 // another user has put something there. Changes errno.

@@ -4,6 +4,8 @@
 // when it is used next, by a call that hooks see; what was mapped from it stays the copy.
 // Duplicates in this process move with it, and all move before it forks. Those of other processes move when
 // they use them, and then have a position of their own.
+// In a process of several threads, what another thread reads or closes unseen stays as it is until a call is
+// made on it: what a stream reads, and what came by no hook (is_in_sight()), with all its duplicates.
 #pragma once
 
 #include "preload/decide/changes.h"
@@ -18,11 +20,11 @@ void look_for_change(int fd);
 inline void follow_changes(int fd) {
   if (__builtin_expect(!is_tier(class_of(fd)), 1)) return;
   const uint32_t marks = the_client.board->header.marks.load(std::memory_order_acquire);
-  if (__builtin_expect(descriptor_marks[fd].load(std::memory_order_relaxed) != marks, 0)) look_for_change(fd);
+  if (__builtin_expect(may_have_changed(fd, marks), 0)) look_for_change(fd);
 }
-// Before the process takes a lock of a range, which it loses when it closes a descriptor of the same file: of
-// all descriptors, which go back while there is no such lock.
-void follow_changes_to_lock();
+// Before the process takes a lock of a range of what is open as `fd`, on the PFS by now. It loses that when
+// it closes a descriptor of the same file: so all of that file's go back while there is no such lock.
+void follow_changes_to_lock(int fd);
 // Before it is mapped: a map does not go back. So that of a file that the job wrote before is the PFS's.
 void follow_changes_to_map(int fd);
 // A child of vfork(2) has its parent's hints: what it does before exec(2) leaves them as they are.
@@ -39,10 +41,26 @@ void follow_changes_of_link(int fd);
 // the PFS. False, with errno: it cannot, and the call must not be made.
 bool will_change_open(Change change, int fd);
 // The same of what (dirfd, path) leads to, which may be a descriptor: fchownat(fd, "", ..., AT_EMPTY_PATH),
-// utimensat(fd, nullptr, ...), chmod("/dev/fd/N").
-bool may_change(Change change, int dirfd, const char* path, int flags);
+// utimensat(fd, nullptr, ...), chmod("/dev/fd/N"). By a link that descriptor_of_link() does not know, as that
+// to another process's descriptor, *path becomes one to the file on the PFS, for as long as `instead` is
+// there.
+struct Instead {
+  int fd = -1;
+  char link[kFdLinkBytes] = {};
+  Instead() = default;
+  Instead(const Instead&) = delete;
+  Instead& operator=(const Instead&) = delete;
+  ~Instead() { (void)Own(fd); }
+};
+bool may_change(Change change, int dirfd, const char** path, int flags, Instead* instead);
 // Before a file is opened for writing by `path`, which may be a link to a copy's descriptor; as above.
 bool will_write_by_link(const char* path);
+// Of an open for writing by such a link in another form. The kernel refuses it (EACCES), since nobody may
+// write a copy; but not to root, whose O_TRUNC would empty it. *path becomes a link to the file on the PFS,
+// which is marked, if it led to a copy: `instead` then has a descriptor. False, with errno: there is none to
+// be had.
+bool write_instead(int dirfd, const char** path, Instead* instead);
+inline bool is_refused_to_write(int flags) { return (flags & O_TRUNC) == 0 || syscall(SYS_geteuid) != 0; }
 // Before a call that only the PFS's file can answer, or a program that is to run: a copy's descriptor goes
 // back to the PFS if it can.
 void give_back(int fd, Hints hints = Hints::kSet);

@@ -22,7 +22,7 @@ inline constexpr int64_t kWaitFloorNs = 1000 * 1000000ll;  // the least bound on
 // Whether nothing is to be served any more. Where the job has other nodes also once the agent is gone: nobody
 // would tell of what their tasks change.
 inline bool is_closed(const Board& board) {
-  return board.header.closed.load(std::memory_order_acquire) != 0 ||
+  return board.header.closed.load(std::memory_order_acquire) != kServes ||
          (board.header.hears_changes.load(std::memory_order_relaxed) != 0 && !agent_lives(board));
 }
 
@@ -152,7 +152,7 @@ inline Whole request_whole(Board* board, const CatalogReader& catalog, const Rel
     const bool closed = chunks && chunks->closed.load(std::memory_order_acquire) != 0;
     if (!soon || slow || closed || worked >= 2 * most || now - start >= 10 * most || now - moved >= most ||
         now < header.stalled_until_ns.load(std::memory_order_relaxed) ||
-        header.closed.load(std::memory_order_relaxed) != 0 || !agent_lives(*board))
+        header.closed.load(std::memory_order_relaxed) != kServes || !agent_lives(*board))
       return not_there;
     if (!asked && !post_request(board, path).slot) return not_there;
     futex_wait(parking, seen, most / 8 < kWaitSliceNs ? most / 8 + 1 : kWaitSliceNs);

@@ -20,10 +20,10 @@ constexpr unsigned RENAME_NOREPLACE = 1 << 0, RENAME_EXCHANGE = 1 << 1;
 
 void will_rename(int from_dir, const char* from, int to_dir, const char* to, unsigned flags) {
   const bool exchange = (flags & RENAME_EXCHANGE) != 0;
-  will_change(Change::kName, from_dir, from, AT_SYMLINK_NOFOLLOW);
+  (void)will_change(Change::kName, from_dir, from, AT_SYMLINK_NOFOLLOW);
   // mv(1) tries "mv file directory" as a rename to the directory itself first, which is not to replace it.
   if ((flags & RENAME_NOREPLACE) == 0)
-    will_change(exchange ? Change::kName : Change::kReplaced, to_dir, to, AT_SYMLINK_NOFOLLOW);
+    (void)will_change(exchange ? Change::kName : Change::kReplaced, to_dir, to, AT_SYMLINK_NOFOLLOW);
 }
 
 // Of a call that changes what a path leads to: it was marked before.
@@ -38,10 +38,12 @@ int empty_if_null(const char* path) { return path ? 0 : AT_EMPTY_PATH; }
 }  // namespace
 
 // Functions that change what `path` leads to.
-#define CHANGE(name, change, dirfd, flags, ...)                    \
-  may_change(Change::change, dirfd, path, flags)                   \
-      ? done(dirfd, path, call_next<int>(Hook::name, __VA_ARGS__)) \
-      : -1
+#define CHANGE(name, change, dirfd, flags, ...)                             \
+  [&, instead = Instead()]() mutable {                                      \
+    return may_change(Change::change, dirfd, &path, flags, &instead)        \
+               ? done(dirfd, path, call_next<int>(Hook::name, __VA_ARGS__)) \
+               : -1;                                                        \
+  }()
 #define CHANGE_HOOK(name_, change, flags_, parameters, ...) \
   EXPORT int name_ parameters noexcept { return CHANGE(name_, change, AT_FDCWD, flags_, __VA_ARGS__); }
 
@@ -57,7 +59,7 @@ RENAME_HOOK(renameat2, dir, to_dir, flags,
             (int dir, const char* from, int to_dir, const char* to, unsigned flags), dir, from, to_dir, to,
             flags)
 EXPORT int unlinkat(int dirfd, const char* path, int flags) noexcept {
-  if ((flags & AT_REMOVEDIR) == 0) will_change(Change::kReplaced, dirfd, path, AT_SYMLINK_NOFOLLOW);
+  if ((flags & AT_REMOVEDIR) == 0) (void)will_change(Change::kReplaced, dirfd, path, AT_SYMLINK_NOFOLLOW);
   return done(dirfd, path, call_next<int>(Hook::unlinkat, dirfd, path, flags));
 }
 CHANGE_HOOK(unlink, kReplaced, AT_SYMLINK_NOFOLLOW, (const char* path), path)

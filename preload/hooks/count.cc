@@ -4,6 +4,7 @@
 // mmap.
 #include <aio.h>
 #include <stdarg.h>
+#include <sys/mman.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 
@@ -26,7 +27,7 @@ RARE void turn_native(int fd) {
 template <typename Read>
 ssize_t counted(int fd, Read read) {
   follow_changes(fd);
-  const UsesPosition now(fd);
+  const UsesDescriptor now(fd);
   const ssize_t got = read();
   unsigned char c = class_of(fd);
   if (__builtin_expect(c == kNone, 1) || got <= 0) return got;
@@ -44,7 +45,7 @@ bool in_chunks(int fd) { return __builtin_expect(class_of(fd) == kLarge, 0) && !
 // For reads from the descriptor's own position: from the chunks. False: from the descriptor.
 bool from_chunks_on(int fd, const struct iovec* parts, int n, ssize_t* got) {
   if (!in_chunks(fd)) return false;
-  const UsesPosition now(fd);
+  const UsesDescriptor now(fd);
   return read_on(fd, parts, n, got);
 }
 
@@ -81,15 +82,27 @@ ssize_t read_at(Hook hook, int fd, const struct iovec* parts, int n, off_t offse
 
 ssize_t send(Hook hook, int to, int from, off_t* offset, size_t bytes) {
   if (in_chunks(from)) {
-    const UsesPosition now(from);
+    const UsesDescriptor now(from);
     if (ssize_t sent; send_on(to, from, offset, bytes, &sent)) return sent;
   }
   return counted(from, [&] { return call_next<ssize_t>(hook, to, from, offset, bytes); });
 }
 
-int copied(int from, int to) {
-  if (to >= 0) duplicated(from, to);
-  return to;
+// A number that is given to another file may be the standard input's, or a stream's.
+template <typename... Flags>
+int put_over(Hook hook, int from, int to, Flags... flags) {
+  const UsesDescriptor now(from), as_well(to);
+  const int put = call_next<int>(hook, from, to, flags...);
+  if (put < 0) return put;
+  duplicated(from, to);
+  if (from != to && is_tier(class_of(to))) used_by_stream(to);
+  return put;
+}
+
+APART int close_known(int fd) {
+  const UsesDescriptor now(fd);
+  closes_known(fd);
+  return call_next<int>(Hook::close, fd);
 }
 
 // A descriptor of the whole copy of a large file, which is waited for once if it comes soon; -1: there is
@@ -103,8 +116,10 @@ RARE int copy_to_map(int fd) {
 }
 
 void* map(Hook hook, void* address, size_t bytes, int protection, int flags, int fd, off_t offset) {
-  if (fd >= 0) follow_changes_to_map(fd);
-  const Own copy(fd >= 0 && __builtin_expect(class_of(fd) == kLarge, 0) ? copy_to_map(fd) : -1);
+  const bool runs = fd >= 0 && (protection & PROT_EXEC) != 0;  // a tier's file system may refuse that
+  if (runs) give_back(fd);
+  if (fd >= 0 && !runs) follow_changes_to_map(fd);
+  const Own copy(fd >= 0 && !runs && __builtin_expect(class_of(fd) == kLarge, 0) ? copy_to_map(fd) : -1);
   auto* real = next<void*(void*, size_t, int, int, int, off_t)>(hook);
   void* mapped = real(address, bytes, protection, flags, copy.fd >= 0 ? copy.fd : fd, offset);
   if (fd >= 0 && __builtin_expect(class_of(fd) != kNone, 0) && mapped != reinterpret_cast<void*>(-1))
@@ -188,13 +203,16 @@ HOOK(void*, mmap64, (void* address, size_t bytes, int protection, int flags, int
      map, address, bytes, protection, flags, fd, at)
 
 EXPORT __attribute__((hot)) int close(int fd) {
-  closes(fd);
+  if (__builtin_expect(class_of(fd) != kNone, 0)) return close_known(fd);
   return call_next<int>(Hook::close, fd);
 }
-EXPORT int dup(int fd) noexcept { return copied(fd, call_next<int>(Hook::dup, fd)); }
-EXPORT int dup2(int fd, int to) noexcept { return copied(fd, call_next<int>(Hook::dup2, fd, to)); }
-EXPORT int dup3(int fd, int to, int flags) noexcept {
-  return copied(fd, call_next<int>(Hook::dup3, fd, to, flags));
+EXPORT int dup(int fd) noexcept {
+  const UsesDescriptor now(fd);
+  const int other = call_next<int>(Hook::dup, fd);
+  if (other >= 0) duplicated(fd, other);
+  return other;
 }
+HOOK(int, dup2, (int fd, int to) noexcept, put_over, fd, to)
+HOOK(int, dup3, (int fd, int to, int flags) noexcept, put_over, fd, to, flags)
 
 }  // namespace monarch::preload

@@ -54,16 +54,14 @@ CHANGE_HOOK(fsetxattr, kAccess, (int fd, const char* name, const void* value, si
 CHANGE_HOOK(fremovexattr, kAccess, (int fd, const char* name), fd, name)
 
 EXPORT ssize_t fgetxattr(int fd, const char* name, void* value, size_t bytes) noexcept {
-  Original original;
-  if (!original_of_descriptor(fd, &original))
-    return call_next<ssize_t>(Hook::fgetxattr, fd, name, value, bytes);
-  return on_original(original,
-                     [&](const char* link) { return syscall(SYS_getxattr, link, name, value, bytes); });
+  return on_original_of(
+      fd, [&](const char* link) { return syscall(SYS_getxattr, link, name, value, bytes); },
+      [&] { return call_next<ssize_t>(Hook::fgetxattr, fd, name, value, bytes); });
 }
 EXPORT ssize_t flistxattr(int fd, char* list, size_t bytes) noexcept {
-  Original original;
-  if (!original_of_descriptor(fd, &original)) return call_next<ssize_t>(Hook::flistxattr, fd, list, bytes);
-  return on_original(original, [&](const char* link) { return syscall(SYS_listxattr, link, list, bytes); });
+  return on_original_of(
+      fd, [&](const char* link) { return syscall(SYS_listxattr, link, list, bytes); },
+      [&] { return call_next<ssize_t>(Hook::flistxattr, fd, list, bytes); });
 }
 
 // What a file system does on its own files only: clones, extents, flags. Not what asks whether a descriptor

@@ -50,6 +50,14 @@ int with_arguments(const char* first, va_list* list, Start start) {
   return start(argv);
 }
 
+template <typename... Arguments>
+pid_t fork_by(Hook hook, Arguments... arguments) {
+  follow_all_changes();
+  const pid_t pid = call_next<pid_t>(hook, arguments...);
+  if (pid == 0) has_forked();
+  return pid;
+}
+
 }  // namespace
 
 extern "C" char** environ;
@@ -82,16 +90,17 @@ EXPORT int execveat(int dirfd, const char* path, Strings argv, Strings given, in
       given, [&](Strings envp) { return call_next<int>(Hook::execveat, dirfd, path, argv, envp, flags); });
 }
 
-HOOK_AFTER(follow_all_changes(), pid_t, fork, () noexcept)
-HOOK_AFTER(follow_all_changes(), pid_t, _Fork, () noexcept)
+EXPORT pid_t fork() noexcept { return fork_by(Hook::fork); }
+EXPORT pid_t _Fork() noexcept { return fork_by(Hook::_Fork); }
 HOOK_AFTER(follow_all_changes(), int, system, (const char* command), command)
 HOOK_AFTER(follow_all_changes(), FILE*, popen, (const char* command, const char* mode), command, mode)
-HOOK_AFTER(follow_all_changes(), int, forkpty,
-           (int* terminal, char* name, const struct termios* modes, const struct winsize* size) noexcept,
-           terminal, name, modes, size)
+HOOK(int, forkpty,
+     (int* terminal, char* name, const struct termios* modes, const struct winsize* size) noexcept, fork_by,
+     terminal, name, modes, size)
 // What vfork(2) calls first; where it goes on.
 extern "C" __attribute__((used, visibility("hidden"))) void* monarch_before_vfork() {
   follow_all_changes();
+  will_vfork();
   return reinterpret_cast<void*>(next<pid_t()>(Hook::vfork));
 }
 // It returns twice by the same stack, so no frame of ours may be on it: the hook ends with a jump.

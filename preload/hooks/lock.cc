@@ -20,15 +20,22 @@ bool locks(int command) {
          command == F_OFD_SETLK || command == F_OFD_SETLKW;
 }
 
+// A large file's descriptor does not move while its lock is taken; another call may take long.
+int may_move(int fd) { return class_of(fd) == kLarge ? fd : -1; }
+
+bool waits(int command) { return command == F_SETLKW || command == F_OFD_SETLKW; }
+
 void will_lock_range(int fd) {
   follow_changes(fd);
-  follow_changes_to_lock();
+  follow_changes_to_lock(fd);
+  if (class_of(fd) == kLarge) stop_moves();
 }
 
 // A lease is broken by who opens the file on the PFS.
 int control(Hook hook, int fd, int command, void* argument) {
   if (locks(command)) will_lock_range(fd);
   if (command == F_SETLEASE) give_back(fd);
+  const UsesDescriptor now(waits(command) ? may_move(fd) : fd);
   const int result = next<int(int, int, ...)>(hook)(fd, command, argument);
   if (result >= 0 && (command == F_DUPFD || command == F_DUPFD_CLOEXEC)) duplicated(fd, result);
   return result;
@@ -38,7 +45,10 @@ int lock_file(Hook hook, int fd, int operation) {
   will_lock(fd, operation);
   follow_changes(fd);
   const bool again = has_locked(fd, operation);
-  const auto lock = [&](int what) { return call_next<int>(hook, fd, what); };
+  const auto lock = [&](int what) {
+    const UsesDescriptor now(may_move(fd));
+    return call_next<int>(hook, fd, what);
+  };
   for (int result;;) {
     result = lock(operation);
     if (result != 0 || again || !is_locked_beside(fd, operation)) return result;
@@ -48,9 +58,15 @@ int lock_file(Hook hook, int fd, int operation) {
   }
 }
 
+int lock_from_position(Hook hook, int fd, int command, off_t bytes) {
+  will_lock_range(fd);
+  const UsesDescriptor now(may_move(fd));
+  return call_next<int>(hook, fd, command, bytes);
+}
+
 off_t seek(Hook hook, int fd, off_t offset, int from) {
   if (from != SEEK_SET && from != SEEK_CUR) follow_changes(fd);
-  const UsesPosition now(fd);
+  const UsesDescriptor now(fd);
   return call_next<off_t>(hook, fd, offset, from);
 }
 
@@ -68,8 +84,8 @@ CONTROL_HOOK(fcntl)
 CONTROL_HOOK(fcntl64)
 
 HOOK(int, flock, (int fd, int operation) noexcept, lock_file, fd, operation)
-HOOK_AFTER(will_lock_range(fd), int, lockf, (int fd, int command, off_t bytes), fd, command, bytes)
-HOOK_AFTER(will_lock_range(fd), int, lockf64, (int fd, int command, off64_t bytes), fd, command, bytes)
+HOOK(int, lockf, (int fd, int command, off_t bytes), lock_from_position, fd, command, bytes)
+HOOK(int, lockf64, (int fd, int command, off64_t bytes), lock_from_position, fd, command, bytes)
 HOOK(off_t, lseek, (int fd, off_t offset, int from) noexcept, seek, fd, offset, from)
 HOOK(off64_t, lseek64, (int fd, off64_t offset, int from) noexcept, seek, fd, offset, from)
 

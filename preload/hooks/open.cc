@@ -25,6 +25,9 @@ namespace {
 
 using Open = int(const char*, int, ...);
 using OpenAt = int(int, const char*, int, ...);
+struct OpenHow {  // <linux/openat2.h>, which older headers lack
+  uint64_t flags, mode, resolve;
+};
 using FopenFunction = FILE*(const char*, const char*);
 using FreopenFunction = FILE*(const char*, const char*, FILE*);
 
@@ -41,6 +44,16 @@ bool writes(int flags) {
 
 constexpr int kNext = -2;
 
+// An open for writing that the kernel has refused (EACCES), perhaps since it led to a copy.
+RARE int open_instead(int dirfd, const char* path, int flags) {
+  Instead instead;
+  if (!write_instead(dirfd, &path, &instead)) return -1;
+  if (instead.fd < 0) return errno = EACCES, -1;
+  const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags & ~O_CREAT));
+  if (fd >= 0) opened_elsewhere(fd);
+  return fd;
+}
+
 // The part of every open that is Monarch's. `fd` is what the caller returns, or kNext: it goes
 // to the next definition, as if we were not here. errno is then as it was.
 struct Attempt {
@@ -56,7 +69,7 @@ struct Attempt {
   // What the caller got in the end.
   int settled(int opened) const {
     if (dataset) return settled_on_pfs(opened);
-    if (opened < 0) return opened;
+    if (opened < 0) return errno == EACCES && flags != 0 ? open_instead(dirfd, path, flags) : opened;
     opened_elsewhere(opened);
     if (__builtin_expect(link, 0)) follow_changes_of_link(opened);
     return __builtin_expect(flags == 0, 1) || opened_to_write(opened, dirfd, path, flags)
@@ -76,7 +89,8 @@ APART void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attem
   Room copy;
   attempt->dataset = true;
   Answer answer = find_copy(c, rel, &copy, {.follows = (flags & O_NOFOLLOW) == 0});
-  attempt->large = answer.large;
+  // What is left of a chunk, or of the file, is not aligned.
+  attempt->large = (flags & O_DIRECT) == 0 ? answer.large : 0;
   if (!answer.placed) {
     attempt->time = answer.time;
     return;
@@ -92,6 +106,7 @@ APART void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attem
   }
   attempt->fd = fd;
   count_copy_opened(c, answer);
+  seen_by_hooks(fd);
   opened_on_tier(fd, answer.tier, answer.marks);
 }
 
@@ -113,6 +128,8 @@ inline Attempt open_copy(Client* c, int dirfd, const char* path, int flags) {
     if (attempt.done()) return attempt;
   } else if (writes(flags) && (flags & O_TMPFILE) != O_TMPFILE) {
     if (!will_write_by_link(path)) attempt.fd = -1;
+    if (__builtin_expect(!is_refused_to_write(flags), 0) && copy_led_to(dirfd, path).entry)
+      attempt.fd = open_instead(dirfd, path, flags);
     will_open_to_write(dirfd, path, flags);
     attempt.path = path;
     attempt.dirfd = dirfd;
@@ -134,6 +151,16 @@ int flags_of(const char* mode) {
          (strchr(mode, 'e') ? O_CLOEXEC : 0) | (strchr(mode, 'x') ? O_EXCL : 0);
 }
 
+// Opens a stream for writing, but never a copy's.
+FILE* stream_to_write(FopenFunction* real, const char* path, const char* mode) {
+  const bool was_refused = is_refused_to_write(flags_of(mode));
+  if (was_refused)
+    if (FILE* stream = real(path, mode); stream || errno != EACCES) return stream;
+  Instead instead;
+  if (!write_instead(AT_FDCWD, &path, &instead)) return nullptr;
+  return was_refused && instead.fd < 0 ? (errno = EACCES, nullptr) : real(path, mode);
+}
+
 FILE* written_stream(FILE* stream, const char* path, const char* mode) {
   if (!stream || opened_to_write(fileno_unlocked(stream), AT_FDCWD, path, flags_of(mode))) return stream;
   // fclose(3) could wait; a stream is lost with an error this rare.
@@ -141,13 +168,25 @@ FILE* written_stream(FILE* stream, const char* path, const char* mode) {
   return nullptr;
 }
 
-// A stream that was opened on the PFS reads inside libc, where no chunk serves it.
+// A copy's number, or one that was, is a stream's from now on.
+void becomes_hidden(int fd) {
+  if (!is_tier(class_of(fd))) return;
+  const UsesDescriptor now(fd);
+  used_by_stream(fd);
+}
+
+// A stream that was opened on the PFS reads inside libc, where no chunk serves it. Of a file that the agent
+// has not looked at, the kernel knows the size by now.
 FILE* stream_of_pfs(Client* c, const Answer& answer, FILE* stream) {
   count_open_time(c, answer.time);
   if (!stream) return nullptr;
-  if (answer.bytes > 0) add_read(kPfs, answer.bytes);
-  if (!answer.large) return stream;
   const int fd = fileno_unlocked(stream);
+  struct statx st;
+  if (answer.bytes > 0)
+    add_read(kPfs, answer.bytes);
+  else if (look_at(fd, STATX_TYPE | STATX_SIZE, &st) && S_ISREG(st.stx_mode) && st.stx_size > 0)
+    add_read(kPfs, st.stx_size);
+  if (!answer.large) return stream;
   opened_on_pfs(fd, answer.large);
   if (class_of(fd) == kLarge) {
     used_by_stream(fd);
@@ -177,6 +216,7 @@ APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, 
       return stream_of_pfs(c, answer, next<FreopenFunction>(Hook::freopen)(path, mode, stream));
     }
     if (stream) {
+      becomes_hidden(fileno_unlocked(stream));
       count_copy_opened(c, answer);
       if (answer.bytes > 0) add_read(static_cast<unsigned char>(1 + answer.tier), answer.bytes);
       return stream;
@@ -187,7 +227,9 @@ APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, 
 }
 
 FILE* read_stream(FILE* stream, const char* path) {
-  if (stream && path && may_link_to_descriptor(path)) follow_changes_of_link(fileno_unlocked(stream));
+  if (!stream || !path || !may_link_to_descriptor(path)) return stream;
+  becomes_hidden(fileno_unlocked(stream));
+  follow_changes_of_link(fileno_unlocked(stream));
   return stream;
 }
 
@@ -200,7 +242,7 @@ FILE* open_stream(Hook hook, const char* path, const char* mode) {
                                     : read_stream(real(path, mode), path);
   if (!will_write_by_link(path)) return nullptr;
   will_open_to_write(AT_FDCWD, path, flags_of(mode));
-  return written_stream(real(path, mode), path, mode);
+  return written_stream(stream_to_write(real, path, mode), path, mode);
 }
 
 // For reading it is the PFS's. Without a path: another mode for the same file, which may be a copy.
@@ -216,7 +258,10 @@ FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream)
   } else {
     (void)will_change_open(Change::kContent, fileno_unlocked(stream));
   }
-  return written_stream(real(path, mode, stream), path, mode);
+  Instead instead;
+  const char* meant = path;
+  if (path && !write_instead(AT_FDCWD, &meant, &instead)) return nullptr;
+  return written_stream(real(meant, mode, stream), path, mode);
 }
 
 template <typename Call>
@@ -272,6 +317,15 @@ PLAIN_OPEN_HOOK(__openat_2, dirfd, flags, (int dirfd, const char* path, int flag
 PLAIN_OPEN_HOOK(__openat64_2, dirfd, flags, (int dirfd, const char* path, int flags), dirfd, path, flags)
 PLAIN_OPEN_HOOK(creat, AT_FDCWD, kCreat, (const char* path, mode_t mode), path, mode)
 PLAIN_OPEN_HOOK(creat64, AT_FDCWD, kCreat, (const char* path, mode_t mode), path, mode)
+// Where a path may lead is restricted, the kernel follows it: what is then read is the PFS's.
+EXPORT int openat2(int dirfd, const char* path, const struct open_how* how, size_t bytes) {
+  const auto open = [&] { return call_next<int>(Hook::openat2, dirfd, path, how, bytes); };
+  if (unreadable(how) || bytes < sizeof(OpenHow)) return open();
+  const auto& asked = *reinterpret_cast<const OpenHow*>(how);
+  const int flags = static_cast<int>(asked.flags);
+  if (asked.resolve == 0 || !only_reads(flags)) return opened(dirfd, path, flags, open);
+  return Attempt{.link = true, .time = {}}.settled(open());
+}
 
 EXPORT int mkstemp(char* path) { return made(Hook::mkstemp, path); }
 EXPORT int mkstemp64(char* path) { return made(Hook::mkstemp64, path); }
@@ -288,7 +342,9 @@ EXPORT int open_by_handle_at(int mount, struct file_handle* handle, int flags) {
 // The child opens it by itself, later: what the path leads to now is marked.
 EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int fd, const char* path,
                                             int flags, mode_t mode) noexcept {
-  if (writes(flags)) (void)may_change(Change::kContent, AT_FDCWD, path, 0);
+  Instead unused;
+  const char* changed = path;
+  if (writes(flags)) (void)may_change(Change::kContent, AT_FDCWD, &changed, 0, &unused);
   return next<int(posix_spawn_file_actions_t*, int, const char*, int, mode_t)>(
       Hook::posix_spawn_file_actions_addopen)(actions, fd, path, flags, mode);
 }
@@ -298,6 +354,7 @@ HOOK(FILE*, fopen64, (const char* path, const char* mode), open_stream, path, mo
 
 EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
   if (__builtin_expect(class_of(fd) == kLarge, 0)) becomes_stream(fd);
+  becomes_hidden(fd);
   return next<FILE*(int, const char*)>(Hook::fdopen)(fd, mode);
 }
 

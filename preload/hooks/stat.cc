@@ -109,6 +109,14 @@ int access_path(int dirfd, const char* path, int mode, int flags, Ask ask) {
   const unsigned needs = kRealUser | (mode == R_OK ? kReadable : 0u);
   Values values;
   Unknown unused;
+  const int fd = descriptor_meant(dirfd, path, flags);
+  if (fd != kNoDescriptor)
+    return on_original_of(
+        fd,
+        [&](const char* link) {
+          return call_next<int>(Hook::faccessat, AT_FDCWD, link, mode, flags & AT_EACCESS);
+        },
+        ask);
   const bool reads = (mode & ~R_OK) == 0 && (flags & ~kAnswered) == 0;
   return reads && known_values(dirfd, path, 0, needs, &values, &unused) ? 0 : ask();
 }

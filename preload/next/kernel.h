@@ -71,5 +71,8 @@ inline bool look_at(int fd, unsigned mask, struct statx* st) {
 inline uint64_t device_of(const struct statx& st) {
   return gnu_dev_makedev(st.stx_dev_major, st.stx_dev_minor);
 }
+inline bool is_same_file(const struct statx& a, const struct statx& b) {
+  return a.stx_ino == b.stx_ino && device_of(a) == device_of(b);
+}
 
 }  // namespace monarch::preload

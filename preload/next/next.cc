@@ -16,6 +16,7 @@ __asm__(".symver dlsym, dlsym@GLIBC_2.17");
 namespace monarch::preload {
 
 void* next_symbols[kHooks];
+const char* single_threaded = "";
 
 namespace {
 
@@ -41,6 +42,8 @@ void* look_up(int i, const char* symbol) {
 
 // dlsym(3) is not async-signal-safe: all is looked up before main.
 __attribute__((constructor)) void find_all() {
+  if (const void* said = dlsym(RTLD_DEFAULT, "__libc_single_threaded"))
+    single_threaded = static_cast<const char*>(said);
   const char* symbol = kSymbols;
   for (int i = 0; i < kHooks; ++i, symbol += strlen(symbol) + 1) look_up(i, symbol);
 }

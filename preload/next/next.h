@@ -33,6 +33,13 @@ Function* next(Hook hook) {
   return reinterpret_cast<Function*>(function);
 }
 
+// Whether this thread is the only one, as far as libc knows (__libc_single_threaded, glibc 2.32): what it
+// does needs no atomic operations. It stays so until that thread makes another. Threads that are made without
+// libc, by clone(2), or by the libc of another dlmopen(3) namespace, libc does not know: it keeps none of its
+// own data safe from them either.
+extern const char* single_threaded;
+inline bool is_single_threaded() { return *single_threaded != 0; }
+
 // Calls the next definition.
 template <typename Result, typename... Arguments>
 Result call_next(Hook hook, Arguments... arguments) {

@@ -14,15 +14,30 @@ int descriptor_after(const char* path, const char* links) {
   return strncmp(path, links, len) == 0 ? number_of_descriptor(path + len) : -1;
 }
 
-// N, if the path is /proc/PID/fd/N of this process.
+bool is_there(const char* path) {
+  const KeepErrno errno_stays;
+  return syscall(SYS_faccessat, AT_FDCWD, path, F_OK) == 0;
+}
+
+// Behind the digits, of which *number is made.
+const char* after_number(const char* p, long* number) {
+  for (*number = 0; *p >= '0' && *p <= '9' && *number < 1 << 24;) *number = *number * 10 + (*p++ - '0');
+  return p;
+}
+
+// N, if the path is /proc/PID/fd/N of this process, or its thread's.
 int descriptor_by_number(const char* path) {
-  constexpr char kProc[] = "/proc/";
-  if (strncmp(path, kProc, sizeof kProc - 1) != 0) return -1;
-  long pid = 0;
+  constexpr char kProc[] = "/proc/", kSelf[] = "self", kTask[] = "/task/";
+  if (!begins(path, kProc)) return -1;
   const char* p = path + sizeof kProc - 1;
-  while (*p >= '0' && *p <= '9' && pid < 1 << 24) pid = pid * 10 + (*p++ - '0');
-  const int fd = descriptor_after(p, "/fd/");
-  return fd >= 0 && pid == syscall(SYS_getpid) ? fd : -1;
+  const bool self = begins(p, kSelf);
+  long pid = 0, thread;
+  p = self ? p + sizeof kSelf - 1 : after_number(p, &pid);
+  const bool task = begins(p, kTask);
+  if (task) p = after_number(p + sizeof kTask - 1, &thread);
+  const int fd = descriptor_after(p, self || pid != 0 ? "/fd/" : "thread-self/fd/");
+  if (fd < 0 || (task && !is_there(path))) return -1;
+  return pid == 0 || pid == syscall(SYS_getpid) ? fd : -1;
 }
 
 // Whether what is there is a copy, by a call; errno stays as it is.
@@ -49,11 +64,26 @@ bool ends_as_link(const char* path) {
 
 int64_t birth(const struct statx& st) { return (st.stx_mask & STATX_BTIME) != 0 ? ns_of(st.stx_btime) : 0; }
 
+// When the file that was copied was born at the latest: before its ctime, or a little later, since these
+// times may be of two clocks, a server's and a client's; but not after the copy as well.
+int64_t born_before(const Original& original) {
+  constexpr int64_t kSkewNs = 2000000000;
+  const int64_t changed = read_once(original.identity->ctime), copied = original.copied;
+  if (copied == 0 || copied > changed + kSkewNs) return changed + kSkewNs;
+  return copied > changed ? copied : changed;
+}
+
+bool was_freed(const Original& original) {
+  const uint32_t change = change_of(original.entry->state.load(std::memory_order_acquire));
+  return is_changed_since(*the_client.board, mark_of_freed(original.identity->pfs_ino), change);
+}
+
 // Whether this is the file that was copied, changed or not. Of one that is gone another may have the inode's
-// number, and a copy that is open does not prevent that; but it was made after the copy.
+// number, and a copy that is open does not prevent that; but it was born later.
 bool is_original(const struct statx& st, const Original& original) {
-  const bool born_later = original.copied != 0 && birth(st) > original.copied;
-  return st.stx_ino == original.identity->pfs_ino && device_of(st) == original.attributes->dev && !born_later;
+  if (st.stx_ino != original.identity->pfs_ino || device_of(st) != original.attributes->dev) return false;
+  const int64_t born = birth(st);
+  return born != 0 ? born <= born_before(original) : !was_freed(original);
 }
 
 }  // namespace
@@ -138,6 +168,13 @@ bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx
   return attributes && st.stx_ino == id->pfs_ino && device_of(st) == attributes->dev &&
          st.stx_size == e.size.load(std::memory_order_relaxed) &&
          ns_of(st.stx_mtime) == e.mtime.load(std::memory_order_relaxed);
+}
+
+// Who puts mtime back cannot put ctime back.
+bool is_unchanged_file_of(const Client& client, const Entry& e, const struct statx& st) {
+  const Identity* id = client.catalog.identity_of(e);
+  return id && ns_of(st.stx_ctime) == id->ctime &&
+         tells_changes(st.stx_ctime, client.catalog.facts().boot_time) && is_file_of(client.catalog, e, st);
 }
 
 const char* path_of_original(const Original& original, Room* room) {

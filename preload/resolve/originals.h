@@ -49,7 +49,8 @@ bool copy_named(const char* text, size_t len, uint32_t tier, uint64_t ino, Origi
 bool original_at(int dirfd, const char* path, const char* text, size_t len, Original* original);
 // Of what is open as `fd`; as above.
 bool original_of_descriptor(int fd, Original* original);
-// N, if `path` is /proc/self/fd/N, the same by this process's number, /dev/fd/N or /dev/stdin; else -1.
+// N, if `path` is /proc/self/fd/N, the same by this process's number or a thread of its, /dev/fd/N or
+// /dev/stdin; else -1.
 int descriptor_of_link(const char* path);
 // The descriptor that a call on (dirfd, path) is about, by an empty path or by such a link; kNoDescriptor: it
 // is about a path.
@@ -64,6 +65,9 @@ inline bool may_link_to_descriptor(const char* path) {
 }
 // The file's absolute path on the PFS, in `room`; nullptr: it is not to be had.
 const char* path_of_original(const Original& original, Room* room);
+// The mark of an inode whose file lost its last name: another file may have that number since. Set where the
+// PFS tells no time of birth.
+constexpr uint32_t mark_of_freed(uint64_t ino) { return inode_hash(1, ino); }
 // A descriptor of the file on the PFS, proved to be the one that was copied; -1 with errno (ESTALE: another
 // one has its name by now). `flags` must not change what is opened: it is looked at afterwards.
 int open_original(const Original& original, int flags = O_PATH);
@@ -76,8 +80,23 @@ auto on_original(const Original& original, Act act) -> decltype(act("")) {
   fd_link(file.fd, link);
   return act(link);
 }
+// The same of the file whose copy is open as `fd`. What `ask` gives: it is no copy, or that file was removed,
+// and the copy is all that is left to ask.
+template <typename Act, typename Ask>
+auto on_original_of(int fd, Act act, Ask ask) -> decltype(ask()) {
+  Original original;
+  if (!original_of_descriptor(fd, &original)) return ask();
+  const int saved = errno;
+  const auto got = on_original(original, act);
+  if (got >= 0 || errno != ESTALE) return got;
+  errno = saved;
+  return ask();
+}
 // Whether `st` (STATX_INO, STATX_SIZE, STATX_MTIME) is that of the very file on the PFS that `e` was when it
 // was copied, or its copying began.
 bool is_file_of(const CatalogReader& catalog, const Entry& e, const struct statx& st);
+// The same with STATX_CTIME, for consistency = open: nobody has changed it since and put mtime back, nor in a
+// way that a clock of seconds does not tell.
+bool is_unchanged_file_of(const Client& client, const Entry& e, const struct statx& st);
 
 }  // namespace monarch::preload

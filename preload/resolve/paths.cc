@@ -231,9 +231,7 @@ void keep(const Key& key, const char* text, size_t len) {
 // The key of a directory for now; false: its path is to be asked for each time.
 bool make_key(const Client& client, const struct statx& st, Key& key) {
   const uint32_t changed = client.board->header.changed.load(std::memory_order_acquire);
-  if ((st.stx_mask & kMountId) == 0 || (changed & kChangedDirectories) != 0 ||
-      client.catalog.facts().check_at_open != 0)
-    return false;
+  if ((st.stx_mask & kMountId) == 0 || (changed & kChangedDirectories) != 0 || compares(client)) return false;
   key[0] = mount_id(st);
   key[1] = uint64_t{st.stx_dev_major} << 32 | st.stx_dev_minor;
   key[2] = st.stx_ino;

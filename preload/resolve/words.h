@@ -41,6 +41,17 @@ inline uint64_t number_in(const char* word) {
   return number;
 }
 
+// Anybody's lock on an inode of one of these numbers; true also if it cannot be told.
+inline bool may_be_locked(uint64_t ino, uint64_t or_ino) {
+  constexpr int kInode = 5;
+  bool found = false;
+  return !each_word("/proc/locks", [&](int number, const char* word) {
+    const char* colon = number == kInode ? strrchr(word, ':') : nullptr;
+    const uint64_t locked = colon ? number_in(colon + 1) : 0;
+    found |= colon && (locked == ino || locked == or_ino);
+  }) || found;
+}
+
 struct Lock {
   char kind;  // 'P'OSIX, 'F'LOCK, 'O'FDLCK, or a lease's
   bool writes;

@@ -5,13 +5,14 @@
 //
 //   monarch_account --job N --uid U --restart R --begin T --end T
 //                   [--submit T --start T] [--cluster NAME] LINE
-//   monarch_account --times --job N --uid U --restart R
+//   monarch_account --times --job N --uid U --restart R [--begin T]
 //   monarch_account --nodes LIST
 //   monarch_account --cores NODE
 //   monarch_account --facts --job N --uid U
 //
 // --begin and --end: of the run, by the node's clock; --submit and --start: by Slurm's, 0 if not known.
-// --times prints both of the job that runs now.
+// --times prints both of the run that began then (without --begin: that runs now), while slurmctld knows it.
+// --restart: how often Slurm told that the job was restarted; 0: it does not tell, as none does up to 26.05.
 // --nodes prints a line NAME ADDRESS for each node that the list, such as n[1-4], names, in its order: what
 // slurm.conf says, else what the name resolves to, else -. slurmctld is not asked.
 // --cores prints how many cores slurm.conf says that a node has.
@@ -24,7 +25,6 @@
 // SystemComment, since the job's owner cannot change it, since slurmctld does not overwrite it at the job's
 // end as it does AdminComment, and since AdminComment is taken by other tools.
 extern "C" {
-#include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 #include <slurm/slurmdb.h>
 // Exported by libslurm, and filled by slurm_init(), though no header for users names it.
@@ -46,10 +46,13 @@ int slurm_conf_get_cpus_bsct(const char* node, uint16_t* cpus, uint16_t* boards,
 #include <cstring>
 #include <ctime>
 #include <string>
-#include <type_traits>
 #include <vector>
 
+#include "spank/slurm_release.h"
+
 namespace {
+
+using monarch::slurm_release::load_job;
 
 enum Exit { kDone = 0, kAway = 1, kUsage = 2, kNoDatabase = 3, kNoRow = 4 };
 
@@ -143,27 +146,25 @@ bool find(void* connection, Condition* condition, const Request& r, std::vector<
   return true;
 }
 
-// Slurm's own times decide. Without them, the row must have ended, and must have run for at least half of the
-// time that the node knows of, and must be the only one: a row of another run with the same id, when that of
-// this one is not in the database yet, did not.
+// Slurm's own times decide. Without them, the row must have begun before the agent ended, have ended, and
+// have run for at least half of the time that the node knows of, and must be the only one: a row of another
+// run with the same id, when that of this one is not in the database yet, did not.
 bool is_of_run(const Request& r, const Row& row) {
   if (row.start == 0) return false;
   if (r.submit != 0) return row.submit == r.submit && row.start == r.start;
-  return row.end != 0 && row.start <= r.begin + kSkew && row.end >= r.begin + (r.end - r.begin) / 2;
+  return row.end != 0 && row.start <= std::min(r.begin + kSkew, r.end) &&
+         row.end >= r.begin + (r.end - r.begin) / 2;
 }
 
-// slurm_load_job(): newer Slurms want a step's id in the place of the job's.
-template <typename Id>
-int load_job(int (*load)(job_info_msg_t**, Id, uint16_t), uint32_t job, job_info_msg_t** jobs) {
-  if constexpr (std::is_integral_v<Id>) {
-    return load(jobs, job, SHOW_DETAIL | SHOW_ALL);
-  } else {
-    Id id;
-    std::memset(&id, 0, sizeof id);
-    id.job_id = job;
-    id.step_id = id.step_het_comp = NO_VAL;
-    return load(jobs, id, SHOW_DETAIL | SHOW_ALL);
-  }
+// Whether what slurmctld knows of the job is this run, and not a later one, or another job that got its id. A
+// job that is requeued has its old times until it has left its nodes; while it waits then, its start is a
+// guess. A later run began after this one, and no doubt about clocks may make the two one.
+bool is_this_run(const Request& r, const job_info_t& job) {
+  if (job.job_id != r.job || job.user_id != r.uid || job.start_time == 0) return false;
+  if (r.restart != 0 && job.restart_cnt != r.restart) return false;
+  const bool waits = (job.job_state & JOB_STATE_BASE) == JOB_PENDING && !(job.job_state & JOB_COMPLETING);
+  const bool began_later = r.begin != 0 && job.start_time > r.begin + (job.restart_cnt > 0 ? 0 : kSkew);
+  return !waits && !began_later;
 }
 
 // Sets submit and start from what slurmctld knows of the run.
@@ -174,9 +175,7 @@ Exit ask_slurmctld(Request* r) {
   Exit found = kNoRow;
   for (uint32_t i = 0; i < jobs->record_count; ++i) {
     const job_info_t& job = jobs->job_array[i];
-    if (job.job_id != r->job || job.user_id != r->uid || job.restart_cnt != r->restart || job.start_time == 0)
-      continue;
-    if (r->begin != 0 && job.start_time > r->begin + kSkew) continue;  // a later job with the same id
+    if (!is_this_run(*r, job)) continue;
     r->submit = job.submit_time;
     r->start = job.start_time;
     found = kDone;
@@ -200,11 +199,14 @@ Exit modify(void* connection, Request* r, const Row& row) {
   errno = 0;
   auto changed = slurmdb_job_modify(connection, condition.get(), &change);
   const int error = errno;
-  const int count = changed ? slurm_list_count(changed) : 0;
+  const int count = changed ? slurm_list_count(changed) : -1;
   if (changed) slurm_list_destroy(changed);
   if (count != 1) {
     slurmdb_connection_commit(connection, false);
-    return fail(*r, kAway, count == 0 ? slurm_strerror(error) : "more than one row: none is changed");
+    if (count < 0 && error != SLURM_NO_CHANGE_IN_DATA && error != ESLURM_INVALID_JOB_ID)
+      return fail(*r, kAway, slurm_strerror(error));
+    // This row's own trouble: others can be changed.
+    return fail(*r, kNoRow, count > 1 ? "more than one row: none is changed" : "its row is not changed");
   }
   return slurmdb_connection_commit(connection, true) == SLURM_SUCCESS ? kDone : kAway;
 }
@@ -350,7 +352,7 @@ int main(int argc, char** argv) {
         stderr,
         "usage: monarch_account --job N --uid U --restart R --begin T --end T [--submit T --start T]\n"
         "                       [--cluster NAME] LINE\n"
-        "       monarch_account --times --job N --uid U --restart R\n"
+        "       monarch_account --times --job N --uid U --restart R [--begin T]\n"
         "       monarch_account --nodes LIST\n"
         "       monarch_account --cores NODE\n"
         "       monarch_account --facts --job N --uid U\n");

@@ -135,9 +135,10 @@ Status join_peers(const AgentOptions& agent, LoadingPeers* library, Service* ser
   }
   if (!node.ok()) return node.error();
   service->peers = node.take();
-  // Nobody can want a piece before the placement has begun a file.
+  // Nobody can want a piece, or be sent one, before the placement has begun a file.
   const Status listens = service->peers->start(
-      [service](const RelPath& path, uint32_t piece) { service->placement->demand_chunk(path, piece); });
+      {[service](const RelPath& path, uint32_t piece) { service->placement->demand_chunk(path, piece); },
+       [service](Ref ref, Fd copy) { service->placement->withdraw(ref, std::move(copy)); }});
   if (!listens.ok()) {
     go_alone(listens.error().text, service);
     service->peers.reset();
@@ -342,7 +343,8 @@ std::string serve(int signals, int lifeline, const std::string& run_dir, const F
 void stop(Service* service) {
   Board* board = service->board->get();
   service->stopping = true;
-  board->header.closed.store(1, std::memory_order_release);
+  uint32_t serves = kServes;  // a root that was renamed stays so for the other nodes
+  board->header.closed.compare_exchange_strong(serves, kEnding, std::memory_order_acq_rel);
   board->header.doorbell.fetch_add(1);
   futex_wake(&board->header.doorbell, 1);
   // Threads that hang in a PFS call are not waited for: the process ends without them.
@@ -377,19 +379,25 @@ void stop(Service* service) {
     spdlog::warn("a thread still waits for the PFS; ending without it");
 }
 
-// Removes what the agent made; what a thread that was left behind still creates is retried.
-void remove_all(const AgentOptions& options) {
-  if (options.leave) return;
+// Tries again where a thread that was left behind makes another file meanwhile.
+template <typename Remove>
+void remove_at_last(const Remove& remove) {
   for (int attempt = 0; attempt < 5; ++attempt) {
-    const Status s = remove_job_dirs(options.config.tiers, options.job_dir);
-    if (s.ok()) break;
+    const Status s = remove();
+    if (s.ok()) return;
     if (attempt == 4) spdlog::error("clean up: {}", s.error().text);
     ::usleep(20000);
   }
+}
+
+// Removes what the agent made.
+void remove_all(const AgentOptions& options) {
+  if (options.leave) return;
+  remove_at_last([&] { return remove_job_dirs(options.config.tiers, options.job_dir); });
   const bool users = is_run_of_user(std::string_view(options.run_dir).substr(options.run_dir.rfind('/') + 1));
-  const Status s =
-      users ? remove_user_dir(AT_FDCWD, options.run_dir) : remove_tree(AT_FDCWD, options.run_dir);
-  if (!s.ok()) spdlog::error("clean up: {}", s.error().text);
+  remove_at_last([&] {
+    return users ? remove_user_dir(AT_FDCWD, options.run_dir) : remove_tree(AT_FDCWD, options.run_dir);
+  });
 }
 
 // Sources, copies and their write-back take some hundred descriptors; the soft limit often is 1024 for the
@@ -440,7 +448,8 @@ int run_agent(const AgentOptions& options) {
   const Status started = start(options, run_dir.get(), service.get());
   if (!started.ok()) {
     spdlog::error("{}", started.error().text);
-    tell_ready(options.ready_fd, started.error().text);
+    const bool refused = started.error().code == kRefused && !options.grants.empty();  // root wants to know
+    tell_ready(options.ready_fd, (refused ? kRefusedWord : "") + started.error().text);
     remove_all(options);
     return 1;
   }

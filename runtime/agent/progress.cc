@@ -10,6 +10,7 @@
 #include <new>
 
 #include "runtime/base/os.h"
+#include "runtime/base/replace_file.h"
 #include "runtime/metadata/run_file.h"
 
 namespace monarch {
@@ -71,7 +72,8 @@ void count(const Catalog& catalog, const Entry& e, uint64_t word, bool full, Cou
     ++(reason_of(word) == Reason::kTierError ? p.failed : p.no_room);
   } else if (state == State::kPass || state == State::kDropped) {
     ++p.failed;
-  } else if ((state == State::kKnown && full) || (state == State::kLarge && is_closed(catalog, word))) {
+  } else if ((full && (state == State::kKnown || word == large_word(0))) ||
+             (state == State::kLarge && is_closed(catalog, word))) {
     ++p.no_room;
   } else {
     ++found->waiting;
@@ -80,11 +82,7 @@ void count(const Catalog& catalog, const Entry& e, uint64_t word, bool full, Cou
 
 uint64_t all_bytes(const Counted& found) {
   const Progress& p = found.progress;
-  const uint64_t sized = p.files - found.unsized;
-  if (sized == 0) return p.bytes;
-  const double mean = static_cast<double>(p.bytes) / static_cast<double>(sized);
-  const double all = static_cast<double>(p.bytes) + mean * static_cast<double>(found.unsized);
-  return static_cast<uint64_t>(std::min(all, static_cast<double>(kMostCount)));
+  return bytes_of_all(p.bytes, p.files - found.unsized, p.files);
 }
 
 int percent_of(const Progress& p, uint64_t placed_bytes, bool over) {
@@ -113,8 +111,8 @@ Progress ProgressFile::look() const {
   parts_.catalog->walk(0, [&](Ref ref) {
     const Entry& e = parts_.catalog->entry(ref);
     const uint64_t word = e.state.load(std::memory_order_acquire);
-    if (e.type.load(std::memory_order_relaxed) == DT_REG && again_of(word) == 0 &&
-        parts_.source->is_ours(ref))
+    const bool is_other = again_of(word) != 0 || replaced_by(word) != 0;  // the file counts by another entry
+    if (e.type.load(std::memory_order_relaxed) == DT_REG && !is_other && parts_.source->is_ours(ref))
       count(*parts_.catalog, e, word, full, &found);
     return !stopping_;
   });
@@ -138,7 +136,7 @@ Progress ProgressFile::look() const {
 
 void ProgressFile::write(const Progress& progress) {
   const std::string text = progress_text(progress);
-  const Status written = replace_run_file(parts_.run_dir, kStateFile, text.data(), text.size());
+  const Status written = replace_file(parts_.run_dir, kStateFile, text.data(), text.size(), kRunFileMode);
   if (!written.ok() && !written_) spdlog::warn("{}", written.error().text);
   written_ |= written.ok();
 }
@@ -162,7 +160,10 @@ void ProgressFile::stop() {
   Progress last;
   last.state = Is::kTeardown;
   last.unused = unused_;
-  write(last);
+  try {
+    write(last);
+  } catch (const std::bad_alloc&) {  // what it says stays
+  }
 }
 
 bool ProgressFile::sleep(int64_t ns) {

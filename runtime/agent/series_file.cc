@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <new>
 
 #include "runtime/base/os.h"
 
@@ -20,7 +21,7 @@ void SeriesFile::begin() {
 
 void SeriesFile::look(const StagedSoFar& staged) {
   if (series_.magic == 0) begin();
-  const auto now = static_cast<uint64_t>(os::clock_ns(CLOCK_MONOTONIC) / 1000000);
+  const auto now = static_cast<uint64_t>(os::monotonic_ms());
   const uint64_t ms = now - std::min(now, series_.began_ms), count = series_.count;
   const bool has_settled = staged.settled && series_.settled_ms == 0,
              is_whole = staged.whole && series_.whole_ms == 0;
@@ -34,8 +35,11 @@ void SeriesFile::look(const StagedSoFar& staged) {
   append(sample, &series_);
   if (series_.count == count && !has_settled && !is_whole) return;
   if (series_.count < count) pause_ms_ *= 2;
-  if (const Status written = write_series(run_dir_, series_); !written.ok())
-    spdlog::debug("{}", written.error().text);  // the next one may be
+  try {
+    if (const Status written = write_series(run_dir_, series_); !written.ok())
+      spdlog::debug("{}", written.error().text);  // the next one may be
+  } catch (const std::bad_alloc&) {               // likewise
+  }
 }
 
 }  // namespace monarch

@@ -18,21 +18,20 @@
 namespace monarch {
 namespace {
 
-constexpr int64_t kYoungSeconds = 10;  // it may not be locked yet by who made it
-
-// Its lock, if it is. Anybody may have made one of that name, and mounted what hangs there: that is not
+// Its lock, if it is one. Anybody may have made one of that name, and mounted what hangs there: that is not
 // asked.
-Fd lock_left_over(int base, const char* name) {
+Fd lock_left_over(int base, const char* name, int* young) {
   Fd dir(os::open_beneath(base, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat st {};
   if (os::fstat(dir.get(), &st) != 0 || !is_user_dir(st)) return Fd();
-  const int64_t age = os::clock_ns(CLOCK_REALTIME) / 1000000000 - st.st_ctim.tv_sec;
-  return age >= kYoungSeconds && os::flock(dir.get(), LOCK_EX | LOCK_NB) == 0 ? std::move(dir) : Fd();
+  if (os::realtime_s() - st.st_ctim.tv_sec < kYoungSeconds) return ++*young, Fd();
+  return os::flock(dir.get(), LOCK_EX | LOCK_NB) == 0 ? std::move(dir) : Fd();
 }
 
 }  // namespace
 
-Result<int> for_left_overs(const std::string& base, const std::function<bool(const LeftOver&)>& handle) {
+Result<int> for_left_overs(const std::string& base, int* young,
+                           const std::function<bool(const LeftOver&)>& handle) {
   const std::string prefix = kUserDirPrefix + std::to_string(::geteuid()) + ".";
   Fd fd(os::openat(AT_FDCWD, base.c_str(), O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC));
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(fd ? os::fdopendir(fd.get()) : nullptr, &::closedir);
@@ -42,7 +41,7 @@ Result<int> for_left_overs(const std::string& base, const std::function<bool(con
   while (const dirent* e = os::readdir(dir.get())) {
     const std::string name = e->d_name;
     if (name.compare(0, prefix.size(), prefix) != 0) continue;
-    const Fd lock = lock_left_over(::dirfd(dir.get()), name.c_str());
+    const Fd lock = lock_left_over(::dirfd(dir.get()), name.c_str(), young);
     if (lock && handle({lock.get(), ::dirfd(dir.get()), name})) ++handled;
   }
   return handled;
@@ -55,7 +54,8 @@ Status remove_left_over(const LeftOver& left) {
 }
 
 Result<int> sweep_user_dirs(const std::string& base) {
-  return for_left_overs(base, [](const LeftOver& left) { return remove_left_over(left).ok(); });
+  int young = 0;
+  return for_left_overs(base, &young, [](const LeftOver& left) { return remove_left_over(left).ok(); });
 }
 
 }  // namespace monarch

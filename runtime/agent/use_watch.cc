@@ -29,7 +29,7 @@ bool UseWatch::is_unused() {
   wait_ms_ = -1;
   if (patience_ms_ == 0 || has_been_used(*board_)) return false;
   wait_ms_ = kLookMs;
-  const int64_t now = os::clock_ns(CLOCK_MONOTONIC) / 1000000;
+  const int64_t now = os::monotonic_ms();
   const int64_t began = began_ms(run_dir_);  // a task that waited begins later, or sooner, than was noted
   if (began < 0) return false;
   const int64_t left = std::min(began, now + INT32_MAX) + patience_ms_ - now;

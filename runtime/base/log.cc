@@ -6,6 +6,7 @@
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/sinks/syslog_sink.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <memory>
@@ -57,6 +58,31 @@ class GuardedSink final : public spdlog::sinks::base_sink<std::mutex> {
   int left_out_ = 0;
 };
 
+// A line by one call, so that none of several processes comes into the middle of another's.
+class AppendingSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit AppendingSink(Fd file) : file_(std::move(file)) {}
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    if (::write(file_.get(), line.data(), line.size()) < 0) spdlog::throw_spdlog_ex("write the log", errno);
+  }
+  void flush_() override {}
+
+ private:
+  const Fd file_;
+};
+
+void log_into(spdlog::sink_ptr sink, const std::string& level) {
+  auto logger = std::make_shared<spdlog::logger>("monarchd", std::make_shared<GuardedSink>(std::move(sink)));
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e monarchd[%P]: %l: %v");
+  logger->set_level(spdlog::level::from_str(level));
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(std::move(logger));
+}
+
 // A log names datasets, which are not for all to see; an admin's choice for a file that is there stays.
 void make_private(const std::string& file) {
   const Fd made(::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0640));
@@ -71,7 +97,6 @@ Status check_log_level(const std::string& level) {
 
 Status open_log(const std::string& file, const std::string& level) {
   MONARCH_TRY(check_log_level(level));
-  const auto wanted = spdlog::level::from_str(level);
   try {
     spdlog::sink_ptr sink;
     if (file.empty() || file == "stderr") {
@@ -81,18 +106,23 @@ Status open_log(const std::string& file, const std::string& level) {
     } else {
       spdlog::file_event_handlers handlers;
       handlers.before_open = &make_private;
-      sink = std::make_shared<spdlog::sinks::rotating_file_sink_mt>(file, 4 << 20, 1, false, handlers);
+      sink = std::make_shared<spdlog::sinks::rotating_file_sink_mt>(file, kFullLog, 1, false, handlers);
     }
-    auto logger =
-        std::make_shared<spdlog::logger>("monarchd", std::make_shared<GuardedSink>(std::move(sink)));
-    logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e monarchd[%P]: %l: %v");
-    logger->set_level(wanted);
-    logger->flush_on(spdlog::level::info);
-    spdlog::set_default_logger(std::move(logger));
+    log_into(std::move(sink), level);
   } catch (const spdlog::spdlog_ex& e) {
     return Error{EIO, "log " + file + ": " + e.what()};
   }
   return {};
+}
+
+Status open_log(Fd file, const std::string& level) {
+  MONARCH_TRY(check_log_level(level));
+  log_into(std::make_shared<AppendingSink>(std::move(file)), level);
+  return {};
+}
+
+std::string older_log(const std::string& file) {
+  return spdlog::sinks::rotating_file_sink_mt::calc_filename(file, 1);
 }
 
 }  // namespace monarch

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent's log: spdlog into a file of its own, limited in size and in lines per second.
+// The log: spdlog into a file, limited in size and in lines per second.
 #pragma once
 
 #include <spdlog/spdlog.h>
 
+#include <cstdint>
 #include <string>
 
+#include "runtime/base/fd.h"
 #include "runtime/base/result.h"
 
 namespace monarch {
@@ -15,6 +17,12 @@ namespace monarch {
 // out is counted in a line). Each message is escaped(): none makes another line, whatever is in it. `level`
 // is one of trace, debug, info, warning, error, off.
 Status open_log(const std::string& file, const std::string& level);
+// The same into what is open for appending, of whatever size: root's log, which has several processes that
+// write (runtime/node/root_log.h).
+Status open_log(Fd file, const std::string& level);
+constexpr int64_t kFullLog = 4 << 20;
+// The name of the one older file: log.1, or x.1.log of x.log.
+std::string older_log(const std::string& file);
 // Whether `level` is one.
 Status check_log_level(const std::string& level);
 

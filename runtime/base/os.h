@@ -37,10 +37,12 @@ inline bool is_shortage(int error) {
   return error == EMFILE || error == ENFILE || error == ENOMEM || error == EAGAIN || error == EINTR;
 }
 
-// Whether an error of a call on a tier is one of a single name or file: something else has the name, or a
-// file may not be so large (RLIMIT_FSIZE). Others may well be taken.
+// Whether an error of a call on a tier is one of a single name or file: something else has the name, a file
+// may not be so large (RLIMIT_FSIZE), or has a time that the file system does not keep. Others may well be
+// taken.
 inline bool is_of_one_file(int error) {
-  return error == EEXIST || error == ENOTEMPTY || error == EISDIR || error == ELOOP || error == EFBIG;
+  return error == EEXIST || error == ENOTEMPTY || error == EISDIR || error == ELOOP || error == EFBIG ||
+         error == EOVERFLOW;
 }
 
 }  // namespace monarch
@@ -96,6 +98,8 @@ bool is_written_elsewhere(int fd);
 int start_thread(std::thread* thread, const std::function<void()>& body);
 // Nanoseconds of clock_gettime(2).
 int64_t clock_ns(clockid_t clock);
+inline int64_t monotonic_ms() { return clock_ns(CLOCK_MONOTONIC) / 1'000'000; }
+inline int64_t realtime_s() { return clock_ns(CLOCK_REALTIME) / 1'000'000'000; }
 // Which mount an open file (O_PATH suffices) belongs to, as in /proc/self/mountinfo; -1 if that cannot be
 // told. Asks nothing of the file system: one that hangs is no matter.
 int64_t mount_id(int fd);

@@ -80,17 +80,21 @@ class Ring : public Uring {
     unsubmitted_ += 2;
   }
 
-  // False: the kernel takes no more, and the ring is of no use any longer.
+  // False: the kernel takes no more, and the ring is of no use any longer. Nor is it where the kernel took a
+  // read alone, as it may where memory lacks: a link holds within one submission only, so that the write
+  // would not wait for it.
   bool submit() {
     while (unsubmitted_ > 0) {
       const int n = os::uring_submit(&ring_);
+      if (n == -EINTR) continue;
+      if ((n == -EAGAIN || n == -EBUSY) && in_flight_ > 0) return true;  // once one of those has ended
       if (n > 0) {
         unsubmitted_ -= static_cast<unsigned>(n);
         in_flight_ += static_cast<unsigned>(n);
-      } else if (n != -EINTR && n != -EAGAIN && n != -EBUSY) {
-        abandon();
-        return false;
+        if (n % 2 == 0) continue;
       }
+      abandon();
+      return false;
     }
     return true;
   }

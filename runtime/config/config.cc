@@ -10,14 +10,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <set>
+#include <string_view>
 
 #include "runtime/base/escape.h"
 #include "runtime/base/log.h"
+#include "runtime/base/nearest.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/size.h"
 #include "runtime/config/policy_keys.h"
@@ -29,7 +32,15 @@ namespace monarch {
 
 Result<uint64_t> parse_rate(const std::string& text) {
   if (text == "none" || text == "0") return uint64_t{0};
-  return parse_size(text);
+  Result<uint64_t> rate = parse_size(text);
+  if (rate.ok() && *rate == 0) return bad_input("'" + text + "' is less than 1; write none for no limit");
+  return rate;
+}
+
+Result<uint64_t> parse_number(const std::string& text) {
+  Result<uint64_t> number = parse_rate(text);
+  if (number.ok() || parse_size(text).ok()) return number;
+  return bad_input("'" + text + "' is not a number; write for example 5000, or none");
 }
 
 Result<bool> parse_switch(const std::string& text) {
@@ -46,14 +57,26 @@ Result<std::string> parse_path(const std::string& text) {
   return absolute_path(text);
 }
 
+size_t comment_in(const std::string& text) {
+  for (size_t i = 1; i < text.size(); ++i)
+    if ((text[i] == '#' || text[i] == ';') && std::isspace(static_cast<unsigned char>(text[i - 1]))) return i;
+  return std::string::npos;
+}
+
+Error unknown_key(const std::string& key, const std::string& section, const std::string& known) {
+  return bad_input("unknown key '" + key + "' in [" + section + "]" +
+                   did_you_mean(nearest(key, split_list(known, ','))) + "; known are " + known);
+}
+
 namespace {
 
-Result<int> parse_count(const std::string& text, int most) {
+Result<int> parse_count(const std::string& text, int least, int most) {
   int n = 0;
   const char* end = text.data() + text.size();
   const auto [rest, ec] = std::from_chars(text.data(), end, n);
-  if (ec != std::errc() || rest != end || n < 1 || n > most)
-    return bad_input("'" + text + "' is not a number from 1 to " + std::to_string(most));
+  if (ec != std::errc() || rest != end || n < least || n > most)
+    return bad_input("'" + text + "' is not a number from " + std::to_string(least) + " to " +
+                     std::to_string(most));
   return n;
 }
 
@@ -140,7 +163,7 @@ Result<std::string> parse_network(const std::string& text) {
   const int most = ::inet_pton(AF_INET, address.c_str(), bytes) == 1    ? 32
                    : ::inet_pton(AF_INET6, address.c_str(), bytes) == 1 ? 128
                                                                         : 0;
-  if (slash == std::string::npos || most == 0 || !parse_count(text.substr(slash + 1), most).ok())
+  if (slash == std::string::npos || most == 0 || !parse_count(text.substr(slash + 1), 1, most).ok())
     return bad_input("network '" + text + "' is not ADDRESS/BITS; write for example network = 10.1.0.0/16");
   return text;
 }
@@ -149,9 +172,9 @@ Result<std::string> parse_network(const std::string& text) {
 Status set_ports(PeerConfig* peer, const std::string& text) {
   constexpr int kLeast = 1024, kMost = 65535;
   const size_t dash = text.find('-');
-  const Result<int> first = parse_count(text.substr(0, dash), kMost);
+  const Result<int> first = parse_count(text.substr(0, dash), 1, kMost);
   const Result<int> last =
-      dash == std::string::npos ? bad_input("") : parse_count(text.substr(dash + 1), kMost);
+      dash == std::string::npos ? bad_input("") : parse_count(text.substr(dash + 1), 1, kMost);
   if (!first.ok() || !last.ok() || *first < kLeast || *last < *first)
     return bad_input("ports '" + text +
                      "' are not FIRST-LAST, from 1024 to 65535; write for example ports = 64000-64999");
@@ -167,6 +190,8 @@ bool good_name(const std::string& name) {
 }
 
 const std::string kTierSection = "tier.";
+constexpr size_t kMostErrors = 100;  // with more it is another kind of file
+constexpr char kNoLine[] = "neither [section], key = value nor a comment";
 constexpr uint64_t kBlock = 4096;  // in which space is counted
 
 // What inih's callbacks share while a file is read.
@@ -174,42 +199,48 @@ struct Reading {
   std::string file;
   FILE* stream = nullptr;
   int line = 0;
+  bool understood = true;  // whether anything was made of that line
   uint64_t least_quota = 0;
   Config config;
   ConfigTrace* trace = nullptr;
   std::set<std::string> given;  // "section.key", of those that words say
   std::vector<int> tier_lines;  // where each tier began
-  Status failure;               // the first
+  bool skips = false;           // the keys of the section, which was refused
+  bool has_skipped = false;     // one of the sections
 
-  Error at(int where, const std::string& text) const {
-    trace->failed_line = where;
-    return bad_input(file + ":" + std::to_string(where) + ": " + text);
+  // 0 for `where`: of no line, but of a word. `key`: SECTION.KEY, if it is of one.
+  void fail(int where, const std::string& text, const std::string& key = "") {
+    const std::string place = where > 0 ? file + ":" + std::to_string(where) : "plugstack.conf";
+    trace->errors.push_back({where, key, bad_input(place + ": " + text)});
   }
-  void fail(const std::string& text) { failure = at(line, text); }
+  bool has_refused(const std::string& key) const {
+    return std::any_of(trace->errors.begin(), trace->errors.end(),
+                       [&](const ConfigError& e) { return e.key == key; });
+  }
 };
 
+std::string name_of(const std::string& section, const std::string& key) {
+  return canonical_section(section) + "." + key;
+}
+
 Status set_agent_key(AgentConfig* agent, const std::string& key, const std::string& value) {
-  if (key == "threads") return assign(parse_count(value, 256), &agent->threads);
-  if (key == "walk_threads") return assign(parse_count(value, 64), &agent->walk_threads);
-  if (key == "watch_directories" && value == "0") return assign(Result<int>(0), &agent->watch_directories);
-  if (key == "watch_directories") return assign(parse_count(value, 1 << 20), &agent->watch_directories);
+  if (key == "threads") return assign(parse_count(value, 1, 256), &agent->threads);
+  if (key == "walk_threads") return assign(parse_count(value, 1, 64), &agent->walk_threads);
+  if (key == "watch_directories") return assign(parse_count(value, 0, 1 << 20), &agent->watch_directories);
   if (key == "stage_wait_max") return assign(parse_size(value), &agent->stage_wait_max);
-  if (key == "stage_wait" && value == "0") return assign(Result<int>(0), &agent->stage_wait);
-  if (key == "stage_wait") return assign(parse_count(value, 600), &agent->stage_wait);
-  if (key == "stage_again" && value == "0") return assign(Result<int>(0), &agent->stage_again);
-  if (key == "stage_again") return assign(parse_count(value, 86400), &agent->stage_again);
+  if (key == "stage_wait") return assign(parse_count(value, 0, 600), &agent->stage_wait);
+  if (key == "stage_again") return assign(parse_count(value, 0, 86400), &agent->stage_again);
   if (key == "prefetch") return assign(parse_prefetch(value), &agent->prefetch);
   if (key == "prefetch_burst") return assign(parse_burst(value), &agent->prefetch_burst);
-  if (key == "prefetch_patience" && value == "0") return assign(Result<int>(0), &agent->prefetch_patience);
-  if (key == "prefetch_patience") return assign(parse_count(value, 86400), &agent->prefetch_patience);
+  if (key == "prefetch_patience") return assign(parse_count(value, 0, 86400), &agent->prefetch_patience);
   if (key == "consistency") return assign(parse_consistency(value), &agent->consistency);
   if (key == "metadata") return assign(parse_metadata(value), &agent->metadata);
   if (key == "pfs_bandwidth") return assign(parse_rate(value), &agent->pfs_bandwidth);
-  if (key == "pfs_opens") return assign(parse_rate(value), &agent->pfs_opens);
-  if (key == "pfs_stats") return assign(parse_rate(value), &agent->pfs_stats);
+  if (key == "pfs_opens") return assign(parse_number(value), &agent->pfs_opens);
+  if (key == "pfs_stats") return assign(parse_number(value), &agent->pfs_stats);
   if (key == "tier_bandwidth") return assign(parse_rate(value), &agent->tier_bandwidth);
   if (key == "background_io") return assign(parse_io(value), &agent->background_io);
-  if (key == "max_files") return assign(parse_rate(value), &agent->max_files);
+  if (key == "max_files") return assign(parse_number(value), &agent->max_files);
   if (key == "memory_max") return assign(parse_memory_max(value), &agent->memory_max);
   if (key == "log") return assign(Result<std::string>(value), &agent->log);
   if (key == "run_size") return assign(parse_run_size(value), &agent->run_size);
@@ -217,9 +248,9 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
     MONARCH_TRY(check_log_level(value));
     return assign(Result<std::string>(value), &agent->log_level);
   }
-  return bad_input(
-      "unknown key '" + key +
-      "' in [agent]; known are threads, walk_threads, watch_directories, stage_wait_max, "
+  return unknown_key(
+      key, "agent",
+      "threads, walk_threads, watch_directories, stage_wait_max, "
       "stage_wait, stage_again, prefetch, prefetch_burst, prefetch_patience, consistency, metadata, "
       "pfs_bandwidth, pfs_opens, pfs_stats, tier_bandwidth, background_io, max_files, memory_max, run_size, "
       "log, log_level");
@@ -227,12 +258,11 @@ Status set_agent_key(AgentConfig* agent, const std::string& key, const std::stri
 
 Status set_accounting_key(Config* config, const std::string& key, const std::string& value) {
   if (key == "account") return assign(parse_accounting(value), &config->accounting);
-  if (key == "spool_days") return assign(parse_count(value, 3650), &config->spool.spool_days);
-  if (key == "spool_lines") return assign(parse_count(value, 1000000), &config->spool.spool_lines);
-  if (key == "report_days") return assign(parse_count(value, 3650), &config->reports.report_days);
+  if (key == "spool_days") return assign(parse_count(value, 1, 3650), &config->spool.spool_days);
+  if (key == "spool_lines") return assign(parse_count(value, 1, 1000000), &config->spool.spool_lines);
+  if (key == "report_days") return assign(parse_count(value, 1, 3650), &config->reports.report_days);
   if (key == "report_size") return assign(parse_rate(value), &config->reports.report_size);
-  return bad_input("unknown key '" + key +
-                   "' in [accounting]; known are account, spool_days, spool_lines, report_days, report_size");
+  return unknown_key(key, "accounting", "account, spool_days, spool_lines, report_days, report_size");
 }
 
 Status set_peer_key(PeerConfig* peer, const std::string& key, const std::string& value) {
@@ -241,8 +271,7 @@ Status set_peer_key(PeerConfig* peer, const std::string& key, const std::string&
   if (key == "ports") return set_ports(peer, value);
   if (key == "bandwidth") return assign(parse_rate(value), &peer->bandwidth);
   if (key == "encrypt") return assign(parse_switch(value), &peer->encrypt);
-  return bad_input("unknown key '" + key +
-                   "' in [peer]; known are enabled, network, ports, bandwidth, encrypt");
+  return unknown_key(key, "peer", "enabled, network, ports, bandwidth, encrypt");
 }
 
 Status set_tier_key(TierConfig* tier, const std::string& key, const std::string& value) {
@@ -254,8 +283,8 @@ Status set_tier_key(TierConfig* tier, const std::string& key, const std::string&
   if (key == "min_free") return assign(parse_quota(value), &tier->min_free);
   if (key == "share") return assign(parse_share(value), &tier->share);
   if (key == "job_capacity") return assign(parse_job_capacity(value), &tier->job_capacity);
-  return bad_input("unknown key '" + key + "' in [tier." + tier->name +
-                   "]; known are path, quota, share, job_capacity, medium, driver, charge, min_free");
+  return unknown_key(key, kTierSection + tier->name,
+                     "path, quota, share, job_capacity, medium, driver, charge, min_free");
 }
 
 // The tier of section [tier.NAME], or nullptr.
@@ -265,9 +294,21 @@ TierConfig* find_tier(Config* config, const std::string& section) {
   return nullptr;
 }
 
+// What may have been meant; empty: nothing is near.
+std::string nearest_section(const std::string& section) {
+  const size_t dot = section.find('.'), second = section.find('.', dot + 1);
+  std::vector<std::string> known = {"accounting", "agent", "peer", "policy"};
+  if (dot != std::string::npos) known.push_back(kTierSection + section.substr(dot + 1));
+  for (const char* prefix : {"policy.partition.", "policy.account.", "policy.qos."})
+    if (second != std::string::npos) known.push_back(prefix + section.substr(second + 1));
+  return nearest(section, known);
+}
+
 Error unknown_section(const std::string& section) {
-  return bad_input("unknown section [" + section +
-                   "]; known are [accounting], [agent], [peer], [tier.NAME], [policy], "
+  const std::string meant = nearest_section(section);
+  return bad_input("unknown section [" + section + "]" +
+                   did_you_mean(meant.empty() ? "" : "[" + meant + "]") +
+                   "; known are [accounting], [agent], [peer], [tier.NAME], [policy], "
                    "[policy.partition.NAME], [policy.account.NAME] and [policy.qos.NAME]");
 }
 
@@ -289,10 +330,9 @@ Status begin_section(Reading* in, const std::string& section) {
 
 Status set_key(Reading* in, const std::string& section, const std::string& key, const std::string& value) {
   PolicySection* policy = find_policy(&in->config, section);
-  const std::string name = canonical_section(section) + "." + key;
+  const std::string name = name_of(section, key);
   if (in->given.count(name)) return {};
   const bool again = !in->trace->lines.insert_or_assign(name, in->line).second;
-  in->trace->failed_key = name;
   if (again && !(policy && is_list_of_policy(key)))
     return bad_input("'" + key + "' is given twice in [" + section + "]");
   if (policy) return set_policy_key(policy, key, value, in->line);
@@ -310,47 +350,61 @@ Status set_key(Reading* in, const std::string& section, const std::string& key, 
   return {};
 }
 
-// Called by inih once per key; remembers the first error with its line. (Debian's inih does not pass
-// the line, so the reader below counts them.)
+// Called by inih once per key. (Debian's inih does not pass the line, so the reader below counts them.)
 int on_key(void* user, const char* section, const char* key, const char* value) {
   auto* in = static_cast<Reading*>(user);
-  if (!in->failure.ok()) return 1;
+  in->understood = true;
+  if (in->skips) return 1;
   const Status s = set_key(in, section, key, value);
-  if (!s.ok()) in->fail(s.error().text);
-  if (s.ok()) in->trace->failed_key.clear();
+  if (s.ok()) return 1;
+  const std::string& why = s.error().text;
+  in->fail(in->line, why.find(key) == std::string::npos ? key + (": " + why) : why, name_of(section, key));
   return 1;
 }
 
 // inih tells keys only: a section without any would go unnoticed.
 void look_for_section(Reading* in, const char* line) {
-  constexpr char kByteOrderMark[] = "\xef\xbb\xbf";
-  if (in->line == 1 && std::strncmp(line, kByteOrderMark, sizeof kByteOrderMark - 1) == 0)
-    line += sizeof kByteOrderMark - 1;
   const char* end = *line == '[' ? std::strchr(line, ']') : nullptr;
   if (!end) return;
+  in->understood = true;
   const Status s = begin_section(in, std::string(line + 1, end));
-  if (!s.ok()) in->fail(s.error().text);
+  in->skips = !s.ok();
+  in->has_skipped |= in->skips;
+  if (in->skips) in->fail(in->line, s.error().text);
 }
 
+// Of a line that is longer than inih takes.
+void skip_rest(FILE* stream) {
+  for (int c = 0; c != '\n' && c != EOF;) c = std::fgetc(stream);
+}
+
+// inih goes by the line, and tells of the first only that it could make nothing of.
 char* read_line(char* buffer, int bytes, void* stream) {
+  constexpr char kBlanks[] = " \t\n\v\f\r";
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   auto* in = static_cast<Reading*>(stream);
+  if (!in->understood) in->fail(in->line, kNoLine);
+  in->understood = true;
   ++in->line;
-  if (!in->failure.ok() || !std::fgets(buffer, bytes, in->stream)) return nullptr;
-  const size_t length = std::strlen(buffer);
-  if (length + 1 == static_cast<size_t>(bytes) && buffer[length - 1] != '\n') {
-    in->fail("the line is longer than " + std::to_string(bytes - 2) + " bytes");
-    return nullptr;
+  if (in->trace->errors.size() >= kMostErrors || !std::fgets(buffer, bytes, in->stream)) return nullptr;
+  std::string line = buffer;
+  if (line.size() + 1 == static_cast<size_t>(bytes) && line.back() != '\n') {
+    in->fail(in->line, "the line is longer than " + std::to_string(bytes - 2) + " bytes");
+    skip_rest(in->stream);
+    line.clear();
   }
-  const size_t indent = std::strspn(buffer, " \t");  // to inih it would continue the value above
-  std::memmove(buffer, buffer + indent, length - indent + 1);
-  look_for_section(in, buffer);
-  return in->failure.ok() ? buffer : nullptr;
+  if (in->line == 1 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
+  line.erase(0, line.find_first_not_of(kBlanks));  // to inih it would continue the value above
+  line.erase(std::min(comment_in(line), line.size()));
+  in->understood = line.empty() || line[0] == '#' || line[0] == ';';
+  look_for_section(in, line.c_str());
+  std::memcpy(buffer, line.c_str(), line.size() + 1);
+  return buffer;
 }
 
 // SECTION.KEY=VALUE
 struct Word {
   std::string text, section, key, value;
-  Error error(const std::string& why) const { return bad_input("plugstack.conf: " + text + ": " + why); }
 };
 
 Result<std::vector<Word>> parse_words(const std::string& lines) {
@@ -362,7 +416,8 @@ Result<std::vector<Word>> parse_words(const std::string& lines) {
     at = end + 1;
     const size_t is = word.text.find('='), dot = word.text.rfind('.', is);
     if (is == std::string::npos || dot == std::string::npos || dot == 0 || dot + 1 == is)
-      return word.error("is not SECTION.KEY=VALUE, as agent.prefetch=off is");
+      return bad_input("plugstack.conf: " + word.text +
+                       ": is not SECTION.KEY=VALUE, as agent.prefetch=off is");
     word.section = word.text.substr(0, dot);
     word.key = word.text.substr(dot + 1, is - dot - 1);
     word.value = word.text.substr(is + 1);
@@ -372,17 +427,19 @@ Result<std::vector<Word>> parse_words(const std::string& lines) {
 }
 
 // With the file read.
-Status set_words(Reading* in, const std::vector<Word>& words) {
+void set_words(Reading* in, const std::vector<Word>& words) {
   in->given.clear();
   for (const Word& word : words) {
+    Status s;
     if (word.section.rfind(kTierSection, 0) == 0 && !find_tier(&in->config, word.section))
-      return word.error(in->file + " has no section [" + word.section + "]; add it");
-    Status s = begin_section(in, word.section);
+      s = bad_input(in->file + " has no section [" + word.section + "]; add it");
+    else
+      s = begin_section(in, word.section);
+    const bool is_of_key = s.ok();
     if (s.ok()) s = set_key(in, word.section, word.key, word.value);
-    if (!s.ok()) return word.error(s.error().text);
-    in->trace->failed_key.clear();
+    if (!s.ok())
+      in->fail(0, word.text + ": " + s.error().text, is_of_key ? name_of(word.section, word.key) : "");
   }
-  return {};
 }
 
 }  // namespace
@@ -458,7 +515,7 @@ Result<Quota> parse_quota(const std::string& text) {
   const char* end = text.data() + text.size() - 1;
   const auto [rest, ec] = std::from_chars(text.data(), end, quota.percent);
   if (ec != std::errc() || rest != end || !(quota.percent >= 0 && quota.percent <= 100))
-    return bad_input("'" + text + "' is not a share from 0% to 100%");
+    return bad_input("'" + text + "' is not a share from 0% to 100%; write for example 50%");
   return quota;
 }
 
@@ -474,11 +531,12 @@ namespace {
 
 // A directory's files may be others', too, and nothing binds a job to its quota there; and of two such tiers
 // each would take what the other has.
-Status check_charges(const Reading& in) {
+void check_charges(Reading* in) {
   const TierConfig* first = nullptr;
-  for (const TierConfig& tier : in.config.tiers) {
+  for (const TierConfig& tier : in->config.tiers) {
     if (tier.charge != TierConfig::Charge::kJob) continue;
-    const std::string title = "[tier." + tier.name + "]";
+    const std::string section = kTierSection + tier.name, title = "[" + section + "]";
+    if (in->has_refused(section + ".driver")) continue;
     std::string why;
     if (tier.kind != TierConfig::Kind::kTmpfs)
       why = title + ": charge = job is for driver = tmpfs only; write driver = tmpfs, or charge = node";
@@ -486,30 +544,30 @@ Status check_charges(const Reading& in) {
       why = title + ": charge = job, as [tier." + first->name +
             "] has: a job has one such tier; write charge = node in one of them";
     first = &tier;
-    const int line = in.trace->lines.at("tier." + tier.name + ".charge");
-    if (!why.empty()) return line > 0 ? in.at(line, why) : bad_input("plugstack.conf: " + why);
+    if (!why.empty()) in->fail(in->trace->lines.at(section + ".charge"), why);
   }
-  return {};
 }
 
-// What the file says by itself is right; and what is only seen at its end?
-Status check_whole(const Reading& in) {
-  const std::vector<TierConfig>& tiers = in.config.tiers;
-  for (size_t i = 0; i < tiers.size(); ++i) {
-    const std::string title = "[tier." + tiers[i].name + "]";
-    if (tiers[i].path.empty()) return in.at(in.tier_lines[i], title + " has no path");
-    if (!in.trace->lines.count("tier." + tiers[i].name + ".quota"))
-      return in.at(in.tier_lines[i], title + " has no quota; write for example quota = 100G");
-    for (size_t j = 0; j < i; ++j)
-      if (tiers[j].path == tiers[i].path)
-        return in.at(in.tier_lines[i], title + " has the path of [tier." + tiers[j].name + "]");
-  }
-  MONARCH_TRY(check_charges(in));
-  for (const PolicySection& policy : in.config.policies)
-    if (const Status s = check_policy(in.config, policy); !s.ok())
-      return policy.tiers_line > 0 ? in.at(policy.tiers_line, s.error().text)
-                                   : bad_input("plugstack.conf: " + policy.title() + ": " + s.error().text);
-  return {};
+// What is wrong with a tier by itself, or beside those before it.
+void check_tier(Reading* in, size_t i) {
+  const std::vector<TierConfig>& tiers = in->config.tiers;
+  const std::string section = kTierSection + tiers[i].name;
+  const auto fail = [&](const std::string& why) { in->fail(in->tier_lines[i], "[" + section + "] " + why); };
+  if (!in->trace->lines.count(section + ".path")) fail("has no path; write for example path = /scratch");
+  if (!in->trace->lines.count(section + ".quota")) fail("has no quota; write for example quota = 100G");
+  for (size_t j = 0; j < i && !tiers[i].path.empty(); ++j)
+    if (tiers[j].path == tiers[i].path)
+      return fail("has the path of [tier." + tiers[j].name + "]; each has a directory of its own");
+}
+
+// What is only seen at the file's end. Of what has been refused, nothing is said that follows from that.
+void check_whole(Reading* in) {
+  for (size_t i = 0; i < in->config.tiers.size(); ++i) check_tier(in, i);
+  check_charges(in);
+  if (in->has_skipped) return;  // it may be the tier that is named
+  for (const PolicySection& policy : in->config.policies)
+    if (const Status s = check_policy(in->config, policy); !s.ok())
+      in->fail(policy.tiers_line, (policy.tiers_line > 0 ? "" : policy.title() + ": ") + s.error().text);
 }
 
 Result<Config> read_config(const std::string& source, uint64_t least_quota, ConfigTrace* trace) {
@@ -531,16 +589,17 @@ Result<Config> read_config(const std::string& source, uint64_t least_quota, Conf
   in.stream = stream.get();
   in.least_quota = least_quota;
   in.trace = trace;
-  for (const Word& word : *words) in.given.insert(canonical_section(word.section) + "." + word.key);
+  for (const Word& word : *words) in.given.insert(name_of(word.section, word.key));
   const int bad_line = ini_parse_stream(&read_line, &in, &on_key, &in);
   if (std::ferror(stream.get())) return errno_error("read " + file, EIO);
-  if (!in.failure.ok() && (bad_line <= 0 || trace->failed_line < bad_line)) return in.failure.error();
-  if (bad_line > 0) trace->failed_key.clear();
-  if (bad_line > 0) return in.at(bad_line, "neither [section], key = value nor a comment");
   if (bad_line < 0) return Error{ENOMEM, "read " + file + ": inih ran out of memory"};
+  if (bad_line > 0 && trace->errors.empty()) in.fail(bad_line, kNoLine);
   in.line = 0;
-  MONARCH_TRY(set_words(&in, *words));
-  MONARCH_TRY(check_whole(in));
+  if (trace->errors.size() < kMostErrors) {
+    set_words(&in, *words);
+    check_whole(&in);
+  }
+  if (!trace->errors.empty()) return trace->errors.front().error;
   return std::move(in.config);
 }
 
@@ -552,7 +611,9 @@ Result<Config> load_config(const std::string& source) {
 }
 
 Result<Config> load_config(const std::string& source, ConfigTrace* trace) {
-  return read_config(source, kBlock, trace);
+  Result<Config> config = read_config(source, kBlock, trace);
+  if (!config.ok() && trace->errors.empty()) trace->errors.push_back({0, "", config.error()});
+  return config;
 }
 
 std::string with_words(const std::string& file, const std::vector<std::string>& words) {
@@ -588,8 +649,10 @@ Result<TierConfig> parse_tier_option(const std::string& text) {
   TierConfig tier;
   tier.name = text.substr(0, first);
   if (!good_name(tier.name))
-    return bad_input("tier '" + text + "': the name may hold letters, digits, - and _, at most 31");
-  if (last == first + 1) return bad_input("tier '" + text + "' has no path");
+    return bad_input("tier '" + text + "': the name may hold letters, digits, - and _, at most 31; " +
+                     "name it for example ssd");
+  if (last == first + 1)
+    return bad_input("tier '" + text + "' has no path; write for example ssd:/scratch:100G");
   MONARCH_TRY(assign(absolute_path(text.substr(first + 1, last - first - 1)), &tier.path));
   const Status quota = assign(parse_quota(text.substr(last + 1)), &tier.quota);
   if (!quota.ok()) return bad_input("tier '" + text + "': " + quota.error().text);
@@ -603,9 +666,10 @@ Status add_tier(Config* config, TierConfig tier) {
   if (!good_name(tier.name))
     return bad_input("tier name '" + tier.name + "': letters, digits, - and _, at most 31");
   for (const TierConfig& t : config->tiers)
-    if (t.name == tier.name) return bad_input("tier '" + tier.name + "' is given twice");
+    if (t.name == tier.name)
+      return bad_input("tier '" + tier.name + "' is given twice; give each a name of its own");
   if (config->tiers.size() == kMaxTiers)
-    return bad_input("more than " + std::to_string(kMaxTiers) + " tiers");
+    return bad_input("more than " + std::to_string(kMaxTiers) + " tiers; remove one");
   config->tiers.push_back(std::move(tier));
   return {};
 }
@@ -614,7 +678,7 @@ Result<std::vector<std::string>> check_paths(const Config& config, const std::ve
   std::vector<std::string> roots, real_roots;
   for (const std::string& given : datasets) {
     Result<std::string> path = absolute_path(given);
-    if (!path.ok()) return bad_input("dataset: " + path.error().text);
+    if (!path.ok()) return bad_input("dataset: " + path.error().text + "; name its directory");
     struct stat st;
     if (::stat(path->c_str(), &st) != 0) return errno_error("dataset " + *path);
     if (!S_ISDIR(st.st_mode))
@@ -629,12 +693,14 @@ Result<std::vector<std::string>> check_paths(const Config& config, const std::ve
     roots.push_back(path.take());
     real_roots.push_back(real.take());
   }
-  if (roots.size() > kMaxRoots) return bad_input("more than " + std::to_string(kMaxRoots) + " datasets");
+  if (roots.size() > kMaxRoots)
+    return bad_input("more than " + std::to_string(kMaxRoots) +
+                     " datasets; name a directory that holds several");
   for (const TierConfig& tier : config.tiers) {
     struct stat st;
     const std::string what = "tier " + tier.name + " (" + tier.path + ")";
     if (::stat(tier.path.c_str(), &st) != 0) return errno_error(what);
-    if (!S_ISDIR(st.st_mode)) return Error{ENOTDIR, what + ": not a directory"};
+    if (!S_ISDIR(st.st_mode)) return Error{ENOTDIR, what + ": not a directory; name one"};
     Result<std::string> real = real_path(tier.path);
     if (!real.ok()) return real.error();
     for (size_t i = 0; i < roots.size(); ++i) {

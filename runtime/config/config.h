@@ -182,6 +182,9 @@ struct Config {
 // `source` is the file's path, and after it a line for each word SECTION.KEY=VALUE that goes before what the
 // file says of that key, as with_words() makes it.
 Result<Config> load_config(const std::string& source);
+// Where a comment begins that stands behind something in a line of such a file: at a # or ; after a blank.
+// npos: there is none.
+size_t comment_in(const std::string& text);
 // An error in a word names plugstack.conf(5), where words come from.
 std::string with_words(const std::string& file, const std::vector<std::string>& words);
 // The same for what root wrote for an agent, whose quotas may be 0 until other jobs give something back.

@@ -26,14 +26,18 @@ std::vector<std::string> with_real(const std::vector<std::string>& rules) {
 
 Status check_denied(const DatasetRules& rules, const std::string& path, const std::string& given) {
   for (const std::string& denied : rules.deny) {
+    if (path == denied)
+      return Error{kRefused,
+                   named(path, given) +
+                       " is excluded by the administrator (monarch.conf: deny_datasets); name another"};
     if (is_below(path, denied))
-      return Error{EPERM,
+      return Error{kRefused,
                    named(path, given) + " is in " + denied +
                        ", which the administrator excludes (monarch.conf: deny_datasets); name another"};
     if (is_below(denied, path))
-      return Error{EPERM, named(path, given) + " holds " + denied +
-                              ", which the administrator excludes (monarch.conf: deny_datasets); name a "
-                              "directory that does not"};
+      return Error{kRefused, named(path, given) + " holds " + denied +
+                                 ", which the administrator excludes (monarch.conf: deny_datasets); name a "
+                                 "directory that does not"};
   }
   return {};
 }
@@ -46,8 +50,9 @@ Status check_rules(const DatasetRules& rules, const std::string& real, const std
     return {};
   std::string names;
   for (const std::string& rule : rules.allow) names += (names.empty() ? "" : ", ") + rule;
-  return Error{EPERM, named(real, given) + " is in none of the directories that the administrator allows: " +
-                          names + " (monarch.conf: allow_datasets); name one below them"};
+  return Error{kRefused, named(real, given) +
+                             " is in none of the directories that the administrator allows: " + names +
+                             " (monarch.conf: allow_datasets); name one below them"};
 }
 
 }  // namespace monarch

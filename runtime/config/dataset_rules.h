@@ -9,7 +9,13 @@
 
 namespace monarch {
 
-// Whether a denied directory is above, at or below `path`, absolute and clean; EPERM, with a text for the
+// An error's code, which is no errno: a job is turned away by the administrator's rules, or by what it asks
+// for itself. Nothing has failed.
+inline constexpr int kRefused = 4096;
+// What the agent says of it to who started it begins so.
+inline constexpr char kRefusedWord[] = "refused\t";
+
+// Whether a denied directory is above, at or below `path`, absolute and clean; kRefused, with a text for the
 // user, who calls it `given`. Looks at no file.
 Status check_denied(const DatasetRules& rules, const std::string& path, const std::string& given);
 

@@ -9,6 +9,20 @@
 #include "runtime/config/values.h"
 
 namespace monarch {
+
+std::vector<std::string> split_list(const std::string& text, char separator) {
+  std::vector<std::string> words;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(separator, at), text.size());
+    size_t first = at, last = end;
+    while (first < last && std::isspace(static_cast<unsigned char>(text[first]))) ++first;
+    while (last > first && std::isspace(static_cast<unsigned char>(text[last - 1]))) --last;
+    if (last > first) words.push_back(text.substr(first, last - first));
+    at = end + 1;
+  }
+  return words;
+}
+
 namespace {
 
 using Of = PolicySection::Of;
@@ -36,27 +50,25 @@ std::optional<PolicySection> parse_section(const std::string& section) {
   return {};
 }
 
-std::vector<std::string> split_list(const std::string& text, char separator) {
-  std::vector<std::string> words;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(separator, at), text.size());
-    size_t first = at, last = end;
-    while (first < last && std::isspace(static_cast<unsigned char>(text[first]))) ++first;
-    while (last > first && std::isspace(static_cast<unsigned char>(text[last - 1]))) --last;
-    if (last > first) words.push_back(text.substr(first, last - first));
-    at = end + 1;
-  }
-  return words;
+// Of users, groups, tiers and options, of which no name has a colon.
+Status check_names(const std::string& value) {
+  if (value.find(':') == std::string::npos) return {};
+  return bad_input("names are separated by ',', not by ':'; write for example one, two");
 }
 
-void add_names(const std::string& value, PolicyKeys::List* list) {
+Status add_names(const std::string& value, PolicyKeys::List* list) {
+  MONARCH_TRY(check_names(value));
   if (!*list) list->emplace();
   for (std::string& name : split_list(value, ',')) (*list)->push_back(std::move(name));
+  return {};
 }
 
 Status add_paths(const std::string& value, PolicyKeys::List* list) {
   std::vector<std::string> clean;
   for (const std::string& path : split_list(value, ':')) {
+    const size_t next = path.find_first_not_of(" \t", std::min(path.find(','), path.size() - 1) + 1);
+    if (next != std::string::npos && path[next] == '/')
+      return bad_input("paths are separated by ':', not by ','; write for example /lustre/a:/lustre/b");
     Result<std::string> parsed = parse_path(path);
     if (!parsed.ok()) return parsed.error();
     clean.push_back(parsed.take());
@@ -67,6 +79,7 @@ Status add_paths(const std::string& value, PolicyKeys::List* list) {
 }
 
 Status set_tiers(const std::string& value, PolicyKeys::List* list) {
+  MONARCH_TRY(check_names(value));
   const std::vector<std::string> names = split_list(value, ',');
   if (names.empty())
     return bad_input("tiers names none; write for example tiers = nvme, ssd, or enabled = off");
@@ -89,8 +102,7 @@ Status set_default_options(const std::string& value, std::optional<std::string>*
 Status add_options(const std::string& value, PolicyKeys::List* list) {
   for (const std::string& name : split_list(value, ','))
     if (!is_option(name)) return bad_input("deny_options names '" + name + "'; known are " + kOptionNames);
-  add_names(value, list);
-  return {};
+  return add_names(value, list);
 }
 
 Result<std::string> parse_max_prefetch(const std::string& text) {
@@ -141,32 +153,28 @@ bool is_list_of_policy(const std::string& key) {
 
 Status set_policy_key(PolicySection* policy, const std::string& key, const std::string& value, int line) {
   PolicyKeys& keys = policy->keys;
-  const auto names = [&](PolicyKeys::List* list) {
-    add_names(value, list);
-    return Status();
-  };
   if (key == "enabled") return assign(parse_switch(value), &keys.enabled);
-  if (key == "allow_users") return names(&keys.allow_users);
-  if (key == "deny_users") return names(&keys.deny_users);
-  if (key == "allow_groups") return names(&keys.allow_groups);
-  if (key == "deny_groups") return names(&keys.deny_groups);
+  if (key == "allow_users") return add_names(value, &keys.allow_users);
+  if (key == "deny_users") return add_names(value, &keys.deny_users);
+  if (key == "allow_groups") return add_names(value, &keys.allow_groups);
+  if (key == "deny_groups") return add_names(value, &keys.deny_groups);
   if (key == "allow_datasets") return add_paths(value, &keys.allow_datasets);
   if (key == "deny_datasets") return add_paths(value, &keys.deny_datasets);
   if (key == "tiers") policy->tiers_line = line;
   if (key == "tiers") return set_tiers(value, &keys.tiers);
   if (key == "job_capacity") return assign(parse_job_capacity(value), &keys.job_capacity);
-  if (key == "max_files") return assign(parse_rate(value), &keys.max_files);
+  if (key == "max_files") return assign(parse_number(value), &keys.max_files);
   if (key == "pfs_bandwidth") return assign(parse_rate(value), &keys.pfs_bandwidth);
-  if (key == "pfs_opens") return assign(parse_rate(value), &keys.pfs_opens);
-  if (key == "pfs_stats") return assign(parse_rate(value), &keys.pfs_stats);
+  if (key == "pfs_opens") return assign(parse_number(value), &keys.pfs_opens);
+  if (key == "pfs_stats") return assign(parse_number(value), &keys.pfs_stats);
   if (key == "default_dataset") return add_paths(value, &keys.default_dataset);
   if (key == "default_options") return set_default_options(value, &keys.default_options);
   if (key == "deny_options") return add_options(value, &keys.deny_options);
   if (key == "max_prefetch") return assign(parse_max_prefetch(value), &keys.max_prefetch);
   if (key == "max_wait") return assign(parse_max_wait(value), &keys.max_wait);
-  return bad_input(
-      "unknown key '" + key + "' in [" + policy->title() +
-      "]; known are enabled, allow_users, deny_users, allow_groups, deny_groups, allow_datasets, "
+  return unknown_key(
+      key, policy->title(),
+      "enabled, allow_users, deny_users, allow_groups, deny_groups, allow_datasets, "
       "deny_datasets, tiers, job_capacity, max_files, pfs_bandwidth, pfs_opens, pfs_stats, default_dataset, "
       "default_options, deny_options, max_prefetch, max_wait");
 }

@@ -12,11 +12,18 @@
 
 namespace monarch {
 
-// Where each value came from; if there is no configuration, which line or key was refused.
+struct ConfigError {
+  int line;         // 0: of none
+  std::string key;  // SECTION.KEY; empty: of none
+  Error error;
+};
+
+// Where each value came from, and if there is no configuration, why.
 struct ConfigTrace {
   std::map<std::string, int> lines;  // by SECTION.KEY: the last line of the file that has it; 0: a word
-  int failed_line = 0;               // 0: of no line
-  std::string failed_key;            // SECTION.KEY; empty: of no key
+  // All that is wrong, in the order in which it is found; reading ends at a hundred. The first is what
+  // load_config() returns.
+  std::vector<ConfigError> errors;
 };
 Result<Config> load_config(const std::string& source, ConfigTrace* trace);
 

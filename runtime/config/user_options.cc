@@ -79,7 +79,7 @@ Result<JobOptions> parse_job_options(const std::string& text) {
     else if (key == "exclude" && !value.empty())
       options.exclude = value;
     else
-      return Error{EINVAL, "the job's options hold '" + word + "', which this version does not know"};
+      return Error{EINVAL, "option '" + word + "' is not known to this version of Monarch"};
   }
   return options;
 }

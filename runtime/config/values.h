@@ -5,18 +5,25 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
 
 namespace monarch {
 
-// So many bytes, opens or the like (per second); 0 for no limit.
+// So many bytes (per second); 0 for no limit.
 Result<uint64_t> parse_rate(const std::string& text);
+// So many files, calls or the like (per second); 0 for no limit.
+Result<uint64_t> parse_number(const std::string& text);
 Result<bool> parse_switch(const std::string& text);
 // Of a directory: absolute, without "..", clean.
 Result<std::string> parse_path(const std::string& text);
 Result<Quota> parse_job_capacity(const std::string& text);
+// The words between separators, without the blanks around them and without empty ones.
+std::vector<std::string> split_list(const std::string& text, char separator);
+// `known`: the section's keys, with commas.
+Error unknown_key(const std::string& key, const std::string& section, const std::string& known);
 
 // Puts a parsed value in its place; hands on the error otherwise.
 template <typename T, typename Place>

@@ -455,6 +455,7 @@ Result<std::string> local_path(const Sources& sources, const MountTable& mounts,
 }
 
 // Whether each user can make files in the directory, and none can put another in its place.
+// EACCES: users cannot enter it, or one above it. EROFS: they cannot write to it.
 Status shared_by_users(const Sources& sources, const std::string& path) {
   const auto stat_of = [&](const std::string& part, struct stat* st) -> Status {
     if (::lstat((sources.root + part).c_str(), st) != 0) return errno_error(part);
@@ -473,7 +474,7 @@ Status shared_by_users(const Sources& sources, const std::string& path) {
       return Error{EPERM, part + " can be replaced: others than root can write above it"};
   }
   MONARCH_TRY(stat_of(path, &st));
-  if (!(st.st_mode & S_IWOTH)) return Error{EACCES, "users cannot write to " + path};
+  if (!(st.st_mode & S_IWOTH)) return Error{EROFS, "users cannot write to " + path};
   if (!(st.st_mode & S_ISVTX))
     return Error{EPERM, path + " is not sticky, so users can remove each other's files (chmod +t)"};
   return {};
@@ -701,18 +702,43 @@ class Discovery {
     c.chosen = usable.ok();
     if (!usable.ok()) {
       c.reason = "configured, but " + usable.error().text;
+      c.remedy = remedy_of(usable.error(), tier);
       return c;
     }
     add_space(*path, &c);
     const uint64_t all = tier.kind == TierConfig::Kind::kTmpfs ? total_memory() : c.size;
     c.reason = "configured, quota " + format_size(tier.quota.of(all));
+    const auto doubt = [&c](const std::string& why, const char* remedy) {
+      c.reason += "; " + why;
+      c.remedy = remedy;
+    };
     if (all != 0 && tier.quota.of(all) > all)
-      c.reason += "; that is more than " + format_size(all) + ", which is all there is";
+      doubt("that is more than " + format_size(all) + ", which is all there is", "a smaller quota");
     if (c.size != 0 && tier.kind == TierConfig::Kind::kDirectory && tier.min_free.of(c.size) >= c.size)
-      c.reason += "; min_free leaves nothing for jobs";
-    if (const Status shared = shared_by_users(sources_, *path); !shared.ok())
-      c.reason += "; " + shared.error().text;
+      doubt("min_free leaves nothing for jobs", "a smaller min_free, or more room");
+    if (const Status shared = shared_by_users(sources_, *path); !shared.ok()) {
+      const bool is_roots = shared.error().code == EROFS;
+      if (is_roots && tier.kind == TierConfig::Kind::kDirectory)
+        c.reason += "; for jobs of Slurm only: " + shared.error().text;
+      else if (!is_roots)
+        doubt(shared.error().text, shared.error().code == EACCES ? "chmod o+x that directory" : "");
+    }
     return c;
+  }
+
+  // Empty: the error has one.
+  static std::string remedy_of(const Error& error, const TierConfig& tier) {
+    switch (error.code) {
+      case EPERM:
+        return "";
+      case ENOENT:
+        return "install -d -m " + std::string(tier.kind == TierConfig::Kind::kTmpfs ? "755" : "1777") +
+               " -o root " + tier.path;
+      case EROFS:
+        return "mount it read-write, or name another directory in [tier." + tier.name + "]";
+      default:
+        return "name a directory on a local disk in [tier." + tier.name + "]";
+    }
   }
 
   Status can_be_used(const std::string& path, const Mount* m) const {

@@ -34,7 +34,10 @@ struct Candidate {
   int numa_node = -1;              // next to all its disks; -1: none, or not known
   bool chosen = false;
   std::string reason;  // why it is chosen or refused
-  TierConfig tier;     // meant only if chosen or configured
+  // Of a configured one that jobs cannot use, or may be unable to; empty: nothing is to be done, or the
+  // reason says what.
+  std::string remedy;
+  TierConfig tier;  // meant only if chosen or configured
 };
 
 // Where to look; tests give a tree of their own.

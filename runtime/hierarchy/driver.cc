@@ -26,9 +26,10 @@ class DirectoryDriver : public Driver {
     *size = uint64_t{fs.f_blocks} * fs.f_frsize;
     return uint64_t{fs.f_bavail} * fs.f_frsize;
   }
-  int allocate(int fd, uint64_t bytes) const override {
-    const int rc = os::fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
-    return rc != 0 && errno == EOPNOTSUPP ? 0 : rc;
+  int64_t allocate(int fd, uint64_t bytes) const override {
+    if (os::fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0)
+      return static_cast<int64_t>(bytes);
+    return errno == EOPNOTSUPP ? 0 : -1;
   }
   Writing prepare(int fd, uint64_t bytes, bool awaited) const override {
     if (!awaited && bytes >= kDirectBytes && os::set_direct(fd, true) == 0) return Writing::kDirect;
@@ -44,7 +45,7 @@ class TmpfsDriver : public DirectoryDriver {
     return std::min(DirectoryDriver::free_bytes(dir, size), spare_memory());
   }
   // Memory is given page by page, by fallocate(2) as by write(2): some 30 ms for 100 MiB, twice.
-  int allocate(int, uint64_t) const override { return 0; }
+  int64_t allocate(int, uint64_t) const override { return 0; }
   Writing prepare(int, uint64_t, bool) const override { return Writing::kMemory; }
 };
 

@@ -22,8 +22,8 @@ class Driver {
   // Bytes that the file system of the directory `dir` can still take from us; its size is *size.
   virtual uint64_t free_bytes(int dir, uint64_t* size) const = 0;
   // Allocates `bytes` for the open file `fd`, so that writing it cannot lack space, where that is cheap; else
-  // the writes tell. -1 and errno, as fallocate(2).
-  virtual int allocate(int fd, uint64_t bytes) const = 0;
+  // the writes tell. Returns how many it has allocated: all or none. -1 and errno, as fallocate(2).
+  virtual int64_t allocate(int fd, uint64_t bytes) const = 0;
   // How a file of `bytes` is best written; sets O_DIRECT on `fd` if that is it. A file that somebody waits
   // for is about to be read, so its pages are worth keeping.
   virtual Writing prepare(int fd, uint64_t bytes, bool awaited) const = 0;

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
@@ -41,6 +42,7 @@ Tier::Tier(Tier&& other) noexcept
       floor_(other.floor_),
       tmpfile_(other.tmpfile_),
       used_(other.used_.load()),
+      promised_(other.promised_.load()),
       closed_(other.closed_.load()),
       crowded_(other.crowded_.load()),
       wanted_(other.wanted_.load()),
@@ -88,13 +90,42 @@ Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
   tier.floor_ = config.min_free.of(size);
   Fd probe(os::openat(tier.copies_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   tier.tmpfile_ = static_cast<bool>(probe);
+  if (!probe) probe = tier.open_nameless();
+  MONARCH_TRY(tier.keeps_what_tells_copies(probe));
   return tier;
 }
 
+Fd Tier::open_nameless() const {
+  Fd file(tmpfile_ ? os::openat(copies_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)
+                   : os::openat(copies_.get(), "probe", O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600));
+  if (file && !tmpfile_) os::unlinkat(copies_.get(), "probe", 0);
+  return file;
+}
+
+// They know it by its device, inode, size and mtime. What is not taken for a copy has other values than its
+// file, and stays what it is when the job changes that.
+Status Tier::keeps_what_tells_copies(const Fd& file) const {
+  constexpr timespec kTime = {1, 123456789};
+  const timespec times[2] = {kTime, kTime};
+  struct stat st;
+  if (!file || os::futimens(file.get(), times) != 0 || os::fstat(file.get(), &st) != 0) return {};
+  const std::string place = "tier " + name() + ": " + copies_path_;
+  if (st.st_dev != device_)
+    return Error{
+        EOPNOTSUPP,
+        place + ": its file system shows files on another device than their directory, and cannot be a tier"};
+  if (st.st_mtim.tv_sec != kTime.tv_sec || st.st_mtim.tv_nsec != kTime.tv_nsec)
+    return Error{EOPNOTSUPP,
+                 place + ": its file system does not keep nanoseconds of times, and cannot be a tier"};
+  return {};
+}
+
+// What is written after the first look counts twice, rather than not at all.
 uint64_t Tier::headroom() const {
+  const uint64_t kept = floor_ + promised_;
   uint64_t size = 0;
   const uint64_t free = driver_->free_bytes(copies_.get(), &size);
-  return free > floor_ ? free - floor_ : 0;
+  return free > kept ? free - kept : 0;
 }
 
 uint64_t Tier::file_system_bytes() const {
@@ -116,13 +147,19 @@ bool Tier::reserve(uint64_t bytes) {
     release(bytes);
     return false;
   }
-  if (headroom() >= space) return true;
+  {
+    const MutexLock one(reserving_);
+    if (headroom() >= space) {
+      promised_ += space;
+      return true;
+    }
+  }
   release(bytes);
   // By its quota there is room: others fill the file system. That may pass.
   wanted_.store(space, std::memory_order_relaxed);
   if (!crowded_.exchange(true)) {
     spdlog::info("tier {}: {}", name(),
-                 space + floor_ <= file_system_bytes()
+                 space + floor_ + promised_ <= file_system_bytes()
                      ? "the memory that the agent may use leaves less than min_free"
                      : "others have filled its file system");
     leave_alone();
@@ -160,12 +197,19 @@ Fd Tier::open_new(Ref entry) {
                             O_CREAT | O_TRUNC | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
 }
 
-Result<Fd> Tier::create(Ref entry, uint64_t bytes) try {
+bool Tier::allocate(const Fd& file, uint64_t bytes, uint64_t* promised) {
+  if (bytes == 0) return true;
+  const int64_t allocated = driver_->allocate(file.get(), bytes);
+  if (allocated > 0 && promised) took(std::exchange(*promised, 0));
+  return allocated >= 0;
+}
+
+Result<Fd> Tier::create(Ref entry, uint64_t bytes, uint64_t* promised) try {
   MONARCH_TRY(ensure_bucket(entry));
   Fd file = open_new(entry);
   if (!file && restore_bucket(entry)) file = open_new(entry);
   if (!file) return errno_error("tier " + name() + ": create a copy");
-  if (bytes > 0 && driver_->allocate(file.get(), bytes) != 0) {
+  if (!allocate(file, bytes, promised)) {
     const Error error = errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
     discard(entry);
     return error;
@@ -245,7 +289,7 @@ Fd Tier::open_new_part(const char* name) {
   return file;
 }
 
-Result<Fd> Tier::create_part(Ref entry, uint64_t bytes) try {
+Result<Fd> Tier::create_part(Ref entry, uint64_t bytes, uint64_t* promised) try {
   MONARCH_TRY(ensure_bucket(entry));  // where it will go
   if (os::mkdirat(copies_.get(), "part", 0700) != 0 && errno != EEXIST)
     return errno_error("tier " + name() + ": make " + copies_path_ + "/part");
@@ -253,7 +297,7 @@ Result<Fd> Tier::create_part(Ref entry, uint64_t bytes) try {
   part_name(entry, part);
   Fd file = open_new_part(part);
   if (!file) return errno_error("tier " + name() + ": create a partial copy");
-  if (bytes > 0 && driver_->allocate(file.get(), bytes) != 0) {
+  if (!allocate(file, bytes, promised)) {
     const Error error = errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
     remove_part(entry);
     return error;
@@ -322,11 +366,9 @@ uint64_t Tier::release_holes(const struct stat& copy, uint64_t bytes) {
 Status Tier::write_and_read() const {
   if (headroom() < wanted_.load(std::memory_order_relaxed)) return Error{ENOSPC, "its file system is full"};
   alignas(kBlock) char block[kBlock] = "monarch", back[kBlock];
-  Fd file(tmpfile_ ? os::openat(copies_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)
-                   : os::openat(copies_.get(), "probe", O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600));
+  const Fd file = open_nameless();
   if (!file) return errno_error("create");
-  if (!tmpfile_) os::unlinkat(copies_.get(), "probe", 0);
-  if (driver_->allocate(file.get(), kBlock) != 0) return errno_error("allocate");
+  if (driver_->allocate(file.get(), kBlock) < 0) return errno_error("allocate");
   const auto whole = [](ssize_t bytes, const char* what) -> Status {
     if (bytes < 0) return errno_error(what);
     return bytes == kBlock ? Status() : Error{EIO, std::string(what) + ": not the whole of a block"};

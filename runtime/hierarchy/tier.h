@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/mutex.h"
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/driver.h"
@@ -24,6 +25,9 @@ namespace monarch {
 // yet, publish() names it. What was reserved is given back by release(), unless the copy was published:
 // then its space stays counted until the job's directory is removed. Lack of memory is an error like others
 // in them (ENOMEM), so that a caller gives back what it has.
+//
+// What the file system says is free does not tell what is reserved and not written yet. That is promised, and
+// nobody else's, until create() has it allocated or took() says that it is written, or will not be.
 class Tier {
  public:
   Tier() = default;
@@ -51,9 +55,12 @@ class Tier {
   // Space that a file of `bytes` takes: whole blocks.
   uint64_t space_of(uint64_t bytes) const { return (bytes + kBlock - 1) / kBlock * kBlock; }
 
-  // Counts space_of(bytes) as used. False, and nothing counted: the quota or the free-space floor of the
-  // file system would be passed, or the tier is closed.
-  bool reserve(uint64_t bytes);
+  // Counts space_of(bytes) as used, and as promised. False, and nothing counted: the quota or the free-space
+  // floor of the file system would be passed, or the tier is closed.
+  bool reserve(uint64_t bytes) EXCLUDES(reserving_);
+  // `space`, of what was promised, is so no longer.
+  void took(uint64_t space) { promised_.fetch_sub(space); }
+  uint64_t promised() const { return promised_.load(); }
   // What a finished copy with holes does not occupy of `bytes` that were reserved for it is given back;
   // returns the space that stays counted.
   uint64_t release_holes(const struct stat& copy, uint64_t bytes);
@@ -61,7 +68,8 @@ class Tier {
 
   // An empty file with `bytes` allocated (on a tmpfs, where that takes as long as writing and writing tells
   // by itself that it is full, with nothing allocated), for reading and writing, not visible to anyone.
-  Result<Fd> create(Ref entry, uint64_t bytes);
+  // `promised`: what is promised for it; 0 once it is allocated.
+  Result<Fd> create(Ref entry, uint64_t bytes, uint64_t* promised = nullptr);
   // Gives up a file of create() that will not be published.
   void discard(Ref entry);
   // Gives the file its final name (copy_name), in place of a file that has been left there. The contents must
@@ -76,7 +84,7 @@ class Tier {
 
   // The same for a partial copy, which lies apart under part_name until publish_part() gives it its final
   // name. Where only a part of the file will be kept, `bytes` is 0 and each chunk is allocated when written.
-  Result<Fd> create_part(Ref entry, uint64_t bytes);
+  Result<Fd> create_part(Ref entry, uint64_t bytes, uint64_t* promised = nullptr);
   Result<Fd> open_part(Ref entry);  // one of create_part(), for writing
   Status publish_part(Ref entry);
   bool remove_part(Ref entry);
@@ -97,7 +105,7 @@ class Tier {
 
  private:
   static constexpr uint64_t kBlock = 4096;
-  // How many more bytes the file system can take before its free-space floor.
+  // How many more bytes the file system can take before its free-space floor, beyond what is promised.
   uint64_t headroom() const;
   uint64_t file_system_bytes() const;  // free for users, whatever memory there is
   Status ensure_bucket(Ref entry);
@@ -109,8 +117,14 @@ class Tier {
   int name_over(const Fd& file, const char* name);
   Fd open_new(Ref entry);
   Fd open_new_part(const char* name);
+  // False: errno says why.
+  bool allocate(const Fd& file, uint64_t bytes, uint64_t* promised);
   bool allocates_first() const { return config_.medium != Medium::kRam; }
 
+  // A file without a name. Empty: errno says why.
+  Fd open_nameless() const;
+  // Whether tasks would know a copy again, as far as `file`, an empty one on the tier, tells that.
+  Status keeps_what_tells_copies(const Fd& file) const;
   Status write_and_read() const;
   int64_t leave_alone();  // until the next probe; returns for how many seconds
 
@@ -124,6 +138,8 @@ class Tier {
   uint64_t floor_ = 0;
   bool tmpfile_ = true;  // the file system has O_TMPFILE
   std::atomic<uint64_t> used_{0};
+  Mutex reserving_;  // from a look at what is free until it is promised
+  std::atomic<uint64_t> promised_{0};
   std::atomic<bool> closed_{false}, crowded_{false};
   std::atomic<uint64_t> wanted_{0};  // what a file that did not fit needs
   std::atomic<int64_t> next_probe_ns_{0};

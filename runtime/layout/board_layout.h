@@ -37,7 +37,7 @@
 namespace monarch {
 
 inline constexpr uint64_t kBoardMagic = 0x42484352414e4f4d;  // "MONARCHB", little-endian
-inline constexpr uint32_t kBoardVersion = 13;                // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 14;                // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -248,6 +248,13 @@ enum AgentSleep : uint32_t {
   kNaps = 2,    // wake it for a request only: it looks for what was seen by itself, soon
 };
 
+// Whether copies are served.
+enum Serving : uint32_t {
+  kServes = 0,
+  kRootChanged = 1,  // a root, or a directory above it, was renamed on some node of the job
+  kEnding = 2,       // the agent of this node ends
+};
+
 struct BoardHeader {
   std::atomic<uint64_t> magic;  // kBoardMagic, stored (release) after all that is made with the board
   uint32_t version;             // kBoardVersion
@@ -258,7 +265,7 @@ struct BoardHeader {
   alignas(64) pthread_mutex_t agent_lives;
   alignas(64) std::atomic<uint32_t> doorbell;  // futex: tasks add 1 after publishing a request
   std::atomic<uint32_t> agent_sleeps;          // AgentSleep
-  alignas(64) std::atomic<uint32_t> closed;    // 1: redirect nothing more (tear-down, or a directory renamed)
+  alignas(64) std::atomic<uint32_t> closed;    // Serving: else than kServes, redirect nothing more
   // 1: no tier has room for a file of usual size: opens of what is not placed do not ask.
   std::atomic<uint32_t> full;
   std::atomic<uint32_t> changed;  // which kinds of marks there are: Changed, or-ed
@@ -267,6 +274,9 @@ struct BoardHeader {
   // The highest number that a copy has which was made since its file was marked (placed_word()).
   std::atomic<uint32_t> copied_at;
   std::atomic<uint32_t> hears_changes;  // 1: the agent is to be woken for a mark
+  // So many of the job's other nodes do not tell what their tasks change, having done so before: what is
+  // opened is compared with the PFS.
+  std::atomic<uint32_t> unheard;
   // 1: many paths that were asked for are not there: look whether one is, before the agent is asked for it.
   std::atomic<uint32_t> look_first;
   // What a hit reads stands above; below is what changes all the time.

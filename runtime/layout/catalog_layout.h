@@ -105,8 +105,10 @@ enum class Reason : uint8_t {
 
 // The state word: bits 0-7 State, 8-15 Reason, 16-23 tier number (kPlaced only), 24-31 zero, 32-63
 //   kLarge    Ref of the Chunks record, 0: none yet
+//   kStaging  the Entry that this one is to replace; 0: none
 //   kPlaced   the number of the last change (BoardHeader::changes) before the file was copied; 0: any change
-//   kDropped  the Entry that the file has since it was staged again; 0: it was not
+//   kDropped  the Entry that the file has instead: since it was staged again, or because this one, which was
+//             to replace that, came to nothing; 0: none
 constexpr uint64_t state_word(State s, Reason r = Reason::kNone, uint32_t tier = 0) {
   return static_cast<uint64_t>(s) | static_cast<uint64_t>(r) << 8 | static_cast<uint64_t>(tier) << 16;
 }
@@ -117,6 +119,7 @@ constexpr uint64_t placed_word(uint32_t tier, uint32_t change) {
 constexpr uint64_t again_word(Ref next) {
   return state_word(State::kDropped, Reason::kWritten) | uint64_t{next} << 32;
 }
+constexpr uint64_t anew_word(Ref before) { return state_word(State::kStaging) | uint64_t{before} << 32; }
 constexpr Ref chunks_of(uint64_t word) { return static_cast<Ref>(word >> 32); }
 constexpr State state_of(uint64_t word) { return static_cast<State>(word & 0xff); }
 constexpr Reason reason_of(uint64_t word) { return static_cast<Reason>(word >> 8 & 0xff); }
@@ -126,6 +129,9 @@ constexpr uint32_t change_of(uint64_t word) {
 }
 constexpr Ref again_of(uint64_t word) {
   return state_of(word) == State::kDropped ? static_cast<Ref>(word >> 32) : 0;
+}
+constexpr Ref replaced_by(uint64_t word) {
+  return state_of(word) == State::kStaging ? static_cast<Ref>(word >> 32) : 0;
 }
 // A file is staged again so many times at most: each copy takes its space until the job ends.
 inline constexpr int kMostAgain = 4;

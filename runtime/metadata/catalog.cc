@@ -278,11 +278,13 @@ Ref Catalog::add_again(Ref before) {
   if (text.empty()) return 0;
   const RelPath path = rel_path(root_of(before), text.data(), text.size());
   const MutexLock hold(lock_);
-  const auto times = again_.find(before);
-  const int turn = times == again_.end() ? 1 : times->second + 1;
-  const Ref ref = turn <= kMostAgain ? make_entry(path, DT_REG, state_word(State::kStaging)) : 0;
+  Again& again = again_[before];
+  if (again.next) return move(again.next, again_word(before), anew_word(before)) ? again.next : 0;
+  const Ref ref = again.turn < kMostAgain ? make_entry(path, DT_REG, anew_word(before)) : 0;
   if (!ref) return 0;
-  again_[ref] = turn;
+  again_[ref].turn = again.turn + 1;
+  if (!note_entry(ref)) return 0;
+  again.next = ref;
   end_entries();
   return ref;
 }
@@ -314,7 +316,7 @@ Ref Catalog::make_entry(const RelPath& path, uint8_t type, uint64_t state) {
   e->root = static_cast<uint8_t>(path.root);
   e->type.store(type, std::memory_order_relaxed);
   std::memcpy(e->name, path.path + name_at, path.len - name_at);
-  return note_entry(ref) ? ref : 0;
+  return ref;
 }
 
 std::atomic<uint64_t>* Catalog::entry_bits(uint32_t segment) const {
@@ -364,7 +366,7 @@ bool Catalog::index_entry(uint32_t hash, Ref ref) {
   }
   const uint64_t mask = slots - 1;
   const uint64_t i = free_slot(index_, mask, hash);
-  if (i > mask) return false;
+  if (i > mask || !note_entry(ref)) return false;
   index_[i].store(index_slot(hash, ref), std::memory_order_release);
   ++index_used_;
   header_->entry_count.fetch_add(1, std::memory_order_relaxed);
@@ -593,7 +595,7 @@ bool Catalog::place_link(Ref ref, uint32_t tier, uint64_t tier_ino, const struct
   return false;
 }
 
-Ref Catalog::start_chunks(Ref ref, uint32_t tier, const struct stat& source) try {
+Ref Catalog::start_chunks(Ref ref, uint32_t tier, const struct stat& source) {
   Entry& e = entry(ref);
   const MutexLock hold(lock_);
   if (e.type.load(std::memory_order_relaxed) == DT_DIR) return 0;
@@ -608,8 +610,6 @@ Ref Catalog::start_chunks(Ref ref, uint32_t tier, const struct stat& source) try
   e.identity.store(own, std::memory_order_release);
   e.state.store(large_word(chunks), std::memory_order_release);
   return chunks;
-} catch (const std::bad_alloc&) {
-  return 0;
 }
 
 void Catalog::set_chunk(Ref chunks, uint32_t n) {

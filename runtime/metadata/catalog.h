@@ -77,9 +77,10 @@ class Catalog {
   // them have entries. False: the run directory is full, or `path` is not entered as a directory.
   bool add_listing(const RelPath& path, const struct stat& st, const std::vector<NameInDirectory>& names);
 
-  // A second entry of the same path, a regular file, kStaging: for its copy since the job wrote it. No path
-  // leads to it until again_word() in the first one does. 0: the run directory is full, or there were
-  // kMostAgain.
+  // A second entry of the same path, a regular file, with anew_word(): for its copy since the job wrote it.
+  // No path leads to it until again_word() in the first one does. If it comes to nothing it gets again_word()
+  // of the first one, and is the one that the next call returns. 0: the run directory is full, there were
+  // kMostAgain, or it is still in work.
   Ref add_again(Ref before);
 
   const CatalogReader& reader() const { return reader_; }
@@ -104,7 +105,8 @@ class Catalog {
   // one.
   bool place_link(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source);
   // Begins the partial copy of a large file on `tier`: records its PFS identity and which chunks are there
-  // (none), and publishes the entry as kLarge with that. 0 if the run directory or memory is full.
+  // (none), and publishes the entry as kLarge with that. 0 if the run directory is full. Throws
+  // std::bad_alloc.
   Ref start_chunks(Ref ref, uint32_t tier, const struct stat& source);
   // Publishes that chunk `n` is in the partial copy.
   void set_chunk(Ref chunks, uint32_t n);
@@ -203,8 +205,11 @@ class Catalog {
   std::vector<Ref> attributes_ GUARDED_BY(lock_);  // all distinct ones
   // DirPaths by the hash of (root, path).
   std::unordered_multimap<uint32_t, Ref> directories_ GUARDED_BY(lock_);
-  std::unordered_map<Ref, int> again_
-      GUARDED_BY(lock_);  // which entry of its path one is, of those of add_again()
+  struct Again {
+    int turn = 0;  // which entry of its path one is, of those of add_again()
+    Ref next = 0;  // the one that was made to replace it
+  };
+  std::unordered_map<Ref, Again> again_ GUARDED_BY(lock_);
   std::vector<std::pair<void*, uint64_t>> mappings_ GUARDED_BY(lock_);
 };
 

@@ -88,10 +88,10 @@ void ChangeWatch::add(uint32_t root, std::string_view path) {
 
 void ChangeWatch::add(uint32_t root, std::string_view path, int dir, const struct stat* st) {
   if (!inotify_) return;
-  const std::pair<uint32_t, std::string> key(root, path);
+  const Name key(root, path);
   std::unordered_map<int, Watched> added;  // its memory is there before the kernel watches, and others wait
   Watched& watched = added[-1];
-  watched = {root, key.second, {}};
+  watched.names = {key};
   {
     MutexLock hold(lock_);
     for (auto seen = seen_.find(key); seen != seen_.end(); seen = seen_.find(key)) {
@@ -106,23 +106,29 @@ void ChangeWatch::add(uint32_t root, std::string_view path, int dir, const struc
   const int error = errno;
   const MutexLock hold(lock_);
   added_.notify_all();
-  // Another name of a directory that is watched: by a mount.
-  auto node = added.extract(-1);
-  node.key() = watch;
-  if (watch >= 0 && watched_.insert(std::move(node)).inserted) {
+  if (watch >= 0) {
+    const auto known = watched_.find(watch);
+    if (known != watched_.end()) {
+      known->second.names.splice(known->second.names.end(), watched.names);
+    } else {
+      auto node = added.extract(-1);
+      node.key() = watch;
+      watched_.insert(std::move(node));
+    }
     seen_[key] = true;
     return;
   }
   seen_.erase(key);
-  if (watch < 0 && !is_gone(error))
+  if (!is_gone(error))
     say_once(error == ENOSPC ? "the user's fs.inotify.max_user_watches is reached" : std::strerror(error));
 }
 
 // Not under the lock: the file system may let it wait. By descriptor, so that no symbolic link or mount leads
 // elsewhere. -1: errno says why.
 int ChangeWatch::watch_directory(int dir, const struct stat* st, Watched* watched) const {
-  const char* name = watched->path.empty() ? "." : watched->path.c_str();
-  const int root = dataset_->roots[watched->root].fd.get();
+  const auto& [number, path] = watched->names.front();
+  const char* name = path.empty() ? "." : path.c_str();
+  const int root = dataset_->roots[number].fd.get();
   const Fd opened(dir >= 0 ? -1 : os::open_beneath(root, name, O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (dir < 0 && !opened) return -1;
   const int fd = dir >= 0 ? dir : opened.get();
@@ -179,42 +185,46 @@ bool ChangeWatch::take(const Event& event) {
     const auto found = watched_.find(event.watch);
     if (found == watched_.end()) return (event.mask & IN_IGNORED) != 0;
     if ((event.mask & IN_IGNORED) != 0) {
-      seen_.erase({found->second.root, found->second.path});  // it may be made anew
+      for (const Name& name : found->second.names) seen_.erase(name);  // it may be made anew
       watched_.erase(found);
       return true;
     }
     directory = found->second;
   }
   if (!event.name.empty()) {
-    take_of_name(directory, event);
+    for (const Name& name : directory.names) take_of_name(name, event);
     return true;
   }
   take_of_itself(&directory, event.mask);
   const MutexLock hold(lock_);
-  if (const auto found = watched_.find(event.watch); found != watched_.end()) found->second = directory;
+  if (const auto found = watched_.find(event.watch); found != watched_.end())
+    found->second.values = directory.values;
   return true;
 }
 
 // A directory below a root that is renamed or removed is told of by the one above it as well.
 void ChangeWatch::take_of_itself(Watched* directory, uint32_t mask) {
-  const bool root = directory->path.empty();
-  if (root && (mask & (kOfItself | IN_UNMOUNT)) != 0)
-    return close(dataset_->roots[directory->root].path + " was moved, removed or unmounted");
+  for (const auto& [root, path] : directory->names)
+    if (path.empty() && (mask & (kOfItself | IN_UNMOUNT)) != 0)
+      return close(dataset_->roots[root].path + " was moved, removed or unmounted");
   if ((mask & IN_ATTRIB) == 0) return;
   struct stat now;
-  const char* name = root ? "." : directory->path.c_str();
-  const bool seen =
-      os::fstatat(dataset_->roots[directory->root].fd.get(), name, &now, AT_SYMLINK_NOFOLLOW) == 0;
+  const auto& [any_root, any_path] = directory->names.front();
+  const char* name = any_path.empty() ? "." : any_path.c_str();
+  const bool seen = os::fstatat(dataset_->roots[any_root].fd.get(), name, &now, AT_SYMLINK_NOFOLLOW) == 0;
   // An access control list shows in the group's bits, or concerns others than the job's user.
   if (seen && same_access(directory->values, now)) return;
   if (seen) directory->values = now;
-  if (root) return close("the access to " + dataset_->roots[directory->root].path + " was changed");
-  mark(path_hash(directory->root, directory->path.data(), directory->path.size()), kChangedDirectories);
+  for (const auto& [root, path] : directory->names) {
+    if (path.empty()) return close("the access to " + dataset_->roots[root].path + " was changed");
+    mark(path_hash(root, path.data(), path.size()), kChangedDirectories);
+  }
 }
 
-void ChangeWatch::take_of_name(const Watched& directory, const Event& event) {
-  const std::string path = directory.path.empty() ? event.name : directory.path + "/" + event.name;
-  const uint32_t hash = path_hash(directory.root, path.data(), path.size());
+void ChangeWatch::take_of_name(const Name& directory, const Event& event) {
+  const auto& [root, above] = directory;
+  const std::string path = above.empty() ? event.name : above + "/" + event.name;
+  const uint32_t hash = path_hash(root, path.data(), path.size());
   const bool is_directory = (event.mask & IN_ISDIR) != 0;
   const bool moved = (event.mask & kMoved) != 0;
   if (is_directory && moved) mark(hash, kChangedDirectories);
@@ -234,7 +244,7 @@ void ChangeWatch::mark(uint32_t hash, Changed kind) {
 }
 
 void ChangeWatch::close(std::string_view why) {
-  if (board_->header.closed.exchange(1, std::memory_order_acq_rel) != 0) return;
+  if (board_->header.closed.exchange(kRootChanged, std::memory_order_acq_rel) == kRootChanged) return;
   count(board_, TaskCounter::invalidations);
   tell_change(board_);
   spdlog::warn("nothing is served from tiers any more: {}", why);

@@ -9,6 +9,7 @@
 
 #include <sys/stat.h>
 
+#include <list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -47,9 +48,9 @@ class ChangeWatch {
   void add(uint32_t root, std::string_view path, int dir, const struct stat* st);
 
  private:
+  using Name = std::pair<uint32_t, std::string>;  // a root's number, and a path below it
   struct Watched {
-    uint32_t root = 0;
-    std::string path;
+    std::list<Name> names;  // several where roots are the same directories, by a mount
     struct stat values {};
   };
   struct Event {
@@ -64,7 +65,7 @@ class ChangeWatch {
   // Takes what the kernel has told, and what it told `early`, of directories that are just being added.
   void take_all(std::vector<Event>* early) EXCLUDES(lock_);
   void take_of_itself(Watched* directory, uint32_t mask);
-  void take_of_name(const Watched& directory, const Event& event);
+  void take_of_name(const Name& directory, const Event& event);
   void mark(uint32_t hash, Changed kind);
   void close(std::string_view why);
   void say_once(const std::string& text) REQUIRES(lock_);
@@ -77,7 +78,7 @@ class ChangeWatch {
 
   Mutex lock_;
   Condition added_;
-  std::map<std::pair<uint32_t, std::string>, bool> seen_ GUARDED_BY(lock_);  // whether it is watched by now
+  std::map<Name, bool> seen_ GUARDED_BY(lock_);  // whether it is watched by now
   std::unordered_map<int, Watched> watched_ GUARDED_BY(lock_);
   bool said_ GUARDED_BY(lock_) = false;
 };

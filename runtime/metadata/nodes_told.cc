@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/base/replace_file.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/run_file.h"
 
@@ -22,7 +23,7 @@ NodeTold told_of(const NodeCounts& counts) {
 }
 
 Status write_nodes_told(int run_dir, const NodesTold& nodes) {
-  return replace_run_file(run_dir, kNodesFile, &nodes, static_cast<size_t>(nodes.bytes()));
+  return replace_file(run_dir, kNodesFile, &nodes, static_cast<size_t>(nodes.bytes()), kRunFileMode);
 }
 
 Result<std::unique_ptr<NodesTold>> read_nodes_told(const std::string& run_dir) {

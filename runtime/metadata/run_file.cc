@@ -46,19 +46,6 @@ Result<Fd> open_run_dir(const std::string& path) {
   return dir;
 }
 
-Status replace_run_file(int run_dir, const std::string& name, const void* data, size_t bytes) {
-  const std::string fresh = name + ".new";
-  ::unlinkat(run_dir, fresh.c_str(), 0);  // opening what its owner put there might wait
-  const Fd file(::openat(run_dir, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (file) errno = ENOSPC;  // of a write that is short
-  if (file && ::write(file.get(), data, bytes) == static_cast<ssize_t>(bytes) &&
-      ::renameat(run_dir, fresh.c_str(), run_dir, name.c_str()) == 0)
-    return {};
-  const Error error = errno_error(name);
-  ::unlinkat(run_dir, fresh.c_str(), 0);
-  return error;
-}
-
 Result<size_t> read_run_file(const std::string& path, void* to, size_t most) {
   const size_t slash = path.rfind('/');
   const Result<Fd> dir = open_run_dir(path.substr(0, slash));

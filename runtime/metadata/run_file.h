@@ -6,6 +6,8 @@
 // cannot be killed.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <string>
 
@@ -14,9 +16,7 @@
 
 namespace monarch {
 
-// Writes a file anew, by another one, `name`.new, that takes its name: a reader sees the one or the other. If
-// it fails, the old one stays.
-Status replace_run_file(int run_dir, const std::string& name, const void* data, size_t bytes);
+inline constexpr mode_t kRunFileMode = 0600;
 
 // Slurm's jobs have theirs so called, in a directory of root's, which has the name of the run.
 inline constexpr char kOwnersDir[] = "files";

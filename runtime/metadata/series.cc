@@ -5,13 +5,27 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <numeric>
 
 #include "runtime/base/os.h"
+#include "runtime/base/replace_file.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/run_file.h"
 
 namespace monarch {
 namespace {
+
+// The dataset, as far as the agent has listed it; files that nobody has looked at yet are taken for as large
+// as the others.
+uint64_t listed_bytes(const Board& board) {
+  const auto count = [&](AgentCounter c) { return total(board, c); };
+  const uint64_t bytes = count(AgentCounter::dataset_bytes), found = count(AgentCounter::walk_files);
+  const uint64_t known = count(AgentCounter::staged_files) + count(AgentCounter::no_fit_files);
+  const uint64_t others = count(AgentCounter::pass_files) + count(AgentCounter::source_errors) +
+                          count(AgentCounter::tier_errors) + count(AgentCounter::dropped_files);
+  return bytes_of_all(bytes, known, found - std::min(found, others));
+}
 
 bool is_equal_but_for_time(Sample a, const Sample& b) {
   a.ms = b.ms;
@@ -56,7 +70,7 @@ void append(const Sample& sample, Series* series) {
 }
 
 Status write_series(int run_dir, const Series& series) {
-  return replace_run_file(run_dir, kSeriesFile, &series, static_cast<size_t>(series.bytes()));
+  return replace_file(run_dir, kSeriesFile, &series, static_cast<size_t>(series.bytes()), kRunFileMode);
 }
 
 Result<Series> read_series(const std::string& run_dir) {
@@ -68,11 +82,26 @@ Result<Series> read_series(const std::string& run_dir) {
   return series;
 }
 
+uint64_t bytes_of_all(uint64_t bytes, uint64_t known, uint64_t all) {
+  if (known == 0 || all <= known) return bytes;
+  const double sum = static_cast<double>(bytes), mean = sum / static_cast<double>(known);
+  const double guess = sum + mean * static_cast<double>(all - known);
+  // As a double, the bound is one more.
+  return guess < static_cast<double>(kMostCount) ? static_cast<uint64_t>(guess) : kMostCount;
+}
+
 void close_series(const Board& board, Series* series) {
-  const auto now = static_cast<uint64_t>(os::clock_ns(CLOCK_MONOTONIC) / 1000000);
+  const auto now = static_cast<uint64_t>(os::monotonic_ms());
   const Sample before = series->count > 0 ? series->samples[series->count - 1] : Sample();
   const uint64_t ms = std::max(before.ms, now - std::min(now, series->began_ms));
-  append(sample_of(board, ms, before), series);
+  Sample last = sample_of(board, ms, before);
+  if (series->settled_ms == 0) {  // since the agent looked last, the board alone knows
+    last.dataset_bytes = std::max(last.dataset_bytes, listed_bytes(board));
+    const uint64_t placed =
+        std::accumulate(std::begin(last.placed_bytes), std::end(last.placed_bytes), uint64_t{0});
+    last.staged_bytes = std::max(last.staged_bytes, std::min(placed, last.dataset_bytes));
+  }
+  append(last, series);
 }
 
 bool plausible(const Series& s) {

@@ -55,6 +55,9 @@ Status write_series(int run_dir, const Series& series);
 // is none (yet). Run as the job's owner.
 Result<Series> read_series(const std::string& run_dir);
 
+// What `all` files have, of which `known` ones have `bytes`: the others are taken for as large.
+uint64_t bytes_of_all(uint64_t bytes, uint64_t known, uint64_t all);
+
 // With a last sample, of now.
 void close_series(const Board& board, Series* series);
 

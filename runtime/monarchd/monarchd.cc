@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchd: the node agent, and the helpers that root runs at a job's beginning and end. This file only
 // reads the command line; see runtime/agent/ and runtime/node/.
+#include <spdlog/spdlog.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -13,13 +14,15 @@
 #include "build_config.h"
 #include "runtime/agent/agent.h"
 #include "runtime/base/escape.h"
-#include "runtime/base/log.h"
 #include "runtime/base/paths.h"
+#include "runtime/config/dataset_rules.h"
 #include "runtime/node/boot.h"
 #include "runtime/node/epilog.h"
 #include "runtime/node/keeper.h"
+#include "runtime/node/root_log.h"
 #include "runtime/node/spool.h"
 #include "runtime/node/start.h"
+#include "runtime/node/told.h"
 
 namespace {
 
@@ -135,25 +138,17 @@ int reply(const Options& o, const Result<monarch::Started>& started) {
   }
   if (started.error().code == ENOENT && o.request.datasets.empty()) return 0;  // nothing wanted
   if (started.error().code == EALREADY) return 1;                              // it is in the log
-  spdlog::error("JobId={} node={} runs without Monarch: {}", o.request.job.job, o.request.job.node,
-                started.error().text);
+  const bool refused = started.error().code == monarch::kRefused;
+  spdlog::log(refused ? spdlog::level::info : spdlog::level::err, "JobId={} node={} runs without Monarch: {}",
+              o.request.job.job, o.request.job.node, started.error().text);
   return 1;
-}
-
-// Jobs begin, and end, without a log, too: /var may be read-only or full.
-void open_root_log(const std::string& file) {
-  const Status opened = monarch::open_log(file, "info");
-  if (opened.ok()) return;
-  const char* instead = ::access("/dev/log", W_OK) == 0 ? "syslog" : "stderr";
-  (void)monarch::open_log(instead, "info").ok();  // neither is refused
-  spdlog::error("{}; to {} instead", opened.error().text, instead);
 }
 
 int run_as_root(Options& o) {
   if (::geteuid() != 0)
     return fail({EPERM, "--prolog, --start, --epilog, --flush, --keep and --sweep are for root"});
-  open_root_log(o.log);
-  if (o.keep) return monarch::keep(o.keeper());
+  monarch::RootLog log(o.request.state_dir, o.log);
+  if (o.keep) return monarch::keep(o.keeper(), &log);
   if (o.sweep) {
     const Status swept = monarch::sweep_at_boot(o.request.state_dir, o.config);
     if (!swept.ok()) spdlog::error("{}", swept.error().text);
@@ -261,9 +256,11 @@ int main(int argc, char** argv) {
   app.add_option("--gid", o.request.user.gid, "the job's group")->group("Root");
   app.add_option("--groups", groups, "the user's supplementary groups, by number, with commas")
       ->group("Root");
-  app.add_option("--datasets", o.request.datasets, "PATH[:PATH...]; without it, what the prolog noted")
+  app.add_option("--datasets", o.request.datasets,
+                 "PATH[:PATH...], else those of MONARCH_JOB_DATASETS, else what the prolog noted")
       ->group("Root");
-  app.add_option("--options", o.request.options, "KEY=VALUE ...: what else the job's user asked for")
+  app.add_option("--options", o.request.options,
+                 "KEY=VALUE ..., else those of MONARCH_JOB_OPTIONS: what else the job's user asked for")
       ->group("Root");
   app.add_option("--nodes", o.request.nodes, "number of the job's nodes")->group("Root");
   app.add_option("--node-id", node_id, "this node's number in the job")->group("Root");
@@ -286,6 +283,10 @@ int main(int argc, char** argv) {
 
   o.config = monarch::with_words(o.config, words);
   o.request.peers = monarch::take_told_of_peers();
+  const std::string datasets = monarch::take_told("MONARCH_JOB_DATASETS");
+  const std::string options = monarch::take_told("MONARCH_JOB_OPTIONS");
+  if (o.request.datasets.empty()) o.request.datasets = datasets;
+  if (o.request.options.empty()) o.request.options = options;
   o.as_user = app.count("--uid") > 0;
   o.request.first_node = node_id == 0;
   o.request.part.memory = std::min(memory_mib, UINT64_MAX >> 20) << 20;

@@ -124,10 +124,11 @@ bool plausible(const JobCounters& c) {
   return std::all_of(std::begin(all) + 1, std::end(all), [](uint64_t n) { return n <= kMostCount; });
 }
 
-std::string comment_line(const JobRecord& record, const JobCounters* counters) {
+std::string comment_line(const JobRecord& record, const JobCounters* counters, AgentEnd agent) {
   const uint64_t reported = counters ? std::min<uint64_t>(1 + counters->ended, record.nodes) : 1;
   const std::string nodes = fmt::format("nodes={}/{}", reported, record.nodes);
-  if (!counters) return "monarch=1 counters=lost " + nodes + " err=1";
+  const char* died = agent == AgentEnd::kBefore ? " agent=died" : "";
+  if (!counters) return "monarch=1 counters=lost " + nodes + " err=1" + died;
   const NodeCounts c = all_nodes(*counters);
   const uint64_t opens = c.opens_tier + c[TaskCounter::opens_pfs];
   const uint64_t calls = c.read_calls_tier + c[TaskCounter::read_calls_pfs];
@@ -138,7 +139,8 @@ std::string comment_line(const JobRecord& record, const JobCounters* counters) {
       c[AgentCounter::agent_opens_pfs] + c[AgentCounter::walk_dirs] + c[TaskCounter::opens_pfs];
   const uint64_t hits = c.opens_tier - std::min(c.opens_tier, c[TaskCounter::waited_hits]);
   const uint64_t errors = c[AgentCounter::source_errors] + c[AgentCounter::tier_errors] +
-                          c[AgentCounter::dropped_files] + c[TaskCounter::fallback_tier_error];
+                          c[AgentCounter::dropped_files] + c[TaskCounter::fallback_tier_error] +
+                          (agent == AgentEnd::kBefore);
   std::string line = fmt::format("monarch=1 hit={:.1f}% pfs={}/{} ops={} meta={}", share(hits, opens),
                                  format_size(pfs_bytes), format_size(bytes), change(pfs_calls, calls),
                                  change(pfs_meta, opens));
@@ -147,7 +149,7 @@ std::string comment_line(const JobRecord& record, const JobCounters* counters) {
   const uint64_t staged = staged_once(c);
   line += fmt::format(" staged={:.0f}%", share(staged, std::max(c[AgentCounter::walk_files], staged)));
   if (counters->nodes > 1) line += " peer=" + format_size(c[AgentCounter::peer_bytes]);
-  line += fmt::format(" {} err={}", nodes, errors);
+  line += fmt::format(" {} err={}{}", nodes, errors, died);
   line += if_any("evicted", c[AgentCounter::evicted_files]);
   line += if_any("dup", c[AgentCounter::dup_files]);
   const uint64_t failures =

@@ -64,8 +64,12 @@ inline constexpr Fallback kFallbacks[] = {
     {"absent", TaskCounter::fallback_absent},       {"excluded", TaskCounter::fallback_excluded},
     {"mount", TaskCounter::fallback_mount},         {"tier_error", TaskCounter::fallback_tier_error}};
 
+// Whether the job's agent was there when the job ended.
+enum class AgentEnd { kWithJob, kBefore };
+
 // The line for sacct's SystemComment, at most 255 characters; monarch(7) documents each field.
 // `counters` is nullptr if they were lost.
-std::string comment_line(const JobRecord& record, const JobCounters* counters);
+std::string comment_line(const JobRecord& record, const JobCounters* counters,
+                         AgentEnd agent = AgentEnd::kWithJob);
 
 }  // namespace monarch

@@ -8,6 +8,8 @@
 
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/discovery.h"
+#include "runtime/node/cgroup.h"
+#include "runtime/node/probe.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/state.h"
 #include "runtime/node/sweep.h"
@@ -15,16 +17,27 @@
 namespace monarch {
 namespace {
 
+constexpr int kTierPatienceMs = 1000;
+
 // Discovery refuses what may be a network's, and touches none of it.
-std::vector<std::string> local_tiers(const Config& config) {
-  std::vector<std::string> paths;
+std::vector<TierConfig> local_tiers(const Config& config) {
   const Result<std::vector<Candidate>> found = discover({}, config.tiers);
   if (!found.ok()) {
     spdlog::warn("discovery of tiers: {}", found.error().text);
-    return paths;
+    return {};
   }
-  for (const TierConfig& tier : chosen(*found)) paths.push_back(tier.path);
-  return paths;
+  return chosen(*found);
+}
+
+// Before users come, who can keep locked what the directories are made in.
+void prepare_in_time(const StateDir& state, const Config& config) {
+  Cgroups().prepare();
+  const InTime child = start_in_time(2 * kTierPatienceMs, {}, [&] {
+    prepare(state, local_tiers(config), kTierPatienceMs);
+    return true;
+  });
+  if (!ends_in_time(state, child))
+    spdlog::warn("the tiers are not prepared: they do not answer within {} ms", 2 * kTierPatienceMs);
 }
 
 }  // namespace
@@ -34,8 +47,9 @@ Status sweep_at_boot(const std::string& state_dir, const std::string& config) {
   if (!loaded.ok()) return loaded.error().code == ENOENT ? Status() : Status(loaded.error());
   const Result<StateDir> state = StateDir::open(state_dir);
   if (!state.ok()) return state.error();
+  prepare_in_time(*state, *loaded);
   sweep(*state, {});
-  find_and_remove(*state, [&] { return take_of_earlier_boots(*state, local_tiers(*loaded)); });
+  find_and_remove(*state, [&] { return take_of_earlier_boots(*state, paths_of(local_tiers(*loaded))); });
   return {};
 }
 

@@ -5,14 +5,16 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -20,19 +22,16 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/mountinfo.h"
+#include "runtime/base/os.h"
 
 namespace monarch {
 namespace {
 
 constexpr char kParent[] = "/monarch";
-constexpr int kMakeAttempts = 10;  // who leaves the last group removes the parent, too
+constexpr int kMakeAttempts = 10;  // an administrator may remove the parent meanwhile
+constexpr int kParentPatienceMs = 300;
+constexpr int kKillPatienceMs = 500;  // of all that are late
 constexpr useconds_t kPollUs = 2000;
-
-int64_t now_ms() {
-  timespec t;
-  ::clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t{t.tv_sec} * 1000 + t.tv_nsec / 1000000;
-}
 
 std::string parent(const CgroupHierarchy& h) { return h.mount + kParent; }
 std::string group(const CgroupHierarchy& h, const std::string& name) { return parent(h) + "/" + name; }
@@ -103,15 +102,107 @@ void limit(const CgroupHierarchy& h, const std::string& dir, uint64_t memory) {
   put(dir + (h.unified ? "/memory.max" : "/memory.limit_in_bytes"), most);  // where there is such a file
 }
 
+bool is_there(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+
+bool is_unlisted(const std::string& dir) {
+  struct stat st;
+  return ::stat(dir.c_str(), &st) == 0 && (st.st_mode & 0044) == 0;
+}
+
+// Who can list a directory can keep it locked in the kernel, and who makes or removes something in it waits
+// for that, and cannot be killed. Returns 0 or an errno.
+int make_unlisted(const std::string& dir) {
+  if (::mkdir(dir.c_str(), 0711) != 0 && errno != EEXIST) return errno;
+  return ::chmod(dir.c_str(), 0711) == 0 || errno == ENOENT ? 0 : errno;  // whatever the umask
+}
+
+Error cannot_make(const std::string& dir, int error) {
+  errno = error;
+  return errno_error("make " + dir);
+}
+
+// The directory of the group that the process of this file of /proc is in; "": it is not below the mount. The
+// path of one outside of a control group namespace begins with "/..".
+std::string group_in(const std::string& file, const CgroupHierarchy& h) {
+  const std::string before = ":" + h.controllers + ":";
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {  // ID:CONTROLLERS:PATH
+    const size_t at = std::min(line.find(':'), line.size());
+    if (line.compare(at, before.size(), before) != 0 || line.find("/..") != std::string::npos) continue;
+    return h.mount + line.substr(at + before.size());
+  }
+  return "";
+}
+
+// To a hierarchy's root. A container's takes no process once it has given controllers to its groups.
+struct WayOut {
+  WayOut(const CgroupHierarchy& h, const std::string& of_first)
+      : root(::open((h.mount + "/cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC)),
+        first(::open((group_in(of_first, h) + "/cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC)) {}
+  void move(const std::string& process) const {
+    const auto size = static_cast<ssize_t>(process.size());
+    if (::write(root.get(), process.data(), process.size()) != size)
+      (void)!::write(first.get(), process.data(), process.size());
+  }
+  Fd root, first;
+};
+
+// In a child: users can list the hierarchy's root, so this may hang. It has nothing open then but the root,
+// and is the only one: others wait for its lock, and can be killed.
+[[noreturn]] void make_parent(const CgroupHierarchy& h) {
+  ::syscall(SYS_close_range, 0u, ~0u, 0u);
+  const int root = ::open(h.mount.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (root < 0 || ::flock(root, LOCK_EX) != 0) ::_exit(errno);
+  ::_exit(is_unlisted(parent(h)) ? 0 : make_unlisted(parent(h)));
+}
+
+bool is_reaped(pid_t child, int64_t until, int* status) {
+  pid_t ended;
+  while ((ended = ::waitpid(child, status, WNOHANG)) == 0 && os::monotonic_ms() < until) ::usleep(kPollUs);
+  return ended != 0;
+}
+
+// The errno that it ends with. One that is late is killed; one that hangs is left to init, outside of the
+// groups that the caller is in.
+int wait_for_parent(const std::vector<WayOut>& ways_out, pid_t child, int64_t until) {
+  int status = 0;
+  if (child < 0) return EAGAIN;
+  if (is_reaped(child, until, &status)) return WIFEXITED(status) ? WEXITSTATUS(status) : EINTR;
+  ::kill(child, SIGKILL);
+  if (!is_reaped(child, until + kKillPatienceMs, &status))
+    for (const WayOut& way : ways_out) way.move(std::to_string(child));
+  return ETIMEDOUT;
+}
+
+// By mount, why there is none.
+std::map<std::string, int> make_parents(const std::vector<CgroupHierarchy>& hierarchies,
+                                        const std::string& of_first) {
+  std::vector<std::string> missing;
+  for (const CgroupHierarchy& h : hierarchies)
+    if (!is_unlisted(parent(h))) missing.push_back(h.mount);
+  if (missing.empty()) return {};
+  std::vector<WayOut> ways_out;  // opened before: who looks for a name in what is locked may wait, too
+  for (const CgroupHierarchy& h : hierarchies) ways_out.emplace_back(h, of_first);
+  std::map<std::string, pid_t> children;
+  for (const CgroupHierarchy& h : hierarchies) {
+    if (std::find(missing.begin(), missing.end(), h.mount) == missing.end()) continue;
+    const pid_t child = ::fork();
+    if (child == 0) make_parent(h);
+    children[h.mount] = child;
+  }
+  std::map<std::string, int> failed;
+  const int64_t until = os::monotonic_ms() + kParentPatienceMs;
+  for (const auto& [mount, child] : children)
+    if (const int error = wait_for_parent(ways_out, child, until); error != 0) failed[mount] = error;
+  return failed;
+}
+
 Status make_in(const CgroupHierarchy& h, const std::string& name, uint64_t memory) {
   const std::string dir = group(h, name);
-  for (int attempt = 0;; ++attempt) {
-    if (::mkdir(parent(h).c_str(), 0755) != 0 && errno != EEXIST) return errno_error("make " + parent(h));
-    if (h.has("cpuset")) share_cpuset(h.mount, parent(h));
-    delegate(h);
-    if (::mkdir(dir.c_str(), 0755) == 0 || errno == EEXIST) break;
-    if (errno != ENOENT || attempt == kMakeAttempts) return errno_error("make " + dir);
-  }
+  if (h.has("cpuset")) share_cpuset(h.mount, parent(h));
+  delegate(h);
+  if (!is_there(dir))
+    if (const int error = make_unlisted(dir); error != 0) return cannot_make(dir, error);
   if (h.has("cpuset")) share_cpuset(parent(h), dir);
   limit(h, dir, memory);
   return {};
@@ -152,24 +243,10 @@ void kill_all_in(const CgroupHierarchy& h, const std::string& name) {
   if (can_freeze) put(freezer, h.unified ? "0" : "THAWED");
 }
 
-// An empty parent goes with its last group; while there are others this is refused.
+// Its parent stays: who makes it anew may have to wait for whoever keeps the hierarchy's root locked.
 bool remove_from(const CgroupHierarchy& h, const std::string& name) {
-  const bool gone = ::rmdir(group(h, name).c_str()) == 0 || errno == ENOENT || errno == ENOTDIR;
-  if (gone) (void)::rmdir(parent(h).c_str());
-  return gone;
-}
-
-// The directory of the group that the process of this file of /proc is in; "": it is not below the mount. The
-// path of one outside of a control group namespace begins with "/..".
-std::string group_in(const std::string& file, const CgroupHierarchy& h) {
-  const std::string before = ":" + h.controllers + ":";
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);) {  // ID:CONTROLLERS:PATH
-    const size_t at = std::min(line.find(':'), line.size());
-    if (line.compare(at, before.size(), before) != 0 || line.find("/..") != std::string::npos) continue;
-    return h.mount + line.substr(at + before.size());
-  }
-  return "";
+  const std::string dir = group(h, name);
+  return !is_there(dir) || ::rmdir(dir.c_str()) == 0 || errno == ENOENT;
 }
 
 // "make /sys/fs/cgroup/x/monarch: Read-only file system (and in 3 more)"
@@ -200,12 +277,24 @@ Cgroups::Cgroups(const std::string& mountinfo, std::string of_first) : of_first_
   }
 }
 
+void Cgroups::prepare() const { (void)make_parents(hierarchies_, of_first_); }
+
 Status Cgroups::make(const std::string& name, uint64_t memory) const {
   if (hierarchies_.empty()) return Error{ENOENT, "no control groups are mounted"};
-  std::vector<Error> errors;
-  for (const CgroupHierarchy& h : hierarchies_)
-    if (const Status s = make_in(h, name, memory); !s.ok()) errors.push_back(s.error());
-  return summary(errors);
+  for (int attempt = 1;; ++attempt) {
+    bool lost_parent = false;
+    std::vector<Error> errors;
+    const std::map<std::string, int> failed = make_parents(hierarchies_, of_first_);
+    for (const CgroupHierarchy& h : hierarchies_) {
+      const auto without = failed.find(h.mount);
+      const Status s =
+          without == failed.end() ? make_in(h, name, memory) : cannot_make(parent(h), without->second);
+      if (s.ok()) continue;
+      errors.push_back(s.error());
+      lost_parent |= without == failed.end() && s.error().code == ENOENT;
+    }
+    if (!lost_parent || attempt == kMakeAttempts) return summary(errors);
+  }
 }
 
 Status Cgroups::enter(const std::string& name) const {
@@ -224,15 +313,17 @@ void Cgroups::move(int process, const std::string& name) const {
     put(group(h, name) + "/cgroup.procs", std::to_string(process));
 }
 
+void Cgroups::kill(const std::string& name) const {
+  for (const CgroupHierarchy& h : hierarchies_) kill_all_in(h, name);
+}
+
 bool Cgroups::end(const std::string& name, int patience_ms) const {
-  for (const int64_t until = now_ms() + patience_ms;;) {
+  for (const int64_t until = os::monotonic_ms() + patience_ms;;) {
+    for (const CgroupHierarchy& h : hierarchies_)
+      if (is_there(group(h, name))) kill_all_in(h, name);
     bool gone = true;
-    for (const CgroupHierarchy& h : hierarchies_) {
-      if (remove_from(h, name)) continue;
-      kill_all_in(h, name);
-      gone = remove_from(h, name) && gone;
-    }
-    if (gone || now_ms() >= until) return gone;
+    for (const CgroupHierarchy& h : hierarchies_) gone = remove_from(h, name) && gone;
+    if (gone || os::monotonic_ms() >= until) return gone;
     ::usleep(kPollUs);
   }
 }
@@ -240,14 +331,18 @@ bool Cgroups::end(const std::string& name, int patience_ms) const {
 void Cgroups::leave(const std::string& name) const {
   for (const CgroupHierarchy& h : hierarchies_) {
     if (::access(group(h, name).c_str(), F_OK) != 0) continue;
-    // A container's root takes no process once it has given controllers to its groups.
-    if (!put(h.mount + "/cgroup.procs", "0")) put(group_in(of_first_, h) + "/cgroup.procs", "0");
+    WayOut(h, of_first_).move("0");
     remove_from(h, name);
   }
 }
 
 void Cgroups::remove_if_empty(const std::string& name) const {
   for (const CgroupHierarchy& h : hierarchies_) remove_from(h, name);
+}
+
+bool Cgroups::exists(const std::string& name) const {
+  return std::any_of(hierarchies_.begin(), hierarchies_.end(),
+                     [&](const CgroupHierarchy& h) { return is_there(group(h, name)); });
 }
 
 std::vector<std::string> Cgroups::names(const std::string& prefix) const {

@@ -3,8 +3,9 @@
 // what is in those, wait until they are empty, and drain the node if they are not. So the agent and root's
 // helpers that outlive a hook leave them.
 //
-//   MOUNT/monarch/          in every hierarchy that is mounted, of version 1 or 2; root's, there while in use
-//   MOUNT/monarch/NAME/     one for each agent, and one for root's helpers of a state directory
+//   MOUNT/monarch/          in every hierarchy that is mounted, of version 1 or 2; root's, 0711: users cannot
+//                           list it; there until the next boot
+//   MOUNT/monarch/NAME/     one for each agent, and one for root's helpers of a state directory; 0711
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ struct CgroupHierarchy {
   bool has(const std::string& controller) const;
 };
 
-// Root's. All calls are short but end(); none needs a thread.
+// Root's. All calls are short but end(), and prepare() and make(), 0.3 s where users keep a hierarchy's root
+// locked in the kernel; none needs a thread.
 class Cgroups {
  public:
   // The hierarchies in the file `mountinfo` (proc_pid_mountinfo(5)), each once; in the file `of_first` are
@@ -30,6 +32,9 @@ class Cgroups {
   explicit Cgroups(const std::string& mountinfo = "/proc/self/mountinfo",
                    std::string of_first = "/proc/1/cgroup");
   const std::vector<CgroupHierarchy>& hierarchies() const { return hierarchies_; }
+
+  // Makes MOUNT/monarch where it is missing.
+  void prepare() const;
 
   // Makes the group `name` in each hierarchy, with the processors and memory nodes of the caller, and a limit
   // of `memory` bytes (0: none) where there is a controller for it. One that exists is taken over. An error
@@ -42,6 +47,8 @@ class Cgroups {
   // Moves another process there, wherever that is possible.
   void move(int process, const std::string& name) const;
 
+  // SIGKILLs all that is in the group.
+  void kill(const std::string& name) const;
   // SIGKILLs all that is in the group, frozen or not, and removes it. True: it is gone. Waits at most
   // `patience_ms` for processes that hang in the kernel.
   bool end(const std::string& name, int patience_ms) const;
@@ -52,6 +59,9 @@ class Cgroups {
 
   // Removes the group in each hierarchy where no process is in it.
   void remove_if_empty(const std::string& name) const;
+
+  // Whether there is such a group in any hierarchy.
+  bool exists(const std::string& name) const;
 
   // The groups whose names begin so.
   std::vector<std::string> names(const std::string& prefix) const;

@@ -27,6 +27,7 @@ Status become(const User& user);
 struct ProcessId {
   pid_t pid = 0;
   uint64_t start_time = 0;  // clock ticks after boot
+  bool operator==(const ProcessId&) const = default;
 };
 Result<ProcessId> identify(pid_t pid);
 bool is_running(const ProcessId& process);

@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <climits>
+#include <cstdlib>
 #include <fstream>
 
 #include "runtime/base/fd.h"
@@ -16,6 +18,7 @@
 #include "runtime/base/paths.h"
 #include "runtime/hierarchy/discovery.h"
 #include "runtime/node/memory_tier.h"
+#include "runtime/node/removal.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
@@ -24,7 +27,7 @@ namespace {
 
 constexpr char kJobs[] = "monarch";  // in the tier's directory
 constexpr int kTries = 8;
-constexpr int kLockPatienceMs = 500;
+constexpr int kMakePatienceMs = 300;
 
 // Whether a user has mounted a FUSE file system at `path`, told without asking that file system.
 bool is_users_mount(const std::string& path) {
@@ -77,35 +80,45 @@ Status make_roots_own(const Fd& base, const std::string& name, const std::string
   return own;
 }
 
-// <tier>/monarch, root's, whatever a user has put there before: the tier's directory is one that all users
-// can write. The ledger's lock keeps two helpers from taking each other's away.
-Result<Fd> make_tier_jobs(const StateDir& state, const Fd& base, const std::string& tier_path) {
-  const std::string path = tier_path + "/" + kJobs;
-  // What is there is not made: mkdir(2) waits for whoever has the tier's directory locked in the kernel, as
-  // anybody can who can list it.
-  Result<Fd> all = open_tier_jobs(tier_path);
-  if (all.ok()) return all;
-  if (const Status made = make_roots_own(base, kJobs, path); !made.ok() && made.error().code != EEXIST)
-    return made.error();
-  all = open_tier_jobs(tier_path);
-  if (all.ok()) return all;
-  const Result<Fd> lock = state.lock_ledger(kLockPatienceMs);
-  if (!lock.ok()) return lock.error();
-  const Result<std::string> real = real_path(path.substr(0, path.rfind('/')));
-  const std::string fresh = fmt::format(".{}.{}", kJobs, os::clock_ns(CLOCK_REALTIME));
-  MONARCH_TRY(make_roots_own(base, fresh, path));
-  for (int i = 0; i < kTries && !all.ok(); ++i) {
-    const std::string mounted = fmt::format("/proc/self/fd/{}/{}", base.get(), kJobs);
-    if (real.ok() && is_users_mount(*real + "/" + kJobs))
-      (void)::umount2(mounted.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
-    const Status taken = take_place(base, fresh, path);
-    if (!taken.ok() && taken.error().code == ENOENT)
-      (void)os::renameat(base.get(), fresh.c_str(), base.get(), kJobs, RENAME_NOREPLACE);
-    all = open_tier_jobs(tier_path);
-    if (!taken.ok() && taken.error().code == EPERM) break;
-  }
-  os::unlinkat(base.get(), fresh.c_str(), AT_REMOVEDIR);  // where it was not needed
-  return all;
+// The directory of a tier, where root may make something.
+Result<Fd> open_tier(const TierConfig& tier) {
+  const std::string what = "tier " + tier.name + ": ";
+  Fd base(os::openat(AT_FDCWD, tier.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat st;
+  if (!base || os::fstat(base.get(), &st) != 0) return errno_error(what + tier.path);
+  if (const Status safe = safe_for_jobs(tier.path, st); !safe.ok())
+    return Error{safe.error().code, what + safe.error().text};
+  return base;
+}
+
+// One for each tier's directory: who holds it may hang, so it is not the ledger's.
+Result<Fd> lock_tier(const StateDir& state, const Fd& base) {
+  struct stat st;
+  if (os::fstat(base.get(), &st) != 0) return errno_error("a tier's directory");
+  return state.lock_file(fmt::format("tier.{:x}.{:x}.lock", st.st_dev, st.st_ino), kMakePatienceMs);
+}
+
+// make_tier_jobs(), by a child: who has the tier's directory locked in the kernel keeps nobody else.
+Status make_tier_jobs_in_time(const StateDir& state, const TierConfig& tier) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return errno_error("pipe");
+  const Fd in(ends[0]);
+  Fd tell(ends[1]);
+  const InTime child = start_in_time(kMakePatienceMs, {tell.get()}, [&] {
+    const Status made = make_tier_jobs(state, tier);
+    if (made.ok()) return true;
+    const std::string why = std::to_string(made.error().code) + " " + made.error().text;
+    (void)!::write(tell.get(), why.data(), why.size());
+    return false;
+  });
+  if (ends_in_time(state, child)) return {};
+  char why[PIPE_BUF + 1] = {};
+  char* text = nullptr;
+  const ssize_t n = ::read(in.get(), why, PIPE_BUF);
+  const long code = n > 0 ? std::strtol(why, &text, 10) : 0;
+  if (n > 0) return Error{static_cast<int>(code), text + 1};
+  return Error{ETIMEDOUT, fmt::format("tier {}: {}/{} cannot be made within {} ms", tier.name, tier.path,
+                                      kJobs, kMakePatienceMs)};
 }
 
 // `name` in the directory of all jobs, root's, and in it the owner's, which is still root's.
@@ -138,15 +151,45 @@ OwnersPlace::OwnersPlace(int jobs, const std::string& name) : jobs_(jobs), name_
   path_ = name + "/" + kOwnersDir;
 }
 
+// The lock keeps two helpers from taking each other's away.
+Status make_tier_jobs(const StateDir& state, const TierConfig& tier) {
+  const Result<Fd> base = open_tier(tier);
+  if (!base.ok()) return base.error();
+  // What is there is not made: mkdir(2) waits for whoever has the tier's directory locked in the kernel.
+  if (open_tier_jobs(tier.path).ok()) return {};
+  const std::string path = tier.path + "/" + kJobs;
+  const Result<Fd> lock = lock_tier(state, *base);
+  if (!lock.ok()) return lock.error();
+  if (const Status made = make_roots_own(*base, kJobs, path); !made.ok() && made.error().code != EEXIST)
+    return made.error();
+  Result<Fd> all = open_tier_jobs(tier.path);
+  if (all.ok()) return {};
+  const Result<std::string> real = real_path(tier.path);
+  const std::string fresh = fmt::format(".{}.{}", kJobs, os::clock_ns(CLOCK_REALTIME));
+  MONARCH_TRY(make_roots_own(*base, fresh, path));
+  for (int i = 0; i < kTries && !all.ok(); ++i) {
+    const std::string mounted = fmt::format("/proc/self/fd/{}/{}", base->get(), kJobs);
+    if (real.ok() && is_users_mount(*real + "/" + kJobs))
+      (void)::umount2(mounted.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+    const Status taken = take_place(*base, fresh, path);
+    if (!taken.ok() && taken.error().code == ENOENT)
+      (void)os::renameat(base->get(), fresh.c_str(), base->get(), kJobs, RENAME_NOREPLACE);
+    all = open_tier_jobs(tier.path);
+    if (!taken.ok() && taken.error().code == EPERM) break;
+  }
+  os::unlinkat(base->get(), fresh.c_str(), AT_REMOVEDIR);  // where it was not needed
+  return all.ok() ? Status() : Status(all.error());
+}
+
 Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::string& name,
                     const User& user) {
   const std::string what = "tier " + tier.name + ": " + tier.path;
-  const Fd base(os::openat(AT_FDCWD, tier.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  struct stat st;
-  if (!base || os::fstat(base.get(), &st) != 0) return errno_error(what);
-  if (const Status safe = safe_for_jobs(tier.path, st); !safe.ok())
-    return Error{safe.error().code, "tier " + tier.name + ": " + safe.error().text};
-  const Result<Fd> all = make_tier_jobs(state, base, tier.path);
+  if (const Result<Fd> base = open_tier(tier); !base.ok()) return base.error();
+  Result<Fd> all = open_tier_jobs(tier.path);
+  if (!all.ok()) {
+    MONARCH_TRY(make_tier_jobs_in_time(state, tier));
+    all = open_tier_jobs(tier.path);
+  }
   if (!all.ok()) return all.error();
   if (os::fchmod(all->get(), 0711) != 0) return errno_error(what + "/monarch");
   const Result<Fd> owners = make_owners_dir(*all, name, what + "/monarch/" + name);
@@ -161,7 +204,8 @@ Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::st
     given = mount_tmpfs(*owners, tier.quota.bytes, user);
   else if (os::fchown(owners->get(), user.uid, user.gid) != 0)
     given = errno_error("give " + what + "/monarch/" + name + " to its owner");
-  else if (os::fstat(owners->get(), &st) != 0 || st.st_uid != user.uid || (st.st_mode & 0077) != 0)
+  else if (struct stat st;
+           os::fstat(owners->get(), &st) != 0 || st.st_uid != user.uid || (st.st_mode & 0077) != 0)
     given = Error{EPERM, what + "/monarch/" + name +
                              ": this file system does not keep owners and modes; it cannot be a tier"};
   if (!given.ok()) remove_owners_dir(*all, name);

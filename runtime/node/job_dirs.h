@@ -32,9 +32,15 @@ class OwnersPlace {
   std::string name_, path_;
 };
 
-// Makes <tier>/monarch (root's, 0711), in it `name`, likewise, and in that the user's directory. Every step
-// by descriptor: a user who can write the tier's directory must not get root to touch anything else. What
-// another user has put at <tier>/monarch gets another name beside it, with a line in the log.
+// Makes <tier>/monarch (root's, 0711), whatever a user has put there before, which gets another name beside
+// it, with a line in the log: the tier's directory is one that all users can write. For a child that has a
+// time: who can list that directory can keep it locked in the kernel, and whoever makes something there
+// waits, and cannot be killed. Of those that wait on one tier one hangs.
+Status make_tier_jobs(const StateDir& state, const TierConfig& tier);
+
+// Makes <tier>/monarch, where it is missing, in 0.3 s or not at all; in it `name`, likewise root's, and in
+// that the user's directory. Every step by descriptor: a user who can write the tier's directory must not get
+// root to touch anything else.
 Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::string& name, const User& user);
 
 // Makes the run directory for the user, as state.run_dir() names it, and in it files of root's for the agent,

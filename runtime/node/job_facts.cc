@@ -24,8 +24,6 @@ constexpr int kPatienceMs = 1000;
 constexpr size_t kMostBytes = 65536;
 constexpr char kEnd[] = "end";
 
-int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
-
 // Of getpwuid_r(3) and kin: these, too, mean that there is none.
 bool is_answer(int error) {
   return error == 0 || error == ENOENT || error == ESRCH || error == EBADF || error == EPERM;
@@ -88,11 +86,11 @@ NameSearch::~NameSearch() {
 }
 
 void NameSearch::finish(int patience_ms, JobFacts* facts) {
-  const int64_t end = now_ms() + patience_ms;
+  const int64_t end = os::monotonic_ms() + patience_ms;
   std::string text;
   for (ssize_t n = 1; pid_ > 0 && n > 0 && text.size() < kMostBytes;) {
     pollfd p = {answer_.get(), POLLIN, 0};
-    if (::poll(&p, 1, static_cast<int>(std::max<int64_t>(0, end - now_ms()))) <= 0) return;
+    if (::poll(&p, 1, static_cast<int>(std::max<int64_t>(0, end - os::monotonic_ms()))) <= 0) return;
     char buffer[4096];
     n = ::read(answer_.get(), buffer, sizeof buffer);
     if (n > 0) text.append(buffer, static_cast<size_t>(n));
@@ -106,7 +104,7 @@ void NameSearch::finish(int patience_ms, JobFacts* facts) {
 
 JobQuestion::JobQuestion(const StateDir& state, const JobOnNode& job, const std::string& run,
                          const User& user, const Config& config, const OfCluster& cluster)
-    : state_(state), job_(job), run_(run), end_ms_(now_ms() + kPatienceMs) {
+    : state_(state), job_(job), run_(run), end_ms_(os::monotonic_ms() + kPatienceMs) {
   facts_.user = user;
   std::vector<std::string> users, groups;
   for (const PolicySection& section : config.policies) {
@@ -138,7 +136,7 @@ bool JobQuestion::take(const std::string& text) {
 }
 
 const JobFacts& JobQuestion::answer() {
-  const auto left = [this] { return static_cast<int>(std::max<int64_t>(0, end_ms_ - now_ms())); };
+  const auto left = [this] { return static_cast<int>(std::max<int64_t>(0, end_ms_ - os::monotonic_ms())); };
   if (answered_) return facts_;
   answered_ = true;
   if (program_) {

@@ -2,28 +2,19 @@
 #include "runtime/node/job_peers.h"
 
 #include <arpa/inet.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <sstream>
 #include <vector>
+
+#include "runtime/node/told.h"
 
 namespace monarch {
 namespace {
 
 constexpr size_t kMostBytes = 16 << 20;  // of the list: 65,536 nodes with long names
-
-std::string take(const char* name) {
-  char* value = ::getenv(name);
-  if (!value) return "";
-  std::string taken = value;
-  ::explicit_bzero(value, taken.size());  // /proc/PID/environ shows that memory
-  ::unsetenv(name);
-  return taken;
-}
 
 int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
 
@@ -84,7 +75,7 @@ void listen_for_others(std::vector<Line>* lines, size_t own) {
 
 }  // namespace
 
-ToldOfPeers take_told_of_peers() { return {take("MONARCH_JOB_KEY"), take("MONARCH_JOB_NODES")}; }
+ToldOfPeers take_told_of_peers() { return {take_told("MONARCH_JOB_KEY"), take_told("MONARCH_JOB_NODES")}; }
 
 Status note_peers(const StateDir& state, const JobOnNode& job, const ToldOfPeers& told) {
   if (has_key(told)) return state.write(note_of(job), told.key + "\n" + told.nodes);

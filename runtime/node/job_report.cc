@@ -146,7 +146,8 @@ std::string report_text(const ordered_json& report, size_t tiers, const Series& 
   return text + "\n";
 }
 
-std::string ended_report(const JobRecord& record, const JobAccount& account, const NodesTold* nodes) {
+std::string ended_report(const JobRecord& record, const JobAccount& account, const NodesTold* nodes,
+                         AgentEnd agent) {
   std::vector<TierInReport> tiers;
   for (const TierRecord& tier : record.tiers) {
     const Result<Medium> medium = parse_medium(tier.medium);
@@ -154,9 +155,13 @@ std::string ended_report(const JobRecord& record, const JobAccount& account, con
   }
   ordered_json json =
       report(account.counters, tiers, is_first_of_several(record) ? Reports::kJob : Reports::kNode, nodes);
-  json["ended"] = {{"job", record.job.job},   {"cluster", record.job.cluster},
-                   {"node", record.job.node}, {"restart", record.restart},
-                   {"nodes", record.nodes},   {"at", os::clock_ns(CLOCK_REALTIME) / 1000000000}};
+  json["ended"] = {{"job", record.job.job},
+                   {"cluster", record.job.cluster},
+                   {"node", record.job.node},
+                   {"restart", record.restart},
+                   {"nodes", record.nodes},
+                   {"at", os::realtime_s()},
+                   {"agent_died", agent == AgentEnd::kBefore}};
   return report_text(json, tiers.size(), account.series);
 }
 

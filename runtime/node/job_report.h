@@ -60,7 +60,8 @@ std::string report_text(const nlohmann::ordered_json& report, size_t tiers, cons
 // Whether this node hears what the job's other nodes have counted.
 bool is_first_of_several(const JobRecord& record);
 
-// Of a job that has ended here. `nodes`: as for report().
-std::string ended_report(const JobRecord& record, const JobAccount& account, const NodesTold* nodes);
+// Of a job that has ended here. `nodes`: as for report(); `agent`: as for comment_line().
+std::string ended_report(const JobRecord& record, const JobAccount& account, const NodesTold* nodes,
+                         AgentEnd agent = AgentEnd::kWithJob);
 
 }  // namespace monarch

@@ -36,7 +36,7 @@ Result<JobStatus> read_status(const std::string& run_dir) {
   for (uint32_t i = 0; i < kMaxTiers; ++i) s.granted[i] = board.granted[i].load();
   s.progress = board.header.progress.load() & kMostCount;
   s.alive = agent_lives(board);
-  s.closed = board.header.closed.load() != 0;
+  s.closed = board.header.closed.load() != kServes;
   s.full = board.header.full.load() != 0;
   const std::unique_ptr<CatalogHeader> header = read_header(run_dir);
   if (!header) return s;

@@ -32,6 +32,7 @@ namespace {
 
 constexpr int kBeatSeconds = 1;
 constexpr int kLockAttempts = 100;  // 10 ms apart: a hook that starts a keeper holds the lock for a moment
+constexpr int kLogSeconds = 60;
 constexpr int kReplacedSeconds = 10;
 constexpr int kReplacedPatience = 10;
 
@@ -141,8 +142,9 @@ bool is_kept(const KeeperRequest& request) {
 
 class Keeper {
  public:
-  Keeper(const KeeperRequest& request, StateDir state, Fd lock)
+  Keeper(const KeeperRequest& request, RootLog* log, StateDir state, Fd lock)
       : request_(request),
+        log_(log),
         state_(std::move(state)),
         lock_(std::move(lock)),
         path_(own_path()),
@@ -157,6 +159,7 @@ class Keeper {
     for (;;) {
       look_for_ends();
       if (replaced_) become_new();
+      follow_log();
       start_what_is_due();
       if (!is_lock_ours() || (idle() && step_down())) return 0;
       const timespec beat = {kBeatSeconds, 0};
@@ -204,6 +207,12 @@ class Keeper {
     }
     if (Work& look = work_[kLook]; look.pid == 0 && now_s() >= look.next)
       start(&look, kReplacedPatience, [&] { return is_replaced(path_, mine_) ? kReplaced : 0; });
+  }
+
+  void follow_log() {
+    if (!log_ || now_s() < next_log_) return;
+    log_->follow();
+    next_log_ = now_s() + kLogSeconds;
   }
 
   void look_for_ends() {
@@ -257,6 +266,8 @@ class Keeper {
 
   static constexpr size_t kLook = std::size(kDuties);  // whether monarchd was replaced
   const KeeperRequest& request_;
+  RootLog* const log_;  // or none
+  int64_t next_log_ = now_s() + kLogSeconds;
   const StateDir state_;
   Fd lock_;
   const std::string path_;
@@ -288,7 +299,7 @@ void ensure_keeper(const KeeperRequest& request) {
   while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) continue;
 }
 
-int keep(const KeeperRequest& request) {
+int keep(const KeeperRequest& request, RootLog* log) {
   Result<StateDir> state = StateDir::open(request.state_dir);
   if (!state.ok()) {
     spdlog::error("keeper: {}", state.error().text);
@@ -301,7 +312,7 @@ int keep(const KeeperRequest& request) {
   }
   const HelperCgroup group(*state);  // not that of the hook that started it
   spdlog::debug("keeper of {} begins", request.state_dir);
-  const int status = Keeper(request, state.take(), std::move(lock)).run();
+  const int status = Keeper(request, log, state.take(), std::move(lock)).run();
   spdlog::debug("keeper of {} ends", request.state_dir);
   return status;
 }

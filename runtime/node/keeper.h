@@ -9,6 +9,7 @@
 #include <string>
 
 #include "runtime/base/result.h"
+#include "runtime/node/root_log.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
@@ -39,7 +40,7 @@ struct Duty {
 void ensure_keeper(const KeeperRequest& request);
 
 // The keeper itself; returns the exit status when nothing is left, on SIGTERM, or when another one lives.
-// When monarchd was replaced on disk, it executes the new one in its place.
-int keep(const KeeperRequest& request);
+// When monarchd was replaced on disk, it executes the new one in its place. Follows the log, if there is one.
+int keep(const KeeperRequest& request, RootLog* log = nullptr);
 
 }  // namespace monarch

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "runtime/config/dataset_rules.h"
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
@@ -21,6 +22,7 @@
 #include "runtime/metadata/run_file.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/job_dirs.h"
+#include "runtime/node/life.h"
 
 namespace monarch {
 namespace {
@@ -156,7 +158,9 @@ Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int pat
     return failed;
   }
   if (pid == 0) {
-    if (const Status s = groups.enter(group); own.ok() && !s.ok()) warn_of_group(*record, s.error());
+    const Status entered = groups.enter(group);
+    if (own.ok() && !entered.ok()) warn_of_group(*record, entered.error());
+    if (!own.ok() || !entered.ok()) (void)state.mark(*record, kSharedGroup).ok();
     leave_only(tell.get(), wait.get(), key.get());
     if (!wait_recorded()) ::_exit(1);
     exec_agent(state, peers, *record);
@@ -171,6 +175,8 @@ Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int pat
   if (s.ok() && said.empty())
     spdlog::warn("JobId={} the agent is not ready after {} ms; tasks use it from when it is", record->job.job,
                  patience_ms);
+  else if (s.ok() && said.starts_with(kRefusedWord))
+    s = Error{kRefused, said.substr(word + 1)};
   else if (s.ok() && said.substr(0, word) != "ready")
     s = Error{ECHILD, said};
   if (!s.ok()) {

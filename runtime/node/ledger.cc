@@ -60,8 +60,6 @@ constexpr int kLookMs = 300;              // in which an agent has seen what it 
 constexpr uint64_t kBlock = 4096;
 constexpr mode_t kForAgents = 0644;
 
-int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
-
 // How long ago the file was written; -1: it is not there.
 int64_t age_ms(const StateDir& state, const std::string& below) {
   struct stat st;
@@ -120,7 +118,8 @@ void follow_memory(const StateDir& state, JobRecord* record) {
   if (!used.ok()) return;
   for (TierRecord& t : record->tiers)
     if (t.room)
-      t.room = next_room(*t.room, record->memory, *used, std::min(t.limit, t.most), now_ms() / 1000);
+      t.room =
+          next_room(*t.room, record->memory, *used, std::min(t.limit, t.most), os::monotonic_ms() / 1000);
 }
 
 uint64_t most_of(const TierRecord& t) { return t.room ? std::min(t.most, t.room->bytes) : t.most; }
@@ -145,11 +144,20 @@ bool look_is_due(const StateDir& state, const JobRecord& record) {
   return !is_late(state, record) || last < 0 || last > kGiveBackSeconds * 1000;
 }
 
-Leftovers leftovers(const Ledger& all, const std::string& path) {
+// What is to be charged to that file system: a tier's disk may have been replaced, and one that was away may
+// be back before the removal has looked at it again.
+uint64_t charged_to(const std::string& file_system, const TierRecord& t) {
+  const bool is_back = t.away && is_file_system_id(file_system) && t.file_system == file_system;
+  return is_back ? t.left_over() : t.charged();
+}
+
+Leftovers leftovers(const Ledger& all, const std::string& path, const std::string& file_system) {
   Leftovers left;
-  for (const JobRecord& record : all.removals)
+  for (const JobRecord& record : all.removals) {
+    const bool is_stuck = record.given_up > 0 && record.away_since == 0;
     for (const TierRecord& t : record.tiers)
-      if (t.path == path) (record.given_up > 0 ? left.stuck : left.coming) += t.charged();
+      if (t.path == path) (is_stuck ? left.stuck : left.coming) += charged_to(file_system, t);
+  }
   return left;
 }
 
@@ -158,6 +166,7 @@ void divide_tier(const StateDir& state, const Ledger& all, const std::string& pa
   std::vector<TierRecord*> tiers;
   std::vector<Claim> claims;
   uint64_t limit = 0;
+  std::string file_system;
   for (JobRecord& record : *jobs) {
     for (TierRecord& t : record.tiers) {
       if (t.path != path) continue;
@@ -166,9 +175,10 @@ void divide_tier(const StateDir& state, const Ledger& all, const std::string& pa
       claims.push_back(
           {t.quota, t.told(), t.share, t.reserved, t.equal, lives, is_late(state, record), most_of(t)});
       if (lives) limit = t.limit;  // as who began last was told it
+      if (lives) file_system = t.file_system;
     }
   }
-  divide(limit, leftovers(all, path), &claims);
+  divide(limit, leftovers(all, path, file_system), &claims);
   for (size_t i = 0; i < claims.size(); ++i) {
     if (!claims[i].lives) continue;
     tiers[i]->quota = claims[i].quota;
@@ -290,8 +300,8 @@ std::vector<GivenBack> ask_agents(const StateDir& state, int board_ms) {
   for (JobRecord& record : read_ledger(state).jobs)
     if (look_is_due(state, record) && is_running(record.agent)) asked.push_back(std::move(record));
   std::vector<GivenBack> given;
-  const int64_t begin = now_ms();
-  for (size_t i = 0; i < asked.size() && now_ms() - begin < kAllReadPatienceMs; ++i) {
+  const int64_t begin = os::monotonic_ms();
+  for (size_t i = 0; i < asked.size() && os::monotonic_ms() - begin < kAllReadPatienceMs; ++i) {
     const JobRecord& record = asked[(i + static_cast<size_t>(begin / 1000)) % asked.size()];
     if (is_late(state, record)) {
       if (age_ms(state, late_file(record)) < 0)
@@ -364,7 +374,7 @@ void ask_others(const StateDir& state, const Ledger& all, const std::vector<JobR
 
 MemoryRoom first_room(const NodePart& part, uint64_t most) {
   if (!part.memory_used) return {};
-  return next_room({}, part.memory, *part.memory_used, most, now_ms() / 1000);
+  return next_room({}, part.memory, *part.memory_used, most, os::monotonic_ms() / 1000);
 }
 
 }  // namespace
@@ -395,6 +405,11 @@ std::vector<TierConfig> tiers_for(const JobOnNode& job, const Config& config) {
     if (!is_utf8(tier.path)) {
       spdlog::warn("JobId={} tier {}: the path {} is not UTF-8: the job goes without it", job.job, tier.name,
                    tier.path);
+      continue;
+    }
+    if (comment_in(tier.path) != std::string::npos) {  // of the agent's configuration, where it goes
+      spdlog::warn("JobId={} tier {}: the path {} has a blank before # or ;: the job goes without it",
+                   job.job, tier.name, tier.path);
       continue;
     }
     const bool memory = tier.kind == TierConfig::Kind::kTmpfs;

@@ -24,8 +24,8 @@ constexpr uint64_t kAgentBytes = uint64_t{2} << 30;
 constexpr uint64_t kReserveShare = 16;  // the agent stops short of its group's limit, by a twentieth
 constexpr int kEnterAttempts = 3;
 constexpr int kPollUs = 500;
-constexpr char kHanging[] = "/hanging";
-constexpr int kSweepPatienceMs = 100;  // what does not hang in the kernel dies at once
+constexpr char kHanging[] = "/hanging", kStopping[] = "stopping";
+constexpr int kSweepPatienceMs = 100;  // for all: what does not hang in the kernel dies at once
 
 bool is_in_memory(const std::string& path) {
   const Fd dir(os::openat(AT_FDCWD, path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -70,8 +70,18 @@ uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& t
   return sum;
 }
 
+AgentEnd look_at_agent(const StateDir& state, const JobRecord& record) {
+  if (record.agent.pid == 0 || record.boot != boot_id() || state.is_marked(record, kStopping) ||
+      state.is_marked(record, kSharedGroup) || !Cgroups().exists(state.cgroup_of(record)))
+    return AgentEnd::kWithJob;
+  // The sweep takes it for dead by its first thread; others of a process that was killed end a little later.
+  if (!is_running(record.agent) || is_ending(record.agent)) return AgentEnd::kBefore;
+  (void)state.mark(record, kStopping).ok();
+  return AgentEnd::kWithJob;
+}
+
 bool stop_agent(const StateDir& state, const JobRecord& record, int patience_ms) {
-  Cgroups().end(state.cgroup_of(record), 0);
+  Cgroups().kill(state.cgroup_of(record));
   kill_and_wait(record.agent, 0);  // where there are no groups
   const int64_t until = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
   bool stopped = false;
@@ -107,8 +117,11 @@ std::vector<std::string> stray_cgroups(const StateDir& state) {
 
 void sweep_cgroups(const StateDir& state) {
   const Cgroups groups;
-  for (const std::string& name : stray_cgroups(state))
-    if (groups.end(name, kSweepPatienceMs))
+  const std::vector<std::string> strays = stray_cgroups(state);
+  for (const std::string& name : strays) groups.kill(name);
+  const int64_t until_ms = os::monotonic_ms() + kSweepPatienceMs;
+  for (const std::string& name : strays)
+    if (groups.end(name, static_cast<int>(std::max<int64_t>(until_ms - os::monotonic_ms(), 0))))
       spdlog::info("control group {} removed: no job's on this node", name);
   groups.remove_if_empty(state.helpers_cgroup());  // of a helper that was killed
 }

@@ -7,6 +7,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
+#include "runtime/node/accounting.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/state.h"
 
@@ -15,6 +16,13 @@ namespace monarch {
 // What the agent's group is limited to, in bytes; 0: nothing. `tiers` are the job's, with quotas in bytes;
 // `job_memory` is what Slurm allocated to the job, which one that is charged to it cannot exceed.
 uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& tiers, uint64_t job_memory);
+
+// Whether the job's agent lives, before root kills it; to be asked first, and noted: who comes after a helper
+// that was killed then finds it dead. Told only of one in control groups of its own, where nobody but root,
+// the kernel and the job's owner can have ended it; elsewhere Slurm may have done so.
+AgentEnd look_at_agent(const StateDir& state, const JobRecord& record);
+// The mark of a run whose agent is not, or not everywhere, in groups of its own.
+inline constexpr char kSharedGroup[] = "shared_group";
 
 // Kills the job's agent and all that it was made to start. Waits at most `patience_ms` until the agent
 // executes nothing any more: what it has counted is final. False: it hangs in the kernel.

@@ -25,7 +25,8 @@ using A = AgentCounter;
 
 constexpr int kReadPatienceMs = 1000, kAllReadPatienceMs = 3000;
 constexpr int kLookLockPatienceMs = 2000, kEndLockPatienceMs = 300;
-constexpr char kFile[] = "metrics", kLock[] = "metrics.lock", kEnded[] = "monarch_jobs_ended_total";
+constexpr char kFile[] = "metrics", kLock[] = "metrics.lock", kEnded[] = "monarch_jobs_ended_total",
+               kDied[] = "monarch_agents_died_total";
 // What no count of a job can exceed for each second since it began, be it bytes that all cores of a node read
 // from its memory, or nanoseconds that two thousand threads wait. An owner who writes more is not believed.
 constexpr double kMostPerSecond = 0x1p41;
@@ -235,8 +236,8 @@ struct Seen {
 };
 struct Look {
   std::vector<Seen> seen;  // jobs that had an agent
-  std::map<std::string, uint64_t> states = {{"pending", 0}, {"running", 0},  {"agent_died", 0},
-                                            {"failed", 0},  {"removing", 0}, {"unknown", 0}};
+  std::map<std::string, uint64_t> states = {{"pending", 0}, {"running", 0},  {"agent_died", 0}, {"failed", 0},
+                                            {"refused", 0}, {"removing", 0}, {"unknown", 0}};
   std::map<std::string, uint64_t> limits, reserved, placed;  // by tier
   uint64_t unread = 0;
 };
@@ -254,8 +255,9 @@ Look look_at_records(const StateDir& state) {
   for (const std::string& key : state.jobs()) {
     Result<JobRecord> record = state.read_record(key);
     if (!record.ok()) {
-      const bool failed = state.read("jobs/" + key + "/failed").ok();
-      ++look.states[record.error().code != ENOENT ? "unknown" : failed ? "failed" : "pending"];
+      const std::optional<NotedFailure> failure = state.read_failure(key);
+      const char* without = !failure ? "pending" : failure->refused ? "refused" : "failed";
+      ++look.states[record.error().code != ENOENT ? "unknown" : without];
       continue;
     }
     add_tiers(*record, &look);
@@ -270,12 +272,10 @@ Look look_at_records(const StateDir& state) {
   return look;
 }
 
-int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
-
 // From another one each time: who keeps root waiting does not keep it from the same ones for ever.
 void read_boards(const StateDir& state, std::vector<Seen>* seen) {
-  const int64_t begin = now_ms();
-  for (size_t i = 0; i < seen->size() && now_ms() - begin < kAllReadPatienceMs; ++i) {
+  const int64_t begin = os::monotonic_ms();
+  for (size_t i = 0; i < seen->size() && os::monotonic_ms() - begin < kAllReadPatienceMs; ++i) {
     Seen& job = (*seen)[(i + static_cast<size_t>(begin)) % seen->size()];
     JobCounters counters{};
     const bool told =
@@ -359,12 +359,14 @@ Result<std::vector<Metric>> node_metrics(const StateDir* state, const std::vecto
   const Counter ended = {kEnded,
                          "Jobs with Monarch that have ended on this node, by whether their last counts came.",
                          {{{{"counters", "read"}}, {}}, {{{"counters", "lost"}}, {}}}};
+  const Counter died = {kDied, "Agents that had died when their jobs ended.", {{{}, {}}}};
   std::vector<Metric> all = {
       gauge_of("monarch_build_info", "1 on each node with Monarch.", "version", {{PACKAGE_VERSION, 1}}),
       gauge_of("monarch_jobs", "Jobs with Monarch on this node, by their state.", "state", look.states),
       gauge_of("monarch_jobs_unread",
                "Jobs whose counters could not be read now. What was read before counts.", look.unread),
       counter_of(ended, counts, {}),
+      counter_of(died, counts, {}),
       gauge_of("monarch_tier_limit_bytes", "What all jobs together may have of a tier that some have.",
                "tier", look.limits),
       gauge_of("monarch_tier_reserved_bytes", "What jobs have reserved of a tier, or left there.", "tier",
@@ -377,13 +379,15 @@ Result<std::vector<Metric>> node_metrics(const StateDir* state, const std::vecto
   return all;
 }
 
-Status note_end(const StateDir& state, const JobRecord& record, const JobCounters* counters) {
+Status note_end(const StateDir& state, const JobRecord& record, const JobCounters* counters, AgentEnd agent) {
   const Result<Fd> locked = state.lock_file(kLock, kEndLockPatienceMs);
   if (!locked.ok()) return locked.error();
   Kept kept = kept_in(state);
   sum_up_ended(state, &kept);
   const bool counted = believe(record, counters ? *counters : JobCounters{}, &kept);
-  kept.jobs[record.removal()].counted |= counted;
+  JobCounts& job = kept.jobs[record.removal()];
+  job.counted |= counted;
+  if (agent == AgentEnd::kBefore) job.counts[{kDied, {}}] = 1;
   return state.write(kFile, text_of(kept));
 }
 

@@ -44,6 +44,7 @@ Result<std::vector<Metric>> node_metrics(const StateDir* state, const std::vecto
 // Keeps what a job that ends has counted; again is as good as once. `counters` is nullptr if they are lost:
 // of such a job counts what was believed last. Its record is in jobs/ still, and its lock is held. Waits at
 // most 0.3 s.
-Status note_end(const StateDir& state, const JobRecord& record, const JobCounters* counters);
+Status note_end(const StateDir& state, const JobRecord& record, const JobCounters* counters,
+                AgentEnd agent = AgentEnd::kWithJob);
 
 }  // namespace monarch

@@ -32,8 +32,6 @@ constexpr int kWorkFd = 3, kTellFd = 4;
 
 enum class Names { kUserNamespace, kPlain };
 
-int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
-
 struct Range {
   uint64_t first = 0, end = 0;
 };
@@ -82,8 +80,8 @@ bool write_map(pid_t pid, const char* file, const std::string& map) {
 
 // What is received within that time; "" at the end of it, or of the child.
 std::string receive(int socket, int patience_ms) {
-  const int64_t end = now_ms() + patience_ms;
-  for (int64_t left = patience_ms; left > 0; left = end - now_ms()) {
+  const int64_t end = os::monotonic_ms() + patience_ms;
+  for (int64_t left = patience_ms; left > 0; left = end - os::monotonic_ms()) {
     pollfd p = {socket, POLLIN, 0};
     if (::poll(&p, 1, static_cast<int>(left)) < 1) continue;
     std::string text(16384, '\0');
@@ -169,9 +167,9 @@ Result<std::string> run_child(const User& owner, FileRights rights, Names names,
   if (pid == 0) child(owner, rights, names, fd, its.get(), self, work);
   its.reset();
   *begun = begin(pid, mine.get(), names);
-  const int64_t end = now_ms() + patience_ms;
+  const int64_t end = os::monotonic_ms() + patience_ms;
   const std::string report = *begun ? receive(mine.get(), patience_ms) : "";
-  const bool late = *begun && report.empty() && now_ms() >= end;
+  const bool late = *begun && report.empty() && os::monotonic_ms() >= end;
   if (report.empty()) ::kill(pid, SIGKILL);
   pid_t ended = 0;
   for (int i = 0; i < 2000 && (ended = ::waitpid(pid, nullptr, WNOHANG)) == 0; ++i) ::usleep(500);

@@ -10,33 +10,65 @@
 #include "runtime/node/removal.h"
 
 namespace monarch {
+namespace {
+
+bool write_account(const std::string& run_dir, int fd) {
+  const Result<JobAccount> read = read_account(run_dir);
+  return read.ok() && ::write(fd, &*read, sizeof *read) == sizeof *read;
+}
+
+bool is_account(bool came, JobAccount* account) {
+  drop_implausible(&account->series);
+  return came && plausible(account->counters);
+}
+
+bool write_nodes_told(const std::string& run_dir, int fd) {
+  const Result<std::unique_ptr<NodesTold>> read = read_nodes_told(run_dir);
+  return read.ok() && ::write(fd, read->get(), sizeof **read) == sizeof **read;
+}
+
+bool is_told(bool came, const NodesTold& told) { return came && plausible(told); }
+
+}  // namespace
+
 bool read_as_owner(const StateDir& state, const JobRecord& record, int patience_ms, void* out, size_t bytes,
                    const std::function<bool(int)>& work) {
   const std::string of = "jobs/" + record.job.key();
   if (hangs(state, of)) return false;
   ChildAs child(record.user, work);
-  const bool came = child.finish(os::clock_ns(CLOCK_MONOTONIC) / 1000000 + patience_ms, out, bytes);
-  if (child.left_behind() > 0) note_hanging(state, of, child.left_behind());
+  const bool came = child.finish(os::monotonic_ms() + patience_ms, out, bytes);
+  if (child.left_behind() > 0) {
+    note_hanging(state, of, child.left_behind());
+    leave_behind(state, child.left_behind());  // it is none of the step's that asks
+  }
   return came;
 }
 
 bool read_account_as(const User& owner, int patience_ms, const std::string& run_dir, JobAccount* account) {
-  const bool came = run_as(owner, patience_ms, account, sizeof *account, [&](int fd) {
-    const Result<JobAccount> read = read_account(run_dir);
-    return read.ok() && ::write(fd, &*read, sizeof *read) == sizeof *read;
-  });
-  drop_implausible(&account->series);
-  return came && plausible(account->counters);
+  const auto work = [&](int fd) { return write_account(run_dir, fd); };
+  return is_account(run_as(owner, patience_ms, account, sizeof *account, work), account);
+}
+
+bool read_account_as(const StateDir& state, const JobRecord& record, int patience_ms, JobAccount* account) {
+  const auto work = [&](int fd) { return write_account(record.run_dir, fd); };
+  return is_account(read_as_owner(state, record, patience_ms, account, sizeof *account, work), account);
 }
 
 std::unique_ptr<NodesTold> read_nodes_told_as(const User& owner, int patience_ms,
                                               const std::string& run_dir) {
   auto told = std::make_unique<NodesTold>();
-  const bool came = run_as(owner, patience_ms, told.get(), sizeof *told, [&](int fd) {
-    const Result<std::unique_ptr<NodesTold>> read = read_nodes_told(run_dir);
-    return read.ok() && ::write(fd, read->get(), sizeof **read) == sizeof **read;
-  });
-  return came && plausible(*told) ? std::move(told) : nullptr;
+  const auto work = [&](int fd) { return write_nodes_told(run_dir, fd); };
+  return is_told(run_as(owner, patience_ms, told.get(), sizeof *told, work), *told) ? std::move(told)
+                                                                                    : nullptr;
+}
+
+std::unique_ptr<NodesTold> read_nodes_told_as(const StateDir& state, const JobRecord& record,
+                                              int patience_ms) {
+  auto told = std::make_unique<NodesTold>();
+  const auto work = [&](int fd) { return write_nodes_told(record.run_dir, fd); };
+  return is_told(read_as_owner(state, record, patience_ms, told.get(), sizeof *told, work), *told)
+             ? std::move(told)
+             : nullptr;
 }
 
 }  // namespace monarch

@@ -43,7 +43,7 @@ double part_of(TierConfig::Share share, const NodePart& part) {
 CoresQuestion::CoresQuestion(const StateDir& state, const JobOnNode& job, const OfCluster& cluster)
     : state_(state), job_(job) {
   struct stat st;
-  const int64_t now = os::clock_ns(CLOCK_REALTIME) / 1000000000;
+  const int64_t now = os::realtime_s();
   if (::stat((state.path() + "/" + known_file(job)).c_str(), &st) == 0 && st.st_mtim.tv_sec <= now &&
       now - st.st_mtim.tv_sec < kKnownSeconds) {
     const Result<std::string> known = state.read(known_file(job));

@@ -46,7 +46,7 @@ std::string source(const PolicySection& section, const char* key) {
   return "(monarch.conf: [" + section.title() + "] " + key + ")";
 }
 
-Error refusal(const std::string& text) { return Error{EPERM, text}; }
+Error refusal(const std::string& text) { return Error{kRefused, text}; }
 
 class Policy {
  public:

@@ -5,14 +5,15 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
+#include "runtime/node/job_dirs.h"
 #include "runtime/node/life.h"
 #include "runtime/node/removal.h"
 
@@ -20,43 +21,40 @@ namespace monarch {
 namespace {
 
 constexpr int kReapAttempts = 20, kReapUs = 1000;
-constexpr int kTellFd = 3;
 
 // What root is about to do on a tier, but for changes.
-void look_at(const std::string& tier) {
+bool look_at(const std::string& tier) {
   const Fd base(os::openat(AT_FDCWD, tier.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct statvfs fs;
   (void)os::fstatvfs(base.get(), &fs);
   const Fd jobs(
       os::openat(base.get(), "monarch", O_PATH | O_NOFOLLOW | O_CLOEXEC));  // not what a user mounted
+  return true;
 }
 
-}  // namespace
-
-std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& tiers, int patience_ms) {
-  std::vector<bool> answered(tiers.size(), false);
+// Calls `work` with each number below `count`, in processes of their own; which are through in time, and
+// true.
+std::vector<bool> in_children(const StateDir& state, size_t count, int patience_ms,
+                              const std::function<bool(size_t)>& work) {
+  std::vector<bool> answered(count, false);
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return std::vector<bool>(tiers.size(), true);
+  if (::pipe2(ends, O_CLOEXEC) != 0) return std::vector<bool>(count, true);
   const Fd in(ends[0]);
   Fd tell(ends[1]);
   std::vector<pid_t> children;
-  for (size_t i = 0; i < tiers.size(); ++i) {
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::dup2(tell.get(), kTellFd);
-      ::syscall(SYS_close_range, kTellFd + 1u, ~0u, 0u);  // locks: it may hang for ever
-      if (!leave_standard_streams()) ::_exit(1);
-      look_at(tiers[i]);
+  for (size_t i = 0; i < count; ++i) {
+    const auto tells = [&] {
       const auto number = static_cast<uint32_t>(i);
-      ::_exit(::write(kTellFd, &number, sizeof number) == sizeof number ? 0 : 1);
-    }
+      return work(i) && ::write(tell.get(), &number, sizeof number) == sizeof number;
+    };
+    const pid_t pid = start_in_time(patience_ms, {tell.get()}, tells).pid;
     children.push_back(pid);
     if (pid < 0) answered[i] = true;  // not known to hang
   }
   tell.reset();
-  const int64_t end = os::clock_ns(CLOCK_MONOTONIC) / 1000000 + patience_ms;
+  const int64_t end = os::monotonic_ms() + patience_ms;
   while (std::find(answered.begin(), answered.end(), false) != answered.end()) {
-    const int64_t left = end - os::clock_ns(CLOCK_MONOTONIC) / 1000000;
+    const int64_t left = end - os::monotonic_ms();
     pollfd p = {in.get(), POLLIN, 0};
     if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) == 0) break;
     uint32_t number;
@@ -75,6 +73,26 @@ std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& t
     if (gone == 0) leave_behind(state, children[i]);
   }
   return answered;
+}
+
+}  // namespace
+
+std::vector<std::string> paths_of(const std::vector<TierConfig>& tiers) {
+  std::vector<std::string> paths;
+  for (const TierConfig& tier : tiers) paths.push_back(tier.path);
+  return paths;
+}
+
+std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& tiers, int patience_ms) {
+  return in_children(state, tiers.size(), patience_ms, [&](size_t i) { return look_at(tiers[i]); });
+}
+
+std::vector<bool> prepare(const StateDir& state, const std::vector<TierConfig>& tiers, int patience_ms) {
+  return in_children(state, tiers.size(), patience_ms, [&](size_t i) {
+    look_at(tiers[i].path);
+    const Status made = make_tier_jobs(state, tiers[i]);
+    return made.ok() || made.error().code != ETIMEDOUT;  // another one hangs there
+  });
 }
 
 std::vector<bool> can_enter(const User& user, const std::vector<std::string>& tiers, int patience_ms) {

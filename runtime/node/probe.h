@@ -5,15 +5,22 @@
 #include <string>
 #include <vector>
 
+#include "runtime/config/config.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
+
+// The tiers' directories, as probe() and can_enter() take them.
+std::vector<std::string> paths_of(const std::vector<TierConfig>& tiers);
 
 // Whether each of the directories `tiers`, and what is called monarch in it, can be looked at within
 // `patience_ms` for all together; one that is missing answers, too. Each is looked at by a process of its
 // own, which has no lock of the caller's. One that hangs in the kernel is left behind in the control group of
 // root's helpers, so that no step of Slurm's waits for it. Milliseconds where nothing hangs.
 std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& tiers, int patience_ms);
+
+// The same, and <tier>/monarch is made where it is missing. What answers may be without it all the same.
+std::vector<bool> prepare(const StateDir& state, const std::vector<TierConfig>& tiers, int patience_ms);
 
 // Whether the user can enter each of the directories `tiers`; all, if that cannot be told in `patience_ms`.
 std::vector<bool> can_enter(const User& user, const std::vector<std::string>& tiers, int patience_ms);

@@ -13,12 +13,6 @@
 #include "runtime/base/os.h"
 
 namespace monarch {
-namespace {
-
-int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
-
-}  // namespace
-
 Program::Program(std::vector<std::string> words, const std::string& slurm_conf) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
@@ -50,10 +44,10 @@ Program::~Program() {
 
 Result<std::string> Program::output(int patience_ms, size_t most) {
   if (!started_.ok()) return started_.error();
-  const int64_t end = now_ms() + patience_ms;
+  const int64_t end = os::monotonic_ms() + patience_ms;
   std::string text;
   for (;;) {
-    const int64_t left = end - now_ms();
+    const int64_t left = end - os::monotonic_ms();
     pollfd p = {output_.get(), POLLIN, 0};
     if (left <= 0) return Error{ETIMEDOUT, "it takes longer than " + std::to_string(patience_ms) + " ms"};
     if (::poll(&p, 1, static_cast<int>(left)) <= 0) continue;
@@ -62,10 +56,10 @@ Result<std::string> Program::output(int patience_ms, size_t most) {
     if (n <= 0 || text.size() > most) break;
     text.append(buffer, static_cast<size_t>(n));
   }
-  if (text.size() > most) return Error{EFBIG, "what it prints has no end"};
+  if (text.size() > most) return Error{EFBIG, "its output has no end"};
   int status = 0;
   pid_t ended = 0;
-  while ((ended = ::waitpid(pid_, &status, WNOHANG)) == 0 && now_ms() < end) ::usleep(500);
+  while ((ended = ::waitpid(pid_, &status, WNOHANG)) == 0 && os::monotonic_ms() < end) ::usleep(500);
   if (ended != 0) pid_ = -1;
   if (ended <= 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0) return Error{ECHILD, "it has failed"};
   return text;

@@ -47,8 +47,6 @@ constexpr int kAsidePatienceMs = 500;
 constexpr int kTierPatienceMs = 2000;  // for all tiers, before each attempt
 constexpr int kPollUs = 500;
 
-int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
-
 // In a child that may hang or outlive its parent: leaves of what is open what it needs (`kept`), and the log
 // (a file that is appended to, or a socket). Locks of a hook's, and pipes that somebody reads to their end,
 // are not to live as long.
@@ -82,7 +80,7 @@ void leave_open(const std::vector<int>& kept) {
 bool reap(pid_t pid, int64_t end) {
   int status = 0;
   pid_t ended;
-  while ((ended = ::waitpid(pid, &status, WNOHANG)) == 0 && now_ms() < end) ::usleep(kPollUs);
+  while ((ended = ::waitpid(pid, &status, WNOHANG)) == 0 && os::monotonic_ms() < end) ::usleep(kPollUs);
   if (ended != 0) return WIFEXITED(status) && WEXITSTATUS(status) == 0;
   ::kill(pid, SIGKILL);
   // One that hangs in the kernel is left to init.
@@ -90,11 +88,19 @@ bool reap(pid_t pid, int64_t end) {
   return false;
 }
 
-// Whether what the job has there is on a file system that is not mounted now: it comes back. `jobs` is
-// TIER/monarch, which stays for good where a job was: without it this is what the mount has hidden.
+// Whether what the job has there is on a file system that is not mounted now: it may come back. `jobs` is
+// TIER/monarch. Where file systems have no id (FUSE), the one that is there may be another of its type: not
+// if it has TIER/monarch, which stays for good where a job was.
 bool is_away(const Result<Fd>& jobs, const TierRecord& tier) {
   if (tier.file_system.empty() || tier.occupied == uint64_t{0}) return false;
-  return (!jobs.ok() && jobs.error().code == ENOENT) || file_system_at(tier.path) != tier.file_system;
+  if (file_system_at(tier.path) != tier.file_system) return true;
+  return !is_file_system_id(tier.file_system) && !jobs.ok() && jobs.error().code == ENOENT;
+}
+
+// Whether what the job has there is in memory since this boot. It is used still where something was mounted
+// over the tier's path: nobody sees it then, and it is charged as what could not be removed.
+bool holds_memory(const JobRecord& record, const TierRecord& tier) {
+  return tier.kind == TierConfig::Kind::kTmpfs && record.boot == boot_id();
 }
 
 // Whether the job has its directory there, under either name.
@@ -115,6 +121,8 @@ std::string place_path(const StateDir& state, const JobRecord& record, size_t pl
 struct Outcome {
   Status first;              // error, but for what is missing; it names the place
   std::vector<size_t> left;  // the places with such an error
+  std::vector<size_t> away;  // of those, the tiers that are away
+  size_t silent = 0;         // and how many do not answer
 };
 
 // Calls `what` with the directory of all jobs in each place, and its number. A tier that is away is an error,
@@ -137,15 +145,18 @@ Outcome in_each_place(const StateDir& state, const JobRecord& record, const Answ
   for (size_t place = 0; place < record.tiers.size(); ++place) {
     const TierRecord& t = record.tiers[place];
     if (const auto known = answers.find(t.path); known != answers.end() && !known->second) {
+      ++outcome.silent;
       note(place,
            Error{ETIMEDOUT, t.path + ": does not answer within " + std::to_string(kTierPatienceMs) + " ms"});
       continue;
     }
     const Result<Fd> jobs = open_tier_jobs(t.path);
-    if (!has_directory(jobs, record) && is_away(jobs, t))
+    if (!has_directory(jobs, record) && is_away(jobs, t)) {
+      if (!holds_memory(record, t)) outcome.away.push_back(place);
       note(place, Error{ENODEV, t.path + ": the job's file system is not mounted there any more"});
-    else
+    } else {
       note(place, jobs.ok() ? in_place(jobs->get(), place) : Status(jobs.error()));
+    }
   }
   const size_t run = record.tiers.size();
   const std::string path = place_path(state, record, run);
@@ -188,9 +199,9 @@ std::vector<bool> rename_in_time(const StateDir& state, const std::vector<const 
     ::_exit(0);
   }
   tell.reset();
-  const int64_t end = now_ms() + kAsidePatienceMs;
+  const int64_t end = os::monotonic_ms() + kAsidePatienceMs;
   for (size_t i = 0; i < done.size();) {
-    const int64_t left = end - now_ms();
+    const int64_t left = end - os::monotonic_ms();
     pollfd p = {in.get(), POLLIN, 0};
     if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) == 0) break;
     char said = 0;
@@ -374,7 +385,7 @@ struct UnderWay {
   std::vector<int> patience_ms;  // of the next one
   bool told = false;
   bool progress = false;
-  bool away = false;               // a tier's file system is
+  bool away = false;               // all that is left is on tiers that are, or that do not answer
   bool lives = false;              // the job does
   std::vector<size_t> left;        // places where something is
   std::vector<std::string> names;  // that it has in each place
@@ -426,6 +437,19 @@ void note_that_it_hangs(UnderWay* work) {
   work->told = true;
 }
 
+// Notes which tiers are away; of one that does not answer nobody knows. True: that has changed.
+bool note_away(const Outcome& outcome, const Answers& answers, JobRecord* record) {
+  bool changed = false;
+  for (size_t place = 0; place < record->tiers.size(); ++place) {
+    TierRecord& tier = record->tiers[place];
+    if (const auto known = answers.find(tier.path); known != answers.end() && !known->second) continue;
+    const bool away = std::find(outcome.away.begin(), outcome.away.end(), place) != outcome.away.end();
+    changed |= tier.away != away;
+    tier.away = away;
+  }
+  return changed;
+}
+
 // True: nothing is left, and the record is gone, too.
 bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* work) {
   JobRecord& record = work->removal.record;
@@ -461,6 +485,12 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
       changed |= tier.occupied != bytes;
       tier.occupied = bytes;
     }
+    if (TierRecord* tier = is_run || now.error.ok() ? nullptr : &record.tiers[place];
+        tier && !tier->file_system.empty()) {  // an id may change from one mount to the next
+      const std::string here = file_system_of(jobs);
+      changed |= tier->file_system != here;
+      tier->file_system = here;
+    }
     return now.error;
   };
   if (hangs(state, removal_of(record))) {  // nothing that may hang, too, is tried
@@ -476,7 +506,22 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
     (void)remove_tree(AT_FDCWD, state.path() + "/" + removal_of(record)).ok();
     return true;
   }
-  work->away = s.error().code == ENODEV || s.error().code == ETIMEDOUT;
+  work->away = outcome.away.size() + outcome.silent == outcome.left.size();
+  changed |= note_away(outcome, answers, &record);
+  if (const int64_t now = os::realtime_s(); outcome.left != outcome.away) {
+    if (record.away_since > 0) record.given_up = 0, changed = true;  // since then it was not tried
+    record.away_since = 0;
+  } else if (record.away_since == 0 || record.away_since > now) {
+    record.away_since = now;
+    spdlog::warn("JobId={} clean up: {}: its files are not charged, and are looked for for {} s",
+                 record.job.job, s.error().text, kAwaySeconds);
+    work->told = true;
+  } else if (record.away_since + kAwaySeconds <= now) {
+    spdlog::warn("JobId={} clean up: {}: its files are not looked for any longer", record.job.job,
+                 s.error().text);
+    (void)remove_tree(AT_FDCWD, state.path() + "/" + removal_of(record)).ok();
+    return true;
+  }
   if (changed) (void)state.write_removal(record).ok();
   if (!work->told && record.given_up == 0 && !work->lives)
     spdlog::warn("JobId={} clean up: {}", record.job.job, s.error().text);
@@ -487,14 +532,14 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
 void give_up(const StateDir& state, const UnderWay& work) {
   JobRecord record = work.removal.record;
   if (work.lives) {
-    record.next_try = os::clock_ns(CLOCK_REALTIME) / 1000000000 + kLiveDelay;
+    record.next_try = os::realtime_s() + kLiveDelay;
     (void)state.write_removal(record).ok();
     return;
   }
   const int64_t delay =
       work.away ? kShortestDelay
                 : std::min<int64_t>(kLongestDelay, kShortestDelay << std::min(record.given_up, 16u));
-  if (record.given_up++ == 0) {
+  if (record.given_up++ == 0 && record.away_since == 0) {
     uint64_t bytes = 0;
     for (const TierRecord& t : record.tiers) bytes += t.charged();
     std::string paths;
@@ -503,7 +548,7 @@ void give_up(const StateDir& state, const UnderWay& work) {
     spdlog::error("JobId={} clean up: what could not be removed is left as {}, charged with {} bytes",
                   record.job.job, paths, bytes);
   }
-  record.next_try = os::clock_ns(CLOCK_REALTIME) / 1000000000 + delay;
+  record.next_try = os::realtime_s() + delay;
   (void)state.write_removal(record).ok();
 }
 
@@ -531,33 +576,36 @@ using Find = std::function<std::vector<Removal>()>;
   for (const Removal& r : removals) locks.push_back(r.lock.get());
   leave_open(locks);
   std::vector<UnderWay> under_way;
+  bool away = false;
   {
     const HelperCgroup group(state, enters);
     if (find) removals = find();
     for (Removal& r : removals) under_way.emplace_back().removal = std::move(r);
-    const int64_t begin = now_ms();
+    const int64_t begin = os::monotonic_ms();
     int pause = 1;
     for (int64_t end = begin + kTriesMs; !under_way.empty(); ::sleep(static_cast<unsigned>(pause))) {
       const Answers answers = tiers_that_answer(state, under_way);
       std::erase_if(under_way, [&](UnderWay& work) {
         const bool gone = attempt_removal(state, answers, &work);
-        if (!gone && work.lives) give_up(state, work);
-        return gone || work.lives;
+        const bool waits = work.lives || work.removal.record.away_since > 0;
+        if (!gone && waits) give_up(state, work);
+        away |= !gone && waits && !work.lives;
+        return gone || waits;
       });
       const bool progress =
           std::any_of(under_way.begin(), under_way.end(), [](const UnderWay& w) { return w.progress; });
-      if (progress) end = std::min(now_ms() + kTriesMs, begin + kLongestMs);
-      const int64_t left = end - now_ms();
+      if (progress) end = std::min(os::monotonic_ms() + kTriesMs, begin + kLongestMs);
+      const int64_t left = end - os::monotonic_ms();
       if (under_way.empty() || left <= 0) break;
       pause = progress ? 1 : std::min(2 * pause, kLongestPause);
     }
   }
   for (const UnderWay& work : under_way) give_up(state, work);
-  ::_exit(under_way.empty() ? 0 : 1);
+  ::_exit(under_way.empty() && !away ? 0 : 1);
 }
 
 bool is_due(const JobRecord& record) {
-  const int64_t now = os::clock_ns(CLOCK_REALTIME) / 1000000000;
+  const int64_t now = os::realtime_s();
   return record.next_try <= now || record.next_try > now + kLongestDelay;  // the clock may have been set
 }
 
@@ -595,7 +643,7 @@ bool ChildAs::finish(int64_t until_ms, void* out, size_t bytes) {
   size_t got = 0;
   // No more than that: the child is its owner's, who can write into the pipe without an end.
   for (bool open = true; open && got < bytes;) {
-    const int64_t left = until_ms - now_ms();
+    const int64_t left = until_ms - os::monotonic_ms();
     pollfd p = {in_.get(), POLLIN, 0};
     // What has come by then is read, however long another child was waited for.
     if (::poll(&p, 1, static_cast<int>(std::max<int64_t>(left, 0))) <= 0) {
@@ -616,7 +664,7 @@ bool ChildAs::finish(int64_t until_ms, void* out, size_t bytes) {
 bool run_as(const User& user, int patience_ms, void* out, size_t bytes,
             const std::function<bool(int)>& work) {
   ChildAs child(user, work);
-  return child.finish(now_ms() + patience_ms, out, bytes);
+  return child.finish(os::monotonic_ms() + patience_ms, out, bytes);
 }
 
 InTime start_in_time(int patience_ms, const std::vector<int>& kept, const std::function<bool()>& work) {
@@ -625,7 +673,7 @@ InTime start_in_time(int patience_ms, const std::vector<int>& kept, const std::f
     leave_open(kept);
     ::_exit(leave_standard_streams() && work() ? 0 : 1);
   }
-  return {pid, now_ms() + patience_ms};
+  return {pid, os::monotonic_ms() + patience_ms};
 }
 
 bool ends_in_time(const StateDir& state, const InTime& child, const std::string& of) {
@@ -724,7 +772,7 @@ bool remove_in_background(const StateDir& state, std::vector<Removal> removals, 
   if (pid == 0) remove_all(state, std::move(removals), {}, enters);
   if (patience_ms <= 0) return false;
   int status = 0;
-  for (const int64_t end = now_ms() + patience_ms; now_ms() < end; ::usleep(kPollUs))
+  for (const int64_t end = os::monotonic_ms() + patience_ms; os::monotonic_ms() < end; ::usleep(kPollUs))
     if (::waitpid(pid, &status, WNOHANG) == pid) return WIFEXITED(status) && WEXITSTATUS(status) == 0;
   leave_behind(state, pid);
   return false;

@@ -56,7 +56,7 @@ std::vector<std::string> names(const StateDir& state, const std::string& below) 
 }
 
 void give_up(const StateDir& state, const ReportsConfig& config) {
-  const int64_t now = os::clock_ns(CLOCK_REALTIME) / 1000000000;
+  const int64_t now = os::realtime_s();
   std::vector<KeptReport> kept;
   for (const std::string& user : names(state, "reports"))
     for (const std::string& name : names(state, "reports/" + user)) {

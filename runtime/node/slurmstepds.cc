@@ -134,6 +134,13 @@ Result<std::vector<Slurmstepd>> slurmstepds(const std::string& proc) {
   }
 }
 
+std::optional<Slurmstepd> slurmstepd_at(int pid) {
+  const Fd proc(::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Slurmstepd one;
+  if (!proc || !read_slurmstepd(proc.get(), std::to_string(pid), &one)) return {};
+  return one;
+}
+
 bool has_slurmstepd(uint32_t job) {
   const Result<std::vector<Slurmstepd>> all = slurmstepds();
   return !all.ok() ||

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct Slurmstepd {
 // root's rights to users (setuid). Nothing is read that a user can make hang. An error says that this
 // cannot be told.
 Result<std::vector<Slurmstepd>> slurmstepds(const std::string& proc = "/proc");
+
+// That process, if it is one.
+std::optional<Slurmstepd> slurmstepd_at(int pid);
 
 // Whether there is one of that job; true also where it cannot be told.
 bool has_slurmstepd(uint32_t job);

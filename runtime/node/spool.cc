@@ -15,8 +15,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
+#include <tuple>
 
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
@@ -44,8 +46,6 @@ struct Asked {
   std::string trouble;
 };
 
-int64_t now_s() { return os::clock_ns(CLOCK_REALTIME) / 1000000000; }
-
 std::string path_of(const StateDir& state, const std::string& below) { return state.path() + "/" + below; }
 std::string times_file(const std::string& key) { return "jobs/" + key + "/times"; }
 
@@ -64,14 +64,14 @@ bool has_come(int64_t when, int64_t now) { return when <= now || when > now + 2 
 
 // Whether that was last done `seconds` ago or more; then it counts as done now.
 bool once_in(const StateDir& state, const std::string& mark, int64_t seconds) {
-  const int64_t last = mtime_of(path_of(state, mark)), now = now_s();
+  const int64_t last = mtime_of(path_of(state, mark)), now = os::realtime_s();
   if (last >= 0 && last <= now && now - last < seconds) return false;
   return state.write(mark, "").ok();
 }
 
 std::string no_database_mark(const std::string& cluster) { return "no_database." + cluster; }
 bool has_no_database(const StateDir& state, const std::string& cluster) {
-  const int64_t since = mtime_of(path_of(state, no_database_mark(cluster))), now = now_s();
+  const int64_t since = mtime_of(path_of(state, no_database_mark(cluster))), now = os::realtime_s();
   return since >= 0 && since <= now && now - since < kNoDatabaseSeconds;
 }
 void note_no_database(const StateDir& state, const std::string& cluster) {
@@ -80,7 +80,6 @@ void note_no_database(const StateDir& state, const std::string& cluster) {
 }
 
 bool is_line(const std::string& name) { return name.ends_with(".json"); }
-bool is_kept(const std::string& name) { return name.ends_with(".kept"); }
 
 std::vector<Spooled> lines_in(const StateDir& state) {
   std::vector<Spooled> lines;
@@ -123,8 +122,8 @@ Asked ask(std::vector<std::string> words, const std::string& slurm_conf, std::st
   ::posix_spawn_file_actions_destroy(&actions);
   out.reset();
   if (failed != 0) return {Answer::kBroken, errno_error("run " + words[0], failed).text};
-  const int64_t end = now_s() + kHelperSeconds;
-  for (bool open = true; open && now_s() < end;) {
+  const int64_t end = os::realtime_s() + kHelperSeconds;
+  for (bool open = true; open && os::realtime_s() < end;) {
     pollfd p = {in.get(), POLLIN, 0};
     if (::poll(&p, 1, 1000) <= 0) continue;
     char buffer[200];
@@ -134,7 +133,7 @@ Asked ask(std::vector<std::string> words, const std::string& slurm_conf, std::st
   }
   int status = 0;
   pid_t gone = 0;
-  for (int pause_us = 1000; (gone = ::waitpid(pid, &status, WNOHANG)) == 0 && now_s() < end;
+  for (int pause_us = 1000; (gone = ::waitpid(pid, &status, WNOHANG)) == 0 && os::realtime_s() < end;
        pause_us = std::min(2 * pause_us, 100000))
     ::usleep(static_cast<useconds_t>(pause_us));
   if (gone == 0) {
@@ -200,56 +199,75 @@ Asked write_line(const Entry& e, const std::string& program) {
 struct Pass {
   const StateDir& state;
   const AccountPrograms& programs;
-  // Clusters, with their slurm.conf, from which no answer comes: their other lines are not tried.
-  std::set<std::pair<std::string, std::string>> away;
+  // Clusters, with their slurm.conf, from which no answer comes, and when the line that was tried comes
+  // again: their other lines are not tried.
+  std::map<std::pair<std::string, std::string>, int64_t> away;
   std::string trouble;  // why a helper cannot run
 };
 
-// False: it stays.
-bool deal_with(Pass* pass, const std::string& name) {
+// Whether no answer came: the cluster's slurmdbd is away, or this line is more than the helper can take.
+bool is_silent(Answer answer) {
+  return answer == Answer::kAway || answer == Answer::kNone || answer == Answer::kBroken;
+}
+
+// When the line is to be tried next; nothing: it is done with. One that got no answer comes after those which
+// were not tried for its sake, so that it does not keep them waiting again.
+std::optional<int64_t> deal_with(Pass* pass, const Spooled& line) {
   const StateDir& state = pass->state;
+  const std::string& name = line.name;
   const Result<std::string> text = state.read("spool/" + name);
+  if (!text.ok() && (is_shortage(text.error().code) || text.error().code == EIO))
+    return next_try(line.since, os::realtime_s());
   Entry entry;
   if (!text.ok() || !parse(*text, &entry)) {
     spdlog::warn("{}/spool/{} is no line for sacct: removed", state.path(), name);
-    return true;
+    return {};
   }
-  if (entry.only_if_there && has_no_database(state, entry.cluster)) return true;
-  if (pass->away.count({entry.cluster, entry.slurm_conf}) != 0) return false;
+  if (entry.only_if_there && has_no_database(state, entry.cluster)) return {};
+  const std::pair<std::string, std::string> cluster = {entry.cluster, entry.slurm_conf};
+  if (const auto tried = pass->away.find(cluster); tried != pass->away.end())
+    return std::min(next_try(line.since, os::realtime_s()), tried->second - 1);
   const AccountPrograms& programs = pass->programs;
   const Asked asked = write_line(
       entry, programs.instead.empty() ? program_of(entry.program, programs.otherwise) : programs.instead);
   if (asked.answer == Answer::kNoDatabase) note_no_database(state, entry.cluster);
-  if (asked.answer == Answer::kAway || asked.answer == Answer::kNone || asked.answer == Answer::kBroken)
-    pass->away.insert({entry.cluster, entry.slurm_conf});
   if (asked.answer == Answer::kBroken) pass->trouble = asked.trouble;
-  return asked.answer == Answer::kDone || (asked.answer == Answer::kNoDatabase && entry.only_if_there);
+  if (asked.answer == Answer::kDone || (asked.answer == Answer::kNoDatabase && entry.only_if_there))
+    return {};
+  const int64_t next = next_try(line.since, os::realtime_s());
+  if (!is_silent(asked.answer)) return next;
+  pass->away.emplace(cluster, next + 1);
+  return next + 1;
+}
+
+// "1 line for sacct waits", "2 lines for sacct wait"
+std::string lines_that(size_t n, const char* one, const char* several) {
+  return fmt::format("{} {} for sacct {}", n, n == 1 ? "line" : "lines", n == 1 ? one : several);
 }
 
 void drop_excess(const StateDir& state, std::vector<Spooled>* lines, const SpoolConfig& config) {
-  const std::vector<Spooled> out = excess(*lines, config, now_s());
+  const std::vector<Spooled> out = excess(*lines, config, os::realtime_s());
   if (out.empty()) return;
   for (const Spooled& s : out) {
     ::unlink(path_of(state, "spool/" + s.name).c_str());
     std::erase_if(*lines, [&](const Spooled& l) { return l.name == s.name; });
   }
-  spdlog::error(
-      "{} lines for sacct are given up, the oldest {}: they found no row in the database for {} days, "
-      "or more than {} wait",
-      out.size(), out.front().name, config.spool_days, config.spool_lines);
+  spdlog::error("{}, the oldest {}: no row was found in the database for {} days, or more than {} wait",
+                lines_that(out.size(), "is given up", "are given up"), out.front().name, config.spool_days,
+                config.spool_lines);
 }
 
 void warn_of_long_waits(const StateDir& state, const std::vector<Spooled>& lines) {
-  int64_t oldest = now_s();
+  int64_t oldest = os::realtime_s();
   size_t waiting = 0;
   for (const Spooled& l : lines) {
     if (!is_line(l.name)) continue;
     ++waiting;
     oldest = std::min(oldest, l.since);
   }
-  const int64_t age = now_s() - oldest;
+  const int64_t age = os::realtime_s() - oldest;
   if (age > kLongSeconds && once_in(state, "spool_warned", kLongSeconds))
-    spdlog::warn("{} lines for sacct wait in {}/spool, the oldest for {} h; is slurmdbd up?", waiting,
+    spdlog::warn("{} in {}/spool, the oldest for {} h; is slurmdbd up?", lines_that(waiting, "waits", "wait"),
                  state.path(), age / 3600);
 }
 
@@ -278,16 +296,16 @@ Status spool(const StateDir& state, const JobRecord& record, const std::string& 
                 {"uid", record.user.uid},
                 {"restart", record.restart},
                 {"begin", record.serial / 1000000000},
-                {"end", now_s()},
+                {"end", os::realtime_s()},
                 {"auto", accounting == Accounting::kAuto},
                 {"slurm_conf", record.of_cluster.slurm_conf},
                 {"account_program", record.of_cluster.account_program},
                 {"line", line}};
   if (const Result<std::string> times = state.read(times_file(record.job.key())); times.ok()) {
-    unsigned restart = 0;
+    unsigned long long serial = 0;
     long long submit = 0, start = 0;
-    if (std::sscanf(times->c_str(), "%u %lld %lld", &restart, &submit, &start) == 3 &&
-        restart == record.restart) {
+    if (std::sscanf(times->c_str(), "%llu %lld %lld", &serial, &submit, &start) == 3 &&
+        serial == record.serial) {
       entry["submit"] = submit;
       entry["start"] = start;
     }
@@ -303,7 +321,7 @@ Status spool(const StateDir& state, const JobRecord& record, const std::string& 
   if (std::any_of(lines.begin(), lines.end(),
                   [&](const std::string& other) { return other.starts_with(record.removal() + "."); }))
     return {};
-  const std::string name = record.removal() + "." + std::to_string(now_s()) +
+  const std::string name = record.removal() + "." + std::to_string(os::realtime_s()) +
                            (accounting == Accounting::kSpool ? ".kept" : ".json");
   if (!is_plain_name(name))
     return Error{ENAMETOOLONG, "line for sacct: " + name + " cannot be a file's name"};
@@ -331,7 +349,7 @@ bool lines_wait(const StateDir& state) {
 }
 
 bool flush_is_due(const StateDir& state) {
-  const int64_t now = now_s();
+  const int64_t now = os::realtime_s();
   const std::vector<Spooled> lines = lines_in(state);
   if (std::any_of(lines.begin(), lines.end(),
                   [&](const Spooled& l) { return is_line(l.name) && has_come(l.next, now); }))
@@ -345,30 +363,30 @@ Status flush(const StateDir& state, const AccountPrograms& programs, const Spool
   if (!lock.ok()) return lock.error();
   (void)once_in(state, "spool_tidied", kTidySeconds);
   std::vector<Spooled> lines = lines_in(state);
-  // Half a line, of a helper that was killed while it wrote.
-  for (const Spooled& l : lines)
-    if (!is_line(l.name) && !is_kept(l.name) && l.next + kTidySeconds < now_s())
-      ::unlink((dir + "/" + l.name).c_str());
-  std::erase_if(lines, [](const Spooled& l) { return !is_line(l.name) && !is_kept(l.name); });
   drop_excess(state, &lines, config);
   warn_of_long_waits(state, lines);
-  const int64_t end = now_s() + kPassSeconds;
+  std::sort(lines.begin(), lines.end(), [](const Spooled& a, const Spooled& b) {
+    return std::tie(a.next, a.name) < std::tie(b.next, b.name);
+  });
+  const int64_t end = os::realtime_s() + kPassSeconds;
   size_t left = 0;
   Pass pass{state, programs, {}, ""};
   for (const Spooled& l : lines) {
     const std::string path = dir + "/" + l.name;
-    const bool mine = which == Lines::kAll || (is_line(l.name) && has_come(l.next, now_s()));
-    const bool tried = mine && (which == Lines::kAll || now_s() < end);
-    if (tried && deal_with(&pass, l.name)) {
-      ::unlink(path.c_str());
-      continue;
+    const bool mine = which == Lines::kAll || (is_line(l.name) && has_come(l.next, os::realtime_s()));
+    if (mine && (which == Lines::kAll || os::realtime_s() < end)) {
+      const std::optional<int64_t> next = deal_with(&pass, l);
+      if (!next) {
+        ::unlink(path.c_str());
+        continue;
+      }
+      set_mtime(path, *next);
     }
-    if (tried) set_mtime(path, next_try(l.since, now_s()));
     ++left;
   }
   if (!pass.trouble.empty() && which == Lines::kDue) warn_of_trouble(state, pass.trouble);
   if (left == 0) return {};
-  return Error{EAGAIN, std::to_string(left) + " lines for sacct wait in " + dir + "; " +
+  return Error{EAGAIN, lines_that(left, "waits", "wait") + " in " + dir + "; " +
                            (pass.trouble.empty() ? "is slurmdbd up?" : remedy(pass.trouble))};
 }
 
@@ -378,7 +396,7 @@ namespace {
 bool lacks_times(const StateDir& state, const std::string& key) {
   struct stat st;
   return ::lstat(path_of(state, times_file(key)).c_str(), &st) == 0
-             ? st.st_size == 0 && has_come(st.st_mtim.tv_sec, now_s())
+             ? st.st_size == 0 && has_come(st.st_mtim.tv_sec, os::realtime_s())
              : ::access(path_of(state, "jobs/" + key + "/record.json").c_str(), F_OK) == 0;
 }
 
@@ -402,15 +420,16 @@ void ask_times(const StateDir& state, const std::string& program) {
       std::string said;
       const auto [answer, trouble] =
           ask({program_of(own.account_program, program), "--times", "--job", std::to_string(record->job.job),
-               "--uid", std::to_string(record->user.uid), "--restart", std::to_string(record->restart)},
+               "--uid", std::to_string(record->user.uid), "--restart", std::to_string(record->restart),
+               "--begin", std::to_string(record->serial / 1000000000)},
               own.slurm_conf, &said);
       if (answer == Answer::kNoDatabase) note_no_database(state, record->job.cluster);
-      if (answer == Answer::kDone) text = std::to_string(record->restart) + " " + said;
+      if (answer == Answer::kDone) text = std::to_string(record->serial) + " " + said;
       if (answer == Answer::kBroken) warn_of_trouble(state, trouble);
       if (answer == Answer::kAway || answer == Answer::kNone || answer == Answer::kBroken)
         text = "";  // to be asked again
     }
-    const int64_t now = now_s(), since = static_cast<int64_t>(record->serial / 1000000000);
+    const int64_t now = os::realtime_s(), since = static_cast<int64_t>(record->serial / 1000000000);
     // Not if another run has the directory by now: the text would say so, but it would not be asked for.
     if (!is_run(state, key, record->serial) || !state.write(times_file(key), text).ok()) continue;
     if (text.empty()) set_mtime(file, next_try(since, now));

@@ -4,8 +4,8 @@
 //   NAME.SERIAL.TIME.json   TIME: of when it was spooled; its mtime: of when the keeper tries it next
 //   NAME.SERIAL.TIME.kept   waits for `monarchd --flush` (account = spool)
 //
-// and, in a job's directory below STATE/jobs, `times`: when Slurm says that this run was submitted and
-// started, by which its row in the database is found whatever else has the same id.
+// and, in a job's directory below STATE/jobs, `times`: the run's serial, and when Slurm says that it was
+// submitted and started, by which its row in the database is found whatever else has the same id.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +49,9 @@ struct AccountPrograms {
 };
 
 // Drops what is too old or too much, and hands lines to the accounting helpers, one after the other, each for
-// at most 20 s. When a cluster's slurmdbd cannot be reached it leaves out the others of that cluster; with
-// kDue, all after 30 s. An error says how many wait. Another flush at the same time is waited for, 60 s. A
+// at most 20 s; first that whose time came first. When a cluster's slurmdbd cannot be reached, or its helper
+// does not answer, it leaves out the others of that cluster, and next time they come first; with kDue, all
+// after 30 s. An error says how many wait. Another flush at the same time is waited for, 60 s. A
 // helper that cannot run is logged, with kDue once an hour.
 Status flush(const StateDir& state, const AccountPrograms& programs, const SpoolConfig& config, Lines lines);
 

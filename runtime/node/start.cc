@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "runtime/config/dataset_rules.h"
 #include "runtime/node/start.h"
 
 #include <spdlog/spdlog.h>
+#include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,6 +18,7 @@
 #include "runtime/base/paths.h"
 #include "runtime/base/size.h"
 #include "runtime/config/config.h"
+#include "runtime/node/account_for.h"
 #include "runtime/node/agent_conf.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/job_dirs.h"
@@ -43,7 +46,11 @@ constexpr int kTierPatienceMs = 500;    // and is waited for as much shorter
 constexpr int kPeersPatienceMs = 700;   // likewise
 constexpr int kCoresPatienceMs = 300;
 
-int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
+// At the end, for a child, too, that has got no further than its fork: an agent on a busy node.
+struct Unlocks {
+  const Fd& lock;
+  ~Unlocks() { ::flock(lock.get(), LOCK_UN); }
+};
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -53,12 +60,6 @@ std::vector<std::string> split(const std::string& text, char separator) {
     at = end + 1;
   }
   return parts;
-}
-
-std::vector<std::string> paths_of(const std::vector<TierConfig>& tiers) {
-  std::vector<std::string> paths;
-  for (const TierConfig& t : tiers) paths.push_back(t.path);
-  return paths;
 }
 
 struct Patience {
@@ -131,9 +132,9 @@ uint64_t capacity_of(const JobRecord& record) {
 Status check_capacity(const JobRecord& record, const JobOptions& options) {
   const uint64_t bytes = capacity_of(record);
   if (bytes >= options.least) return {};
-  return Error{ENOSPC, fmt::format("{} has {} of its tiers for the job now, less than the {} that "
-                                   "--monarch-capacity asks for",
-                                   record.job.node, format_size(bytes), format_size(options.least))};
+  return Error{kRefused, fmt::format("{} has {} of its tiers for the job now, less than the {} that "
+                                     "--monarch-capacity asks for",
+                                     record.job.node, format_size(bytes), format_size(options.least))};
 }
 
 // The directories and the agent of a job that has none yet; waits no longer than that for the ledger, and for
@@ -172,9 +173,10 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
     return Error{ENOSPC, "no tier can be used on this node" +
                              (left_out.empty() ? "; monarchctl tiers tells why" : ": " + left_out)};
   if (!left_out.empty()) add_remark(left_out, &started->remark);
-  const int64_t begin = now_ms();
+  const int64_t begin = os::monotonic_ms();
   const Result<AgentPeers> found = search->finish(request.job, request.restart, kPeersPatienceMs);
-  const int ready_ms = std::max(kLeastPatienceMs, patience.ready_ms - static_cast<int>(now_ms() - begin));
+  const int ready_ms =
+      std::max(kLeastPatienceMs, patience.ready_ms - static_cast<int>(os::monotonic_ms() - begin));
   RunFiles files = {{kAgentConf, agent_conf(config, usable, {request.nodes, found.ok()})},
                     {kDatasets, datasets}};
   if (found.ok()) files.emplace_back(kPeers, found->nodes);
@@ -192,10 +194,10 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   return {};
 }
 
-// Leaves out the tiers whose file systems do not answer; true: all do. Before anything is locked: it takes a
-// moment.
+// Leaves out the tiers whose file systems do not answer, or where TIER/monarch cannot be made in time; true:
+// none. Before anything is locked: it takes a moment.
 bool keep_answering(const StateDir& state, const StartRequest& request, Config* config, std::string* remark) {
-  const std::vector<bool> answers = probe(state, paths_of(config->tiers), kTierPatienceMs);
+  const std::vector<bool> answers = prepare(state, config->tiers, kTierPatienceMs);
   std::vector<TierConfig> kept;
   for (size_t i = 0; i < answers.size(); ++i) {
     const TierConfig& tier = config->tiers[i];
@@ -217,7 +219,6 @@ std::string wait_file(const JobOnNode& job) { return "jobs/" + job.key() + "/wai
 // The datasets that are wanted are the administrator's default; there is none for this job.
 std::string by_default_file(const JobOnNode& job) { return "jobs/" + job.key() + "/by_default"; }
 std::string no_default_file(const JobOnNode& job) { return "jobs/" + job.key() + "/no_default"; }
-std::string failed_file(const JobOnNode& job) { return "jobs/" + job.key() + "/failed"; }
 
 // ENOENT: nothing is wanted.
 Result<std::string> datasets_of(const StateDir& state, const StartRequest& request) {
@@ -241,12 +242,18 @@ Result<Config> load_existing(const std::string& source) {
   return config;
 }
 
-// Whether this run of the job has its agent. Without that file it is what a helper left that was killed in
-// the middle.
+bool is_of_this_run(const StateDir& state, const StartRequest& request, const JobRecord& last) {
+  return last.restart == request.restart && last.boot == boot_id() &&
+         !is_of_earlier_run(state, request.job.key());
+}
+
+// Whether what is there of the job has its agent. Without that file it is what a helper left that was killed
+// in the middle.
+bool has_agent(const StateDir& state, const JobOnNode& job) { return state.read(serves_file(job)).ok(); }
+
 bool is_started(const StateDir& state, const StartRequest& request) {
   const Result<JobRecord> last = state.read_record(request.job.key());
-  return last.ok() && last->restart == request.restart && last->boot == boot_id() &&
-         state.read(serves_file(request.job)).ok();
+  return last.ok() && is_of_this_run(state, request, *last) && has_agent(state, request.job);
 }
 
 JobRecord new_record(const StateDir& state, const StartRequest& request) {
@@ -267,9 +274,13 @@ JobRecord new_record(const StateDir& state, const StartRequest& request) {
 
 // The job was requeued before its epilog was through with the last run, or the node was rebooted, or a start
 // was killed in the middle. The job's lock is held meanwhile: another step of the new run would start it,
-// too.
-Status clear_last_run(const StateDir& state, const JobRecord& last) {
+// too. Another run of this boot is accounted for, as its epilog would have; a start that was killed has none.
+Status clear_last_run(const StateDir& state, const JobRecord& last, bool of_this_run) {
+  const AgentEnd agent = look_at_agent(state, last);
   if (last.boot == boot_id()) end_agent(state, last, kKillPatienceMs);
+  if (last.boot == boot_id() && !of_this_run)
+    if (const Status kept = finish(state, last, account_for(state, last, kShortPatience, agent)); !kept.ok())
+      spdlog::warn("JobId={} {}", last.job.job, kept.error().text);
   Result<std::vector<Removal>> aside = set_run_aside(state, last);
   if (!aside.ok()) return aside.error();
   remove_in_background(state, aside.take(), 0);
@@ -297,9 +308,7 @@ std::string not_served(const StateDir& state, const StartRequest& request) {
 }
 
 // The job's first try on this node, by another step; its first line is for this run and boot only.
-std::string run_of(const StartRequest& request) {
-  return std::to_string(request.restart) + " " + boot_id() + "\n";
-}
+std::string run_of(const StartRequest& request) { return std::to_string(request.restart) + " " + boot_id(); }
 
 // Another step may ask for something else, and get it.
 std::string tried_with(const StateDir& state, const StartRequest& request, const std::string& datasets) {
@@ -308,24 +317,22 @@ std::string tried_with(const StateDir& state, const StartRequest& request, const
 }
 
 Status failed_before(const StateDir& state, const StartRequest& request, const std::string& tried) {
-  const Result<std::string> failure = state.read(failed_file(request.job));
-  const std::string run = run_of(request);
-  if (!failure.ok() || failure->rfind(run, 0) != 0) return {};
-  const size_t reason_end = failure->find('\n', run.size());
-  if (reason_end == std::string::npos || failure->substr(reason_end + 1) != tried) return {};
-  return Error{EALREADY, failure->substr(run.size(), reason_end - run.size())};
+  const std::optional<NotedFailure> failure = state.read_failure(request.job.key());
+  if (!failure || failure->run != run_of(request) || failure->tried != tried) return {};
+  return Error{EALREADY, failure->reason};
 }
 
 // Leaves nothing but that note, which goes with the job's epilog.
 void note_failure(const StateDir& state, const JobRecord& record, const StartRequest& request,
-                  const std::string& tried, const std::string& reason) {
+                  const std::string& tried, const Error& error) {
   if (const Status removed = remove_job_files(state, record); removed.ok()) {
     ::unlink((state.path() + "/jobs/" + record.job.key() + "/record.json").c_str());
     ::unlink((state.path() + "/" + record.grants()).c_str());
   } else {  // whoever finds the record removes what it names
     spdlog::warn("JobId={} clean up is left to the next job: {}", record.job.job, removed.error().text);
   }
-  const Status noted = state.write(failed_file(record.job), run_of(request) + escaped(reason) + "\n" + tried);
+  const Status noted = state.write_failure(
+      record.job.key(), {run_of(request), error.code == kRefused, escaped(error.text), tried});
   if (!noted.ok()) spdlog::warn("JobId={} {}", record.job.job, noted.error().text);
 }
 
@@ -342,7 +349,7 @@ Status note_wait(const StateDir& state, const JobOnNode& job, const JobOptions& 
     ::unlink((state.path() + "/" + wait_file(job)).c_str());  // of a run before
     return {};
   }
-  const int64_t until = now_ms() + int64_t{options.wait_seconds} * 1000;
+  const int64_t until = os::monotonic_ms() + int64_t{options.wait_seconds} * 1000;
   return state.write(wait_file(job), fmt::format("{} {}", options.wait_percent, until));
 }
 
@@ -354,7 +361,8 @@ void take_wait(const StateDir& state, const StartRequest& request, Started* star
   if (!(in >> percent >> until)) return;
   ::unlink((state.path() + "/" + wait_file(request.job)).c_str());
   started->wait_percent = percent;
-  started->wait_seconds = static_cast<int>(std::clamp<int64_t>((until - now_ms() + 999) / 1000, 0, INT_MAX));
+  started->wait_seconds =
+      static_cast<int>(std::clamp<int64_t>((until - os::monotonic_ms() + 999) / 1000, 0, INT_MAX));
 }
 
 // What is asked of others when a job begins; each question takes as long as all else, so all begin first.
@@ -368,16 +376,16 @@ class Questions {
     if (search_ || !config.ok()) return;
     search_.emplace(config->peer, noted_peers(state_, job, request_.peers), request_.nodes,
                     request_.of_cluster.account_program, request_.of_cluster.slurm_conf);
-    facts_.emplace(state_, job, run_of(request_), request_.user, *config, request_.of_cluster);
+    facts_.emplace(state_, job, run_of(request_) + "\n", request_.user, *config, request_.of_cluster);
   }
   // What the job is to run with: what it may have of what is configured, and of that what its user asked for.
   // Shortens the wait for the agent by what the answer takes. `remark`: for the user.
   Result<Config> decide(Result<Config> config, const std::string& datasets, int* ready_ms,
                         std::string* remark) {
     if (!config.ok()) return config;
-    const int64_t begin = now_ms();
+    const int64_t begin = os::monotonic_ms();
     const JobFacts& facts = facts_->answer();
-    *ready_ms -= static_cast<int>(now_ms() - begin);
+    *ready_ms -= static_cast<int>(os::monotonic_ms() - begin);
     Result<Config> mine = apply_policy(*config, facts, datasets);
     Result<JobOptions> options = bound_options(*config, facts, options_of(state_, request_), remark);
     if (!mine.ok() || !options.ok()) return mine.ok() ? options.error() : mine.error();
@@ -391,9 +399,9 @@ class Questions {
   }
   // For a job that names no dataset; "": it has none.
   std::string default_dataset(const Config& config, int* ready_ms) {
-    const int64_t begin = now_ms();
+    const int64_t begin = os::monotonic_ms();
     const JobFacts& facts = facts_->answer();
-    *ready_ms -= static_cast<int>(now_ms() - begin);
+    *ready_ms -= static_cast<int>(os::monotonic_ms() - begin);
     return monarch::default_dataset(config, facts);
   }
   const JobOptions& options() const { return options_; }  // as decided
@@ -417,7 +425,7 @@ class Questions {
 Status note_default(const StateDir& state, const StartRequest& request, const std::string& datasets) {
   Result<Fd> lock = state.lock_job(request.job, true, kLockPatienceMs);
   if (!lock.ok()) return lock.error();
-  if (datasets.empty()) return state.write(no_default_file(request.job), run_of(request));
+  if (datasets.empty()) return state.write(no_default_file(request.job), run_of(request) + "\n");
   MONARCH_TRY(state.write(by_default_file(request.job), ""));
   MONARCH_TRY(note_or_forget(state, options_file(request.job), request.options));
   return state.write(wanted_file(request.job), datasets);
@@ -447,7 +455,8 @@ bool is_required(const StartRequest& request) {
 
 bool is_to_be_told(const StartRequest& request, const std::string& reason) {
   const Result<StateDir> state = StateDir::open(request.state_dir);
-  const std::string file = "jobs/" + request.job.key() + "/told", text = run_of(request) + escaped(reason);
+  const std::string file = "jobs/" + request.job.key() + "/told",
+                    text = run_of(request) + "\n" + escaped(reason);
   if (!state.ok()) return true;
   if (state->read(by_default_file(request.job)).ok()) return false;  // nobody has asked for it
   const Result<Fd> lock = state->lock_job(request.job, false, kLockPatienceMs);
@@ -484,13 +493,15 @@ Result<Started> start_agent(const StartRequest& asked) {
     (void)questions.cores();
     config = questions.decide(std::move(config), *wanted, &ready_ms, &remark);
   }
-  const int64_t begin = now_ms();
+  const int64_t begin = os::monotonic_ms();
   const Result<Fd> lock = state->lock_job(request.job, !request.datasets.empty(), kLockPatienceMs);
   if (!lock.ok()) return lock.error();
+  const Unlocks unlocks{*lock};
   Result<std::string> datasets = datasets_of(*state, request);
   if (!datasets.ok()) return datasets.error();
   const Result<JobRecord> last = state->read_record(request.job.key());
-  if (last.ok() && is_started(*state, request)) {
+  const bool of_this_run = last.ok() && is_of_this_run(*state, request, *last);
+  if (of_this_run && has_agent(*state, request.job)) {
     Started joined{last->run_dir,
                    false,
                    "",
@@ -498,9 +509,10 @@ Result<Started> start_agent(const StartRequest& asked) {
                    read_or_empty(*state, no_peers_file(request.job)),
                    read_or_empty(*state, remark_file(request.job))};
     take_wait(*state, request, &joined);
+    note_asker(*state, request.job, ::getppid());
     return joined;
   }
-  if (last.ok()) MONARCH_TRY(clear_last_run(*state, *last));
+  if (last.ok()) MONARCH_TRY(clear_last_run(*state, *last, of_this_run));
   if (Status before = failed_before(*state, request, tried_with(*state, request, *datasets)); !before.ok())
     return before.error();
   if (known) {  // and is not any more
@@ -512,7 +524,8 @@ Result<Started> start_agent(const StartRequest& asked) {
   request.part.node_memory = total_memory();
 
   JobRecord record = new_record(*state, request);
-  const int ledger_ms = std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(now_ms() - begin));
+  const int ledger_ms =
+      std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(os::monotonic_ms() - begin));
   Started fresh{record.run_dir, true, "", "", "", remark};
   Status started = config.ok() ? start_fresh(*state, request, *config, questions.options(), *datasets,
                                              questions.search(), {ledger_ms, ready_ms}, &record, &fresh)
@@ -523,7 +536,7 @@ Result<Started> start_agent(const StartRequest& asked) {
   if (started.ok()) started = note_wait(*state, request.job, questions.options());
   if (started.ok()) started = state->write(serves_file(request.job), *datasets);
   if (!started.ok()) {
-    note_failure(*state, record, request, tried_with(*state, request, *datasets), started.error().text);
+    note_failure(*state, record, request, tried_with(*state, request, *datasets), started.error());
     return started.error();
   }
   take_wait(*state, request, &fresh);

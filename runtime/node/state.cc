@@ -109,17 +109,26 @@ Status check_tier_jobs(const std::string& tier_path) {
   return users ? Status() : Status(all.error());
 }
 
+namespace {
+constexpr char kOfType[] = "type ";
+}
+
 std::string file_system_at(const std::string& path) {
   const Fd dir(os::openat(AT_FDCWD, path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  return dir ? file_system_of(dir.get()) : "";
+}
+
+std::string file_system_of(int directory) {
   struct statfs fs;
-  if (!dir || os::fstatfs(dir.get(), &fs) != 0 || fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC)
-    return "";
+  if (os::fstatfs(directory, &fs) != 0 || fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC) return "";
   uint64_t id = 0;
   static_assert(sizeof fs.f_fsid == sizeof id);
   std::memcpy(&id, &fs.f_fsid, sizeof id);
   if (id != 0) return fmt::format("{:016x}", id);
-  return fmt::format("type {:x}", static_cast<unsigned long>(fs.f_type));  // FUSE has none
+  return fmt::format("{}{:x}", kOfType, static_cast<unsigned long>(fs.f_type));  // FUSE has none
 }
+
+bool is_file_system_id(const std::string& name) { return !name.empty() && !name.starts_with(kOfType); }
 
 namespace {
 
@@ -199,8 +208,10 @@ Status StateDir::forget_run(const std::string& key) const {
   std::erase_if(*names, [](const std::string& name) {
     return std::find(std::begin(kOfJob), std::end(kOfJob), name) != std::end(kOfJob);
   });
+  // A mark of a run goes after the record: who finds that does not account for the run again.
+  const auto turn = [](const std::string& name) { return name == kAccounted ? 2 : name == kRecord ? 1 : 0; };
   std::sort(names->begin(), names->end(),
-            [](const std::string& a, const std::string& b) { return (a == kRecord) < (b == kRecord); });
+            [&](const std::string& a, const std::string& b) { return turn(a) < turn(b); });
   for (const std::string& name : *names)
     if (const std::string path = path_ + "/" + below + "/" + name;
         ::unlink(path.c_str()) != 0 && errno != ENOENT)
@@ -230,11 +241,14 @@ bool is_rest(const std::string& path) {
 }  // namespace
 
 void StateDir::forget_rests() const {
-  const std::string jobs = path_ + "/jobs/", removing = path_ + "/removing/", grants = path_ + "/grants/";
+  const std::string jobs = path_ + "/jobs/", removing = path_ + "/removing/", grants = path_ + "/grants/",
+                    spool = path_ + "/spool/";
   for (const std::string& name : names_like(jobs, kGone, "")) (void)remove_tree(AT_FDCWD, jobs + name).ok();
   for (const std::string& name : names_like(removing, kFresh, ""))
     if (is_rest(removing + name) && lock_if_free(removing + name))
       (void)remove_tree(AT_FDCWD, removing + name).ok();
+  for (const std::string& name : names_like(spool, "", kHalf))
+    if (is_rest(spool + name)) ::unlink((spool + name).c_str());
   const std::vector<std::string> half = names_like(grants, "", kHalf);
   if (half.empty()) return;
   std::set<std::string> known;  // names of jobs may end so, too
@@ -271,6 +285,7 @@ TierRecord tier_of(const json& t) {
   tier.quota = t.at("quota").get<uint64_t>();
   tier.limit = t.value("limit", tier.quota);
   tier.file_system = t.value("file_system", "");
+  tier.away = t.value("away", false);
   tier.reserved = t.value("reserved", tier.quota);  // older ones' jobs may keep all that they have
   tier.share = t.value("share", tier.reserved);
   tier.equal = t.value("equal", false);
@@ -308,7 +323,11 @@ std::vector<std::string> names(Result<std::vector<std::string>> found) {
 
 std::vector<std::string> StateDir::jobs() const { return names(list("jobs")); }
 std::vector<std::string> StateDir::removals() const { return names(list("removing")); }
-std::vector<std::string> StateDir::spooled() const { return names(list("spool")); }
+std::vector<std::string> StateDir::spooled() const {
+  std::vector<std::string> lines = names(list("spool"));
+  std::erase_if(lines, [](const std::string& name) { return name.ends_with(kHalf); });
+  return lines;
+}
 
 Status StateDir::write(const std::string& below, const std::string& text, mode_t mode) const {
   const std::string path = path_ + "/" + below, fresh = path + kHalf;
@@ -335,6 +354,36 @@ Result<std::string> StateDir::read(const std::string& below) const {
   while ((n = ::read(fd.get(), buffer, sizeof buffer)) > 0) text.append(buffer, static_cast<size_t>(n));
   if (n < 0) return errno_error("read " + path);
   return text;
+}
+
+namespace {
+std::string failed_file(const std::string& key) { return "jobs/" + key + "/failed"; }
+constexpr char kRefusedMark[] = " refused";  // behind the run; older releases wrote none
+}  // namespace
+
+Status StateDir::write_failure(const std::string& key, const NotedFailure& f) const {
+  return write(failed_file(key), f.run + (f.refused ? kRefusedMark : "") + "\n" + f.reason + "\n" + f.tried);
+}
+
+std::optional<NotedFailure> StateDir::read_failure(const std::string& key) const {
+  const Result<std::string> text = read(failed_file(key));
+  if (!text.ok()) return {};
+  const size_t reason = text->find('\n') + 1, end = text->find('\n', reason);
+  NotedFailure f = {text->substr(0, std::max<size_t>(reason, 1) - 1), false,
+                    text->substr(reason, end - reason),
+                    end == std::string::npos ? "" : text->substr(end + 1)};
+  f.refused = f.run.ends_with(kRefusedMark);
+  if (f.refused) f.run.resize(f.run.size() - std::strlen(kRefusedMark));
+  return f;
+}
+
+Status StateDir::mark(const JobRecord& record, const char* name) const {
+  return write("jobs/" + record.job.key() + "/" + name, std::to_string(record.serial));
+}
+
+bool StateDir::is_marked(const JobRecord& record, const char* name) const {
+  const Result<std::string> serial = read("jobs/" + record.job.key() + "/" + name);
+  return serial.ok() && *serial == std::to_string(record.serial);
 }
 
 Status StateDir::write_record(const JobRecord& record) const {
@@ -372,6 +421,7 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
                      {"share", t.share},
                      {"reserved", t.reserved}});
     if (!t.file_system.empty()) tiers.back()["file_system"] = t.file_system;
+    if (t.away) tiers.back()["away"] = true;
     if (t.equal) tiers.back()["equal"] = true;
     if (t.most != UINT64_MAX) tiers.back()["most"] = t.most;
     if (t.room) tiers.back()["room"] = t.room->bytes;
@@ -405,6 +455,7 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
   if (r.next_try > 0) {
     record["given_up"] = r.given_up;
     record["next_try"] = r.next_try;
+    if (r.away_since > 0) record["away_since"] = r.away_since;
   }
   std::string text;
   try {
@@ -462,6 +513,7 @@ Result<JobRecord> StateDir::record_at(const std::string& below) const {
     r.unrecorded = j.value("unrecorded", false);
     r.given_up = j.value("given_up", 0u);
     r.next_try = j.value("next_try", int64_t{0});
+    r.away_since = j.value("away_since", int64_t{0});
     for (const json& t : j.at("tiers")) r.tiers.push_back(tier_of(t));
   } catch (const json::exception& e) {
     return Error{EINVAL, path_ + "/" + below + ": " + e.what()};

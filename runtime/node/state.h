@@ -52,6 +52,7 @@ struct TierRecord {
   uint64_t limit = 0;                // what it may grow to: the admin's quota
   std::optional<uint64_t> occupied;  // in removing/: bytes that are still there; unknown: the quota
   std::string file_system;           // as file_system_at() the path when the job began
+  bool away = false;                 // in removing/: another file system is at the path
   // As in Claim (shares.h); `asked`: what its agent is told instead of the quota, while it is to give back.
   std::optional<uint64_t> asked = {};
   uint64_t share = 0, reserved = 0;
@@ -59,7 +60,8 @@ struct TierRecord {
   uint64_t most = UINT64_MAX;
   std::optional<MemoryRoom> room = {};  // it is charged to the job, whose memory leaves that
   uint64_t told() const { return asked.value_or(quota); }
-  uint64_t charged() const { return occupied.value_or(quota); }
+  uint64_t left_over() const { return occupied.value_or(quota); }
+  uint64_t charged() const { return away ? 0 : left_over(); }
 };
 
 // What the hook that started a job was given, for who goes on for it: a node may be of several clusters.
@@ -91,9 +93,22 @@ struct JobRecord {
   // Of a removal: how often it was given up, and when it is tried again (seconds of CLOCK_REALTIME); 0: now.
   uint32_t given_up = 0;
   int64_t next_try = 0;
+  int64_t away_since = 0;  // all that is left is on tiers that are away, since then, likewise; 0: it is not
   std::string removal() const { return name + "." + std::to_string(serial); }
   std::string grants() const { return "grants/" + name; }
   std::string aside() const { return ".removed." + removal(); }
+};
+
+// The mark of a run that is accounted for: of a helper that is killed later, another does not do it again,
+// when the counters may be gone and the line in the database.
+inline constexpr char kAccounted[] = "accounted";
+
+// Why a job has no agent, in jobs/KEY/failed.
+struct NotedFailure {
+  std::string run;       // which of the job's it is
+  bool refused = false;  // it was turned away: nothing has failed
+  std::string reason;    // one line
+  std::string tried;
 };
 
 class StateDir {
@@ -120,7 +135,8 @@ class StateDir {
   Result<Fd> lock_file(const std::string& name, int patience_ms) const;
   // At once: who writes there without the lock has done so before, or gets ENOENT. A missing one is success.
   Status remove_job(const std::string& key) const;
-  // Of the job's run, its record last. What its prolog has noted stays: it may be of the next run.
+  // Of the job's run, its record last but for kAccounted. What its prolog has noted stays: it may be of the
+  // next run.
   Status forget_run(const std::string& key) const;
   // What was left half made, or half removed, by helpers that were killed.
   void forget_rests() const;
@@ -128,13 +144,18 @@ class StateDir {
   Result<std::vector<std::string>> list(const std::string& below) const;
   std::vector<std::string> jobs() const;      // the keys
   std::vector<std::string> removals() const;  // the names in removing/
-  std::vector<std::string> spooled() const;   // the names in spool/
+  std::vector<std::string> spooled() const;   // the names of whole lines in spool/
 
   // Whole or not at all, with that mode whatever the umask.
   Status write(const std::string& below, const std::string& text, mode_t mode = 0600) const;
   Result<std::string> read(const std::string& below) const;
+  // Marks this run of the job by a file in the job's directory; another run's mark of that name is none.
+  Status mark(const JobRecord& record, const char* name) const;
+  bool is_marked(const JobRecord& record, const char* name) const;
   Status write_record(const JobRecord& record) const;
   Result<JobRecord> read_record(const std::string& key) const;
+  Status write_failure(const std::string& key, const NotedFailure& failure) const;
+  std::optional<NotedFailure> read_failure(const std::string& key) const;
   Result<JobRecord> read_removal(const std::string& removal) const;
   Status write_removal(const JobRecord& record) const;  // anew; its directory is there
   // Makes the directory in removing/ with that record, and returns its lock.
@@ -161,6 +182,10 @@ Status check_tier_jobs(const std::string& tier_path);
 // Names the file system that is mounted at `path`, the same whenever and from wherever it is mounted, by its
 // id, or its type where it has none (FUSE); "" if it is not there, or is in memory and gone with its mount.
 std::string file_system_at(const std::string& path);
+std::string file_system_of(int directory);
+// Whether that name is an id, and not a type. (That of XFS is its device's number: it may change when a disk
+// is attached anew, and another disk may have it then.)
+bool is_file_system_id(const std::string& name);
 
 // Whether `text` can be a part of a file name: letters, digits, '.', '_' and '-', not starting with '.'.
 bool is_plain_name(const std::string& text);

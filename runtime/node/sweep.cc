@@ -7,6 +7,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
+#include "runtime/node/account_for.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/life.h"
 #include "runtime/node/mounts.h"
@@ -30,8 +32,10 @@ namespace monarch {
 namespace {
 
 constexpr int64_t kClockSlackSeconds = 60;  // of the clock, which may have been set after the boot
+constexpr uint64_t kLostGroupNs = uint64_t{3600} * 1000000000;
 constexpr char kAside[] = ".removed.";
 constexpr int kLockPatienceMs = 200;
+constexpr int kAccountMs = 200;  // in which dead jobs are accounted for; the others have to wait
 
 int64_t boot_time() {
   std::ifstream in("/proc/stat");
@@ -63,25 +67,41 @@ uint32_t job_of_key(const std::string& key, const JobOnNode& own) {
   return number ? static_cast<uint32_t>(std::strtoul(middle.c_str(), nullptr, 10)) : 0;
 }
 
+// A cluster's name may have numbers in it, too: any of them may be the job's.
+bool may_be_of(const std::string& key, const std::vector<Slurmstepd>& all) {
+  return std::any_of(all.begin(), all.end(), [&](const Slurmstepd& s) {
+    return key.find("." + std::to_string(s.job) + ".") != std::string::npos;
+  });
+}
+
 // A record that cannot be read: what the job has goes with what no record names, once it has ended.
 void forget_spoilt(const StateDir& state, const JobOnNode& own, const std::string& key, const Fd& lock,
                    const Error& error) {
   const uint32_t job = job_of_key(key, own);
   struct stat st;
   const bool old = ::fstat(lock.get(), &st) == 0 && before_this_boot(st);
+  if (!old && is_old_note(state, key)) return forget_note(state, key, lock);
   if (!old && (error.code != EINVAL || job == 0 || has_slurmstepd(job))) return;
   if (error.code == EINVAL) spdlog::warn("{}: the job's directories are removed by their names", error.text);
   (void)state.remove_job(key).ok();
 }
 
-void sweep_job(const StateDir& state, const JobOnNode& own, const std::string& key,
+// `until_ms`: when it is too late to account for one.
+void sweep_job(const StateDir& state, const JobOnNode& own, const std::string& key, int64_t until_ms,
                std::vector<Removal>* out) {
   Fd lock = lock_if_free(state.path() + "/jobs/" + key);
   if (!lock) return;
   Result<JobRecord> record = state.read_record(key);
   if (!record.ok()) return forget_spoilt(state, own, key, lock, record.error());
   if (!is_dead(*record)) return;
+  const bool counts = record->boot == boot_id();
+  if (counts && os::monotonic_ms() >= until_ms) return;
   spdlog::info("JobId={} node={} swept: nothing of it runs any more", record->job.job, record->job.node);
+  if (counts)
+    if (const Status kept = finish(
+            state, *record, account_for(state, *record, kShortPatience, look_at_agent(state, *record)));
+        !kept.ok())
+      spdlog::warn("JobId={} {}", record->job.job, kept.error().text);
   out->push_back({record.take(), std::move(lock)});
 }
 
@@ -273,12 +293,69 @@ void make_room_for(const StateDir& state, const std::string& name, const std::ve
   }
 }
 
+namespace {
+
+// The job of an agent's group that another state directory of this node had, which may be lost; 0: it is
+// none, or may be younger.
+uint32_t job_of_old_group(const StateDir& state, const JobOnNode& own, const std::string& group) {
+  static const std::regex kGroup(R"([0-9a-f]+\.[0-9a-f]+\.(.+)\.([0-9]{1,19}))");  // of another prefix
+  std::smatch parts;
+  if (group.starts_with(state.cgroup_prefix()) || !std::regex_match(group, parts, kGroup)) return 0;
+  const uint64_t serial = std::strtoull(parts[2].str().c_str(), nullptr, 10);
+  const uint64_t now = static_cast<uint64_t>(os::clock_ns(CLOCK_REALTIME));
+  return serial + kLostGroupNs < now ? job_of(parts[1], {&own}).job : 0;
+}
+
+// Of a container's they may be, whose processes are not seen from here: what is in use the kernel keeps.
+void remove_lost_groups(const StateDir& state, const JobOnNode& own) {
+  const Cgroups groups;
+  std::map<std::string, uint32_t> old;
+  for (const std::string& group : groups.names(""))
+    if (const uint32_t job = job_of_old_group(state, own, group); job != 0) old[group] = job;
+  if (old.empty()) return;
+  const Result<std::vector<Slurmstepd>> stepds = slurmstepds();
+  if (!stepds.ok()) return;
+  for (const auto& [group, job] : old) {
+    const auto is_its = [number = job](const Slurmstepd& s) { return s.job == number; };
+    if (std::none_of(stepds->begin(), stepds->end(), is_its) && groups.processes(group).empty())
+      groups.remove_if_empty(group);
+  }
+}
+
+}  // namespace
+
+bool is_old_note(const StateDir& state, const std::string& key) {
+  const std::string dir = state.path() + "/jobs/" + key;
+  struct stat st, failed, wanted;
+  if (::stat((dir + "/record.json").c_str(), &st) == 0 || errno != ENOENT || ::stat(dir.c_str(), &st) != 0)
+    return false;
+  const auto ns = [](const struct stat& s) {
+    return int64_t{s.st_mtim.tv_sec} * 1000000000 + s.st_mtim.tv_nsec;
+  };
+  const bool fails = ::stat((dir + "/failed").c_str(), &failed) == 0 &&
+                     (::stat((dir + "/wanted").c_str(), &wanted) != 0 || ns(wanted) <= ns(failed));
+  return st.st_mtim.tv_sec + (fails ? kFailedSeconds : kNoteSeconds) < ::time(nullptr);
+}
+
+void forget_note(const StateDir& state, const std::string& key, const Fd& lock) {
+  const Result<std::vector<Slurmstepd>> all = slurmstepds();
+  if (!all.ok()) return;
+  if (may_be_of(key, *all))
+    ::futimens(lock.get(), nullptr);
+  else if (is_old_note(state, key))
+    (void)state.remove_job(key).ok();
+}
+
 std::vector<std::string> dead_jobs(const StateDir& state) {
   std::vector<std::string> dead;
   for (const std::string& key : state.jobs()) {
     const Fd lock = lock_if_free(state.path() + "/jobs/" + key);
     const Result<JobRecord> record = lock ? state.read_record(key) : Result<JobRecord>(Error{EAGAIN, ""});
-    if (record.ok() && is_dead(*record)) dead.push_back(key);
+    const auto is_over = [&] {
+      const Result<std::vector<Slurmstepd>> all = slurmstepds();
+      return all.ok() && !may_be_of(key, *all);
+    };
+    if (record.ok() ? is_dead(*record) : lock && is_old_note(state, key) && is_over()) dead.push_back(key);
   }
   return dead;
 }
@@ -286,11 +363,13 @@ std::vector<std::string> dead_jobs(const StateDir& state) {
 void sweep(const StateDir& state, const JobOnNode& own) {
   state.forget_rests();
   std::vector<Removal> removals = unattended_removals(state), dead;
+  const int64_t until_ms = os::monotonic_ms() + kAccountMs;
   for (const std::string& key : state.jobs())
-    if (key != own.key()) sweep_job(state, own, key, &dead);
+    if (key != own.key()) sweep_job(state, own, key, until_ms, &dead);
   std::vector<Removal> aside = set_aside(state, std::move(dead));
   std::move(aside.begin(), aside.end(), std::back_inserter(removals));
   sweep_cgroups(state);
+  remove_lost_groups(state, own);
   remove_in_background(state, std::move(removals), 0);
 }
 

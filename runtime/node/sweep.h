@@ -5,20 +5,34 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/fd.h"
 #include "runtime/node/removal.h"
+#include "runtime/node/slurmstepds.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
 
 // Sets aside and removes, in the background, what no job can use any more: jobs of an earlier boot; jobs
 // whose agent, slurmstepds and helpers are all gone; removals whose process was killed; control groups that
-// no record names, and its helpers' if none is in it. A record that cannot be read is dropped once its job
-// has no slurmstepd. Leaves out whatever a helper of root's has locked, and the job `own`. Takes a look only:
-// nothing is waited for.
+// no record names, and its helpers' if none is in it; old notes (below); empty ones that other state
+// directories have had on `own`'s cluster and node for an hour, which may be lost. A record that cannot be
+// read is dropped once its job has no slurmstepd. Leaves out whatever a helper of root's has locked, and the
+// job `own`. Accounts for what it removes of this boot, as the job's epilog would have, and leaves to the
+// next what there is no time for: a fifth of a second, and as long as the last one takes. Nothing else is
+// waited for.
 void sweep(const StateDir& state, const JobOnNode& own);
 
-// The keys of those jobs that sweep() would remove now; changes nothing.
+// The keys of those jobs that sweep() would remove now, old notes included; changes nothing.
 std::vector<std::string> dead_jobs(const StateDir& state);
+
+// What the prolog or a start that failed has noted of a job that has no agent is old if nothing has changed
+// in it for that long: its epilog may not come. A start that failed, the last to write there, would only fail
+// again. A job that was only noted may have no slurmstepd until its first step.
+inline constexpr int kFailedSeconds = 300, kNoteSeconds = 3600;
+bool is_old_note(const StateDir& state, const std::string& key);
+// Removes it, unless it is not old, or a slurmstepd that runs now may be its job's: then it is looked at
+// again after as long. The caller has the lock of its directory, so that none begins meanwhile unseen.
+void forget_note(const StateDir& state, const std::string& key, const Fd& lock);
 
 // Gives a record, in removing/, to each directory of `own`'s cluster and node that none names, on the tiers
 // at `tiers` and in run/: the state directory was lost or made anew, or a record was spoilt. They are

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t kStartSeconds = 60;  // in which a start has its agent, or was killed
 
-std::string anchor_file(const std::string& key) { return "jobs/" + key + "/anchored"; }
+std::string anchor_file(const std::string& key) { return "jobs/" + key + "/anchored"; }   // a line for each
 std::string alone_file(const std::string& key) { return "jobs/" + key + "/alone"; }       // since when
 std::string known_file(const std::string& key) { return "jobs/" + key + "/slurmstepd"; }  // one that was seen
 std::string suspended_file(const std::string& key) { return "jobs/" + key + "/suspended"; }
@@ -35,6 +35,25 @@ int64_t boot_seconds() {
   timespec t;
   ::clock_gettime(CLOCK_BOOTTIME, &t);
   return t.tv_sec;
+}
+
+std::string text_of(const ProcessId& process) {
+  return fmt::format("{} {}", process.pid, process.start_time);
+}
+
+// Whose texts, if any, are in a file.
+std::vector<ProcessId> noted(const StateDir& state, const std::string& file) {
+  const Result<std::string> text = state.read(file);
+  std::istringstream words(text.ok() ? *text : "");
+  std::vector<ProcessId> found;
+  for (ProcessId one; words >> one.pid >> one.start_time;) found.push_back(one);
+  return found;
+}
+
+void write_anchors(const StateDir& state, const std::string& key, const std::vector<ProcessId>& all) {
+  std::string text;
+  for (const ProcessId& one : all) text += text_of(one) + "\n";
+  if (!all.empty()) (void)state.write(anchor_file(key), text).ok();
 }
 
 void forget(const StateDir& state, const std::string& below) {
@@ -96,19 +115,14 @@ bool has_begun(const Result<JobRecord>& record) {
 // A look at all processes of a node costs milliseconds: it is taken when the slurmstepd that was seen last is
 // gone, or what it runs does not tell.
 bool goes_on(const StateDir& state, const std::string& key, const JobRecord& record) {
-  const Result<std::string> known = state.read(known_file(key));
-  if (!known.ok() || state.read(suspended_file(key)).ok()) return false;
-  std::istringstream words(*known);
-  ProcessId stepd;
-  words >> stepd.pid >> stepd.start_time;
-  return words && is_running(stepd) && tasks_of(state, {stepd.pid}, record) == Tasks::kRun;
+  const std::vector<ProcessId> known = noted(state, known_file(key));
+  if (known.empty() || state.read(suspended_file(key)).ok()) return false;
+  return is_running(known.front()) && tasks_of(state, {known.front().pid}, record) == Tasks::kRun;
 }
 
 void note_seen(const StateDir& state, const std::string& key, int stepd) {
   const Result<ProcessId> seen = identify(stepd);
-  if (seen.ok())
-    (void)state.write(known_file(key), std::to_string(seen->pid) + " " + std::to_string(seen->start_time))
-        .ok();
+  if (seen.ok()) (void)state.write(known_file(key), text_of(*seen)).ok();
 }
 
 void send(const ProcessId& process, int number) {
@@ -147,44 +161,37 @@ bool is_over(const StateDir& state, const std::string& key, bool has_stepd) {
   return boot_seconds() - std::strtoll(since->c_str(), nullptr, 10) >= grace;
 }
 
-// Only noted by a prolog, or by a start that failed; and that long ago.
-bool is_old_note(const StateDir& state, const std::string& key, const Result<JobRecord>& record) {
-  struct stat st;
-  return !record.ok() && record.error().code == ENOENT &&
-         ::stat((state.path() + "/jobs/" + key).c_str(), &st) == 0 &&
-         st.st_mtim.tv_sec + kOtherGraceSeconds < ::time(nullptr);
-}
-
-// A cluster's name may have numbers in it, too: any of them may be the job's.
-bool may_be_of(const std::string& key, const std::vector<Slurmstepd>& all) {
-  return std::any_of(all.begin(), all.end(), [&](const Slurmstepd& s) {
-    return key.find("." + std::to_string(s.job) + ".") != std::string::npos;
-  });
-}
-
-void forget_note(const StateDir& state, const std::string& key, const std::vector<Slurmstepd>& all) {
-  const std::string dir = state.path() + "/jobs/" + key;
-  const Fd lock = lock_if_free(dir);
-  if (!lock) return;
-  if (may_be_of(key, all))
-    ::futimens(lock.get(), nullptr);  // looked at again after as long
-  else if (is_old_note(state, key, state.read_record(key)))
-    (void)state.remove_job(key).ok();
-}
-
 }  // namespace
 
 void note_anchor(const StateDir& state, const JobOnNode& job) {
   const Result<std::vector<Slurmstepd>> all = slurmstepds();
-  if (all.ok() && std::any_of(all->begin(), all->end(),
-                              [&](const Slurmstepd& s) { return s.job == job.job && s.anchor; }))
-    (void)state.write(anchor_file(job.key()), "").ok();
+  if (!all.ok()) return;
+  std::vector<ProcessId> found;
+  for (const Slurmstepd& s : *all)
+    if (s.job == job.job && s.anchor)
+      if (const Result<ProcessId> one = identify(s.pid); one.ok()) found.push_back(*one);
+  write_anchors(state, job.key(), found);
+}
+
+void note_asker(const StateDir& state, const JobOnNode& job, pid_t asker) {
+  const std::optional<Slurmstepd> stepd = slurmstepd_at(asker);
+  if (!stepd || stepd->job != job.job || !stepd->anchor) return;
+  const Result<ProcessId> one = identify(asker);
+  std::vector<ProcessId> all = noted(state, anchor_file(job.key()));
+  if (!one.ok() || std::find(all.begin(), all.end(), *one) != all.end()) return;
+  all.push_back(*one);
+  write_anchors(state, job.key(), all);
+}
+
+bool is_of_earlier_run(const StateDir& state, const std::string& key) {
+  const std::vector<ProcessId> all = noted(state, anchor_file(key));
+  return !all.empty() && std::none_of(all.begin(), all.end(), &is_running);
 }
 
 bool jobs_need_look(const KeeperRequest&, const StateDir& state) {
   for (const std::string& key : state.jobs())
     if (const Result<JobRecord> record = state.read_record(key);
-        (has_begun(record) && !goes_on(state, key, *record)) || is_old_note(state, key, record))
+        record.ok() ? has_begun(record) && !goes_on(state, key, *record) : is_old_note(state, key))
       return true;
   return false;
 }
@@ -193,16 +200,16 @@ void watch_jobs(const KeeperRequest& request, const StateDir& state) {
   std::optional<std::vector<Slurmstepd>> all;
   for (const std::string& key : state.jobs()) {
     const Result<JobRecord> record = state.read_record(key);
-    const bool old_note = is_old_note(state, key, record);
-    if (!old_note && (!has_begun(record) || goes_on(state, key, *record))) continue;
+    const bool old_note = !record.ok() && is_old_note(state, key);
+    if (old_note) {
+      if (const Fd lock = lock_if_free(state.path() + "/jobs/" + key)) forget_note(state, key, lock);
+      continue;
+    }
+    if (!has_begun(record) || goes_on(state, key, *record)) continue;
     if (!all) {
       Result<std::vector<Slurmstepd>> found = slurmstepds();
       if (!found.ok()) return spdlog::debug("keeper: {}", found.error().text);
       all = found.take();
-    }
-    if (old_note) {
-      forget_note(state, key, *all);
-      continue;
     }
     std::vector<int> stepds;
     for (const Slurmstepd& s : *all)

@@ -34,6 +34,7 @@ constexpr int kStrangerMs = 2000;        // for each of them
 constexpr int kMostLate = 3;             // of a node: each doubles what the next handshake may take
 constexpr int kRestMs = 1000;            // from accepting where descriptors are short, or memory lacks
 constexpr size_t kMostUnsent = 4 << 20;  // bytes for a node that does not read: then it is hung up on
+constexpr size_t kMostConnections = 4;   // with a node: it has left the older ones
 constexpr size_t kMostInLine = 4096;     // messages for a node that is not reached yet
 constexpr size_t kNumberAt = 8;          // of a message's header
 constexpr std::string_view kBroken = "the connection is broken";
@@ -76,6 +77,7 @@ class Control::Loop {
 
   void post(std::function<void()> work) EXCLUDES(lock_);
   void send(NodeIndex node, std::string message);
+  bool is_met(NodeIndex node) const { return node < nodes_.size() && !nodes_[node].connections.empty(); }
   void ring_after(int ms);
   Result<Reply> ask(NodeIndex node, std::string message, int patience_ms, const std::function<int()>& now_ms)
       EXCLUDES(lock_);
@@ -100,6 +102,7 @@ class Control::Loop {
   struct Making {
     Loop* loop = nullptr;
     std::optional<NodeIndex> node;  // whom this node dials
+    uint16_t port = 0;              // where
     std::optional<Place> place;     // of another one that dials
     Fd socket;                      // until it is connected
     std::unique_ptr<Handshake> handshake;
@@ -299,9 +302,18 @@ Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patien
   const int64_t began = os::clock_ns(CLOCK_MONOTONIC);
   Waiting waiting;
   waiting.node = node;
+  uint64_t number = 0;
+  struct Question {  // ends also where memory lacks
+    Loop* loop;
+    const uint64_t* number;
+    ~Question() {
+      const MutexLock hold(loop->lock_);
+      loop->waiting_.erase(*number);
+    }
+  } const question{this, &number};
   MutexLock hold(lock_);
   if (stopped_) return Error{ESHUTDOWN, "the agent is ending"};
-  const uint64_t number = ++numbers_;
+  number = ++numbers_;
   waiting_.emplace(number, &waiting);
   hold.unlock();
   set_number(&message, number);
@@ -315,11 +327,11 @@ Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patien
     else
       answered_.wait_for(&hold, std::chrono::nanoseconds(now_ms ? std::min(left, kLookNs) : left));
   }
-  waiting_.erase(number);
   return std::move(*waiting.result);
 }
 
 void Control::Loop::answer(const MessageHeader& header, NodeIndex node, Result<Reply> reply) {
+  if (header.number == 0) return;  // to what was no question: it is not late
   {
     const MutexLock hold(lock_);
     const auto at = waiting_.find(header.number);
@@ -463,6 +475,7 @@ void Control::Loop::dial(NodeIndex index) {
   Making& making = making_.emplace_back();
   making.loop = this;
   making.node = index;
+  making.port = to.ports[node.port];
   making.socket = socket.take();
   making.until_ns = os::clock_ns(CLOCK_MONOTONIC) + int64_t{options_.connect_ms} * 1000000;
   wait_for(&making, EV_WRITE);
@@ -518,7 +531,8 @@ void Control::Loop::goes_on(Making* making) {
     const Status ended = end_connecting(making->socket.get());
     if (!ended.ok()) return failed(making, ended.error());
     making->handshake = std::make_unique<Handshake>(*options_.tls, std::move(making->socket),
-                                                    Handshake::Side::kDials, options_.hello, options_.after);
+                                                    Handshake::Side::kDials, options_.hello, options_.after,
+                                                    Handshake::Dialled{*making->node, making->port});
     const int64_t patience_ms = int64_t{options_.handshake_ms} << nodes_[*making->node].late;
     making->until_ns = os::clock_ns(CLOCK_MONOTONIC) + patience_ms * 1000000;
   }
@@ -538,8 +552,7 @@ void Control::Loop::goes_on(Making* making) {
 std::optional<Error> Control::Loop::refusal(const Making& making, const Hello& theirs) const {
   if (theirs.node >= nodes_.size() || theirs.node == options_.hello.node)
     return Error{EPROTO, "it says that it is node " + std::to_string(theirs.node)};
-  if (making.node && theirs.node != *making.node)
-    return Error{ECONNREFUSED, "node " + std::to_string(theirs.node) + " is there"};
+  if (making.node && theirs.lane != Lane::kControl) return Error{EPROTO, "it answers for data"};
   if (theirs.dataset != options_.hello.dataset) return Error{EPROTO, "it has other datasets, or another PFS"};
   if (theirs.settings != options_.hello.settings) return Error{EPROTO, "it has other settings"};
   return {};
@@ -611,7 +624,8 @@ void Control::Loop::accept_all(int listener) {
 void Control::Loop::connected(const Hello& theirs, Fd socket, Tls tls) {
   Node& node = nodes_[theirs.node];
   std::list<Connection> made(1);
-  std::deque<std::string> in_line;  // which takes memory: what comes after the connection takes none
+  // Which takes memory: after handlers_.met() nothing may fail.
+  const auto in_line = std::make_shared<std::deque<std::string>>();
   Connection& connection = made.front();
   connection.loop = this;
   connection.node = theirs.node;
@@ -632,8 +646,16 @@ void Control::Loop::connected(const Hello& theirs, Fd socket, Tls tls) {
   node.port = 0;
   node.late = 0;
   node.told.clear();
-  in_line.swap(node.in_line);
-  for (std::string& message : in_line) send(theirs.node, std::move(message));
+  in_line->swap(node.in_line);
+  const auto send_all = [this, index = theirs.node, in_line] {
+    for (std::string& message : *in_line) send(index, std::move(message));
+  };
+  try {
+    post(send_all);  // after all that the handler has said to it
+  } catch (const std::bad_alloc&) {
+    send_all();
+  }
+  while (node.connections.size() > kMostConnections) hang_up(&node.connections.back());
 }
 
 void Control::Loop::send(NodeIndex index, std::string message) {
@@ -734,6 +756,12 @@ void Control::stop() { loop_->stop(); }
 void Control::tell(NodeIndex node, std::string message) {
   loop_->post(
       [loop = loop_.get(), node, text = std::move(message)]() mutable { loop->send(node, std::move(text)); });
+}
+
+void Control::tell_if_met(NodeIndex node, std::string message) {
+  loop_->post([loop = loop_.get(), node, text = std::move(message)]() mutable {
+    if (loop->is_met(node)) loop->send(node, std::move(text));
+  });
 }
 
 void Control::ring_after(int ms) {

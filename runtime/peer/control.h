@@ -75,6 +75,8 @@ class Control {
 
   // Any thread. Sends a message made by encode(), after those of before. What cannot be sent is dropped.
   void tell(NodeIndex node, std::string message);
+  // Likewise, unless there is no connection by then: nobody is dialled for it.
+  void tell_if_met(NodeIndex node, std::string message);
   // Any thread. Rings once, so much later; sooner if it is to ring sooner anyway.
   void ring_after(int ms);
   // Any thread. Calls `work` in the control's thread, as a handler, after what that has to do now.

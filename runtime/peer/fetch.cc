@@ -101,9 +101,9 @@ Result<Fetch::Connection> Fetch::dial_at(NodeIndex node, const std::string& host
   MONARCH_TRY(end_connecting(socket->get()));
   Hello hello = peers.hello;
   hello.lane = Lane::kData;
-  Handshake handshake(*peers.tls, socket.take(), Handshake::Side::kDials, hello, peers.after);
+  Handshake handshake(*peers.tls, socket.take(), Handshake::Side::kDials, hello, peers.after,
+                      Handshake::Dialled{node, port});
   MONARCH_TRY(handshake.wait(limit_ms(peers.handshake_ms)));
-  if (handshake.theirs().node != node) return Error{ECONNREFUSED, "another node is there"};
   return Connection{node, handshake.take_socket(), handshake.take_tls()};
 }
 

@@ -46,7 +46,7 @@ struct FetchOptions {
 
 // What becomes of a file that comes.
 struct Receiver {
-  // The file is there, and this is what it is. False: it is not wanted.
+  // The file is there, and this is what it is; once more of each node that goes on. False: it is not wanted.
   std::function<bool(const FileIdentity& identity)> begin;
   // A piece of it, from `offset` on. False: it cannot be kept.
   std::function<bool(uint64_t offset, const char* bytes, size_t n, uint64_t check)> piece;

@@ -90,8 +90,13 @@ Result<PeerTls> PeerTls::create(std::string identity, const JobKey& key) {
   return made;
 }
 
-Handshake::Handshake(const PeerTls& tls, Fd socket, Side side, const Hello& own, After after)
-    : socket_(std::move(socket)), tls_(::SSL_new(tls.context_.get())), after_(after), own_(encode(own)) {
+Handshake::Handshake(const PeerTls& tls, Fd socket, Side side, const Hello& own, After after,
+                     std::optional<Dialled> dialled)
+    : socket_(std::move(socket)),
+      tls_(::SSL_new(tls.context_.get())),
+      after_(after),
+      dialled_(dialled),
+      own_(encode(own)) {
   if (::fcntl(socket_.get(), F_SETFL, ::fcntl(socket_.get(), F_GETFL) | O_NONBLOCK) != 0) {
     const int error = errno;
     fail(std::string("prepare a connection: ") + std::strerror(error), error);
@@ -136,7 +141,7 @@ Handshake::Step Handshake::advance(int result, Stage next) {
   }
 }
 
-// Whether the peer's Hello is whole; an error, if it is none, is in error_.
+// Whether the peer's Hello is whole; an error, if it is none or another one's, is in error_.
 bool Handshake::heard() {
   if (got_.size() < MessageHeader::kBytes) return false;
   const std::optional<MessageHeader> header = decode_header(got_);
@@ -148,6 +153,14 @@ bool Handshake::heard() {
   const std::optional<Hello> hello = decode<Hello>(std::string_view(got_).substr(MessageHeader::kBytes));
   if (!hello || hello->version != kPeerVersion) {
     fail("the peer does not speak this version", EPROTO);
+    return false;
+  }
+  if (dialled_ && hello->node != dialled_->node) {
+    fail("node " + std::to_string(hello->node) + " is there", ECONNREFUSED);
+    return false;
+  }
+  if (dialled_ && hello->port != dialled_->port) {
+    fail("its agent is at port " + std::to_string(hello->port), ECONNREFUSED);
     return false;
   }
   theirs_ = *hello;

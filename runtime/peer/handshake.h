@@ -51,8 +51,16 @@ class Handshake {
   enum class Side { kDials, kListens };
   enum class After { kClear, kEncrypted };
 
-  // Takes a connected stream socket, which it makes non-blocking.
-  Handshake(const PeerTls& tls, Fd socket, Side side, const Hello& own, After after);
+  struct Dialled {
+    NodeIndex node = 0;
+    uint16_t port = 0;
+  };
+
+  // Takes a connected stream socket, which it makes non-blocking. An agent that is not the one of `dialled`,
+  // if there is one, is refused (ECONNREFUSED) before either end goes on in clear: somebody who has not the
+  // key may have the port, and hand on to an agent elsewhere.
+  Handshake(const PeerTls& tls, Fd socket, Side side, const Hello& own, After after,
+            std::optional<Dialled> dialled = {});
 
   enum class Step { kWantsRead, kWantsWrite, kDone, kFailed };
   // Goes on as far as it can without waiting: to be called at first, and when the socket can be read or
@@ -77,6 +85,7 @@ class Handshake {
   Fd socket_;
   Tls tls_;
   const After after_;
+  const std::optional<Dialled> dialled_;
   Stage stage_ = Stage::kProve;
   const std::string own_;
   std::string got_;

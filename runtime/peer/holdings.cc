@@ -4,7 +4,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include "runtime/base/os.h"
@@ -27,6 +29,7 @@ class Holdings::FileOnTier : public ServedFile {
  public:
   FileOnTier(Held held, Fd copy) : held_(std::move(held)), copy_(std::move(copy)) {}
   int copy() const override { return copy_.get(); }
+  Fd take_copy() { return std::move(copy_); }
   FileIdentity identity() const override { return held_.identity; }
   std::optional<uint64_t> check(uint64_t piece, int) override {
     return held_.all ? held_.all->at(piece) : held_.first;
@@ -53,7 +56,7 @@ class Holdings::DoubtedFile : public ServedFile {
     }
     spdlog::error("{}: its copy is not what was read on the PFS: it is not used any more",
                   holdings_->options_.catalog->path_of(ref_));
-    holdings_->drop(ref_);
+    holdings_->drop(ref_, file_.take_copy());  // nothing more is sent of it
     return {};
   }
 
@@ -193,7 +196,8 @@ std::optional<FileKey> Holdings::given_up(Ref ref) {
   if (const auto coming = coming_.extract(ref)) {
     coming.mapped()->ended = true;
     grew_.notify_all();
-    (void)forget(ref, coming.mapped()->names, coming.mapped()->identity);
+    const FileKey key = forget(ref, coming.mapped()->names, coming.mapped()->identity);
+    look_again(key);
   }
   const auto held = held_.extract(ref);
   if (!held) return {};
@@ -206,7 +210,107 @@ std::optional<FileKey> Holdings::given_up(Ref ref) {
 void Holdings::doubt(const FileKey& key) {
   constexpr size_t kMostDoubts = 1000;
   const MutexLock hold(lock_);
-  if (doubted_.size() < kMostDoubts) doubted_[key].clear();
+  if (doubted_.size() < kMostDoubts) doubted_[key] = Doubt();
+}
+
+void Holdings::look_again(const FileKey& key) {
+  const auto at = doubted_.find(key);
+  if (at == doubted_.end()) return;
+  at->second.looked = false;
+  doubts_.notify_all();
+}
+
+// Where no thread can be made, what is doubted is still looked at when it is asked for.
+void Holdings::look() {
+  const MutexLock hold(lock_);
+  if (stopping_) return;
+  if (!thread_.joinable() && os::start_thread(&thread_, [this] { run(); }) != 0) return;
+  doubts_.notify_all();
+}
+
+void Holdings::stop() {
+  std::thread thread;
+  {
+    const MutexLock hold(lock_);
+    stopping_ = true;
+    thread.swap(thread_);
+  }
+  doubts_.notify_all();
+  if (thread.joinable()) thread.join();
+}
+
+bool Holdings::is_stopping() {
+  const MutexLock hold(lock_);
+  return stopping_;
+}
+
+void Holdings::run() {
+  const auto is_new = [](const auto& doubted) { return !doubted.second.looked; };
+  MutexLock hold(lock_);
+  while (!stopping_) {
+    if (std::none_of(doubted_.begin(), doubted_.end(), is_new)) {
+      doubts_.wait(&hold);
+      continue;
+    }
+    try {
+      std::set<FileKey> keys;
+      for (auto& [key, doubt] : doubted_)
+        if (!std::exchange(doubt.looked, true)) keys.insert(key);
+      hold.unlock();
+      look_at(std::move(keys));
+    } catch (const std::bad_alloc&) {
+      spdlog::warn("peers: out of memory");
+    }
+    hold.lock();
+  }
+}
+
+// A key does not tell the path: one look at the shares finds all of them.
+void Holdings::look_at(std::set<FileKey> keys) {
+  std::set<NodeIndex> shares;
+  {
+    const MutexLock hold(lock_);
+    for (const auto& [ref, coming] : coming_) keys.erase(key_of(ref, coming->names, coming->identity));
+  }
+  for (const FileKey& key : keys) shares.insert(home_of(key, options_.nodes));
+  std::set<FileKey> held;
+  for (const NodeIndex share : shares) {
+    Gather from;
+    from.share = share;
+    for (bool ended = false; !ended && !is_stopping();) {
+      HeldPage page;
+      const std::vector<std::pair<Ref, Held>> some = logged(from, &page);
+      for (const auto& [ref, copy] : some) {
+        if (copy.identity.bytes == 0) continue;
+        const FileKey key = key_of(ref, copy.names, copy.identity);
+        if (keys.count(key) == 0) continue;
+        held.insert(key);
+        look_at(key, ref, copy);
+      }
+      from.log = page.log;
+      from.from = page.from + some.size();
+      ended = page.ended;
+    }
+  }
+  const MutexLock hold(lock_);
+  if (stopping_) return;
+  for (const FileKey& key : keys)
+    if (const auto at = doubted_.find(key); at != doubted_.end() && at->second.looked && held.count(key) == 0)
+      doubted_.erase(at);
+}
+
+void Holdings::look_at(const FileKey& key, Ref ref, const Held& held) {
+  Fd copy = options_.hierarchy->tiers()[static_cast<size_t>(held.tier)].open_copy(ref);
+  if (!copy) return;
+  {
+    const MutexLock hold(lock_);
+    const auto now = held_.find(ref);
+    if (now == held_.end() || now->second.identity != held.identity) return;
+  }
+  const uint64_t pieces = (held.identity.bytes + kPieceBytes - 1) / kPieceBytes;
+  DoubtedFile file(this, ref, key, FileOnTier(held, std::move(copy)));
+  for (uint64_t piece = 0; piece < pieces && !is_stopping(); ++piece)
+    if (!file.check(piece, 0)) return;
 }
 
 Ref Holdings::entry_of(const Get& get, const FileKey& key) {
@@ -227,6 +331,7 @@ std::unique_ptr<ServedFile> Holdings::open(const Get& get, GetResult* why) {
   const Ref ref = entry_of(get, key);
   Held held;
   std::shared_ptr<Coming> coming;
+  std::shared_ptr<Fd> coming_copy;
   bool doubted = false;
   {
     const MutexLock hold(lock_);
@@ -234,6 +339,7 @@ std::unique_ptr<ServedFile> Holdings::open(const Get& get, GetResult* why) {
       held = at->second;
     } else if (const auto comes = coming_.find(ref); comes != coming_.end()) {
       coming = comes->second;
+      coming_copy = coming->copy.lock();
     } else {
       return nullptr;
     }
@@ -248,12 +354,14 @@ std::unique_ptr<ServedFile> Holdings::open(const Get& get, GetResult* why) {
     return nullptr;
   }
   if (coming) {
-    std::shared_ptr<Fd> copy = coming->copy.lock();
-    if (!copy) return nullptr;  // it goes on later
-    return std::make_unique<FileThatComes>(this, std::move(coming), std::move(copy), get);
+    if (!coming_copy) return nullptr;  // it goes on later
+    return std::make_unique<FileThatComes>(this, std::move(coming), std::move(coming_copy), get);
   }
   Fd copy = options_.hierarchy->tiers()[static_cast<size_t>(held.tier)].open_copy(ref);
-  if (!copy) return nullptr;
+  if (!copy) {
+    if (is_shortage(errno)) *why = GetResult::kBusy;  // it may be sent soon
+    return nullptr;
+  }
   FileOnTier file(std::move(held), std::move(copy));
   if (doubted) return std::make_unique<DoubtedFile>(this, ref, key, std::move(file));
   return std::make_unique<FileOnTier>(std::move(file));
@@ -263,12 +371,12 @@ void Holdings::found_right(const FileKey& key, uint64_t piece, uint64_t pieces) 
   const MutexLock hold(lock_);
   const auto at = doubted_.find(key);
   if (at == doubted_.end()) return;
-  at->second.insert(piece);
-  if (at->second.size() == pieces) doubted_.erase(at);
+  at->second.right.insert(piece);
+  if (at->second.right.size() == pieces) doubted_.erase(at);
 }
 
-void Holdings::drop(Ref ref) {
-  options_.catalog->drop(ref, State::kNoFit, Reason::kTierError);
+void Holdings::drop(Ref ref, Fd copy) {
+  options_.spoilt(ref, std::move(copy));
   (void)given_up(ref);
 }
 
@@ -286,26 +394,30 @@ void Holdings::note_held(Ref ref, Held held) {
   if (held.names) named_[key] = ref;
   log.refs.push_back(ref);
   log.held += held_.insert_or_assign(ref, std::move(held)).second;
+  look_again(key);
+}
+
+std::vector<std::pair<Ref, Holdings::Held>> Holdings::logged(const Gather& gather, HeldPage* page) {
+  constexpr uint64_t kMostLooks = 4096;
+  std::vector<std::pair<Ref, Held>> some;
+  const MutexLock hold(lock_);
+  const Log none;
+  const auto found = logs_.find(gather.share);
+  const Log& log = found == logs_.end() ? none : found->second;
+  page->log = log.number;
+  page->from = gather.log == log.number ? std::min<uint64_t>(gather.from, log.refs.size()) : 0;
+  const uint64_t end = std::min<uint64_t>(page->from + kMostLooks, log.refs.size());
+  for (uint64_t at = page->from; at < end; ++at) {
+    const auto held = held_.find(log.refs[at]);
+    some.emplace_back(log.refs[at], held == held_.end() ? Held() : held->second);
+  }
+  page->ended = end == log.refs.size();
+  return some;
 }
 
 HeldPage Holdings::page(const Gather& gather, const std::function<bool(const FileKey&)>& takes) {
-  constexpr uint64_t kMostLooks = 4096;
   HeldPage page;
-  std::vector<std::pair<Ref, Held>> some;
-  {
-    const MutexLock hold(lock_);
-    const Log none;
-    const auto found = logs_.find(gather.share);
-    const Log& log = found == logs_.end() ? none : found->second;
-    page.log = log.number;
-    page.from = gather.log == log.number ? std::min<uint64_t>(gather.from, log.refs.size()) : 0;
-    const uint64_t end = std::min<uint64_t>(page.from + kMostLooks, log.refs.size());
-    for (uint64_t at = page.from; at < end; ++at) {
-      const auto held = held_.find(log.refs[at]);
-      some.emplace_back(log.refs[at], held == held_.end() ? Held() : held->second);
-    }
-    page.ended = end == log.refs.size();
-  }
+  const std::vector<std::pair<Ref, Held>> some = logged(gather, &page);
   page.next = page.from;
   for (const auto& [ref, held] : some) {
     if (page.files.size() == Gathered::kMost) {

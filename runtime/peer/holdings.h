@@ -11,7 +11,9 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/fd.h"
@@ -32,12 +34,15 @@ struct HoldingsOptions {
   uint32_t nodes = 1;  // of the job
   // A task of another node waits for a piece of a file that this one is getting. Any thread.
   std::function<void(const RelPath& path, uint32_t piece)> wanted;
+  // The copy of an entry, open at `copy`, is not what was read on the PFS: no task is to find it. Any thread.
+  std::function<void(Ref ref, Fd copy)> spoilt;
 };
 
 // All members may be called from any thread.
 class Holdings {
  public:
   explicit Holdings(HoldingsOptions options) : options_(std::move(options)) {}
+  ~Holdings() { stop(); }
 
   // A file that comes, from a first begin() until copied() or given_up().
   struct Coming;
@@ -53,6 +58,11 @@ class Holdings {
   std::optional<FileKey> given_up(Ref ref) EXCLUDES(lock_);
   // Its bytes are to be looked at before they are sent again: each piece once, when it is asked for.
   void doubt(const FileKey& key) EXCLUDES(lock_);
+  // Looks at all that is doubted, in a thread of its own; what comes is looked at once it is whole. Of what
+  // is not held nothing is kept.
+  void look() EXCLUDES(lock_);
+  // Waits for that thread, at most for one piece.
+  void stop() EXCLUDES(lock_);
 
   // For a node that asks; see ServeOptions.
   std::unique_ptr<ServedFile> open(const Get& get, GetResult* why) EXCLUDES(lock_);
@@ -79,6 +89,18 @@ class Holdings {
     size_t held = 0;  // of the share
   };
 
+  struct Doubt {
+    std::set<uint64_t> right;  // pieces
+    bool looked = false;       // the thread has, or is looking
+  };
+
+  void run() EXCLUDES(lock_);
+  void look_at(std::set<FileKey> keys) EXCLUDES(lock_);
+  void look_at(const FileKey& key, Ref ref, const Held& held) EXCLUDES(lock_);
+  void look_again(const FileKey& key) REQUIRES(lock_);
+  bool is_stopping() EXCLUDES(lock_);
+  // What its log has of the share from there on, also what is not held any more: that has no bytes.
+  std::vector<std::pair<Ref, Held>> logged(const Gather& gather, HeldPage* page) EXCLUDES(lock_);
   // A piece of a copy that is doubted is what was read on the PFS.
   void found_right(const FileKey& key, uint64_t piece, uint64_t pieces) EXCLUDES(lock_);
   FileKey key_of(Ref ref, bool names, const FileIdentity& identity) const;
@@ -86,8 +108,8 @@ class Holdings {
   FileKey forget(Ref ref, bool names, const FileIdentity& identity) REQUIRES(lock_);
   // Under which name this node has what is asked for.
   Ref entry_of(const Get& get, const FileKey& key) EXCLUDES(lock_);
-  // A piece was found wrong: no task finds the copy any more.
-  void drop(Ref ref) EXCLUDES(lock_);
+  // A piece was found wrong: nobody gets the copy any more.
+  void drop(Ref ref, Fd copy) EXCLUDES(lock_);
   Log& log_of(const FileKey& key) REQUIRES(lock_) { return logs_[home_of(key, options_.nodes)]; }
   void note_held(Ref ref, Held held) REQUIRES(lock_);
 
@@ -98,8 +120,11 @@ class Holdings {
   // A share each: many nodes ask at a time, once a home is gone, and each for a part of its share.
   std::unordered_map<NodeIndex, Log> logs_ GUARDED_BY(lock_);
   std::map<Ref, std::shared_ptr<Coming>> coming_ GUARDED_BY(lock_);
-  std::map<FileKey, Ref> named_ GUARDED_BY(lock_);                   // files with several names
-  std::map<FileKey, std::set<uint64_t>> doubted_ GUARDED_BY(lock_);  // and the pieces that are right
+  std::map<FileKey, Ref> named_ GUARDED_BY(lock_);  // files with several names
+  std::map<FileKey, Doubt> doubted_ GUARDED_BY(lock_);
+  Condition doubts_;
+  bool stopping_ GUARDED_BY(lock_) = false;
+  std::thread thread_ GUARDED_BY(lock_);  // started when it is needed first
 };
 
 // Used with the lock of its Holdings held.

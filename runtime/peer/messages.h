@@ -17,7 +17,7 @@
 
 namespace monarch {
 
-constexpr uint16_t kPeerVersion = 5;  // agents of another one do not talk to each other
+constexpr uint16_t kPeerVersion = 6;  // agents of another one do not talk to each other
 
 // Numbers are not used again. 32 and more: connections of data.
 enum class MessageType : uint16_t {
@@ -281,11 +281,18 @@ struct Lost {
 struct Mark {
   static constexpr MessageType kType = MessageType::kMark;
   static constexpr size_t kMost = 4096;
-  uint8_t kinds = 0;            // of marks that there are on the sender's board: Changed, or-ed
+  static constexpr uint8_t kKinds = 7;
+  uint8_t kinds = 0;            // of all marks that there are on the sender's board: Changed, or-ed
   uint8_t closed = 0;           // 1: nothing is served from copies any more
-  std::vector<uint32_t> marks;  // numbers of bits
+  std::vector<uint32_t> marks;  // numbers of bits; none: the kinds, or that it is closed, are news
+  // Where there are very many: bits from number 64 * first_word on.
+  uint32_t first_word = 0;
+  std::vector<uint64_t> words = {};
+  // After all that a node which is met anew knows of.
+  bool ends_all() const { return kinds == 0 && closed == 0 && marks.empty() && words.empty(); }
   static void fields(auto& field, auto& m) {
-    field(m.kinds, uint8_t{7}), field(m.closed, uint8_t{1}), field(m.marks, kMost);
+    field(m.kinds, kKinds), field(m.closed, uint8_t{1}), field(m.marks, kMost);
+    field(m.first_word), field(m.words, kMost);
   }
 };
 

@@ -51,8 +51,9 @@ uint64_t dataset_digest(const Dataset& dataset) {
   return digest(all);
 }
 
-uint64_t settings_digest(const AgentConfig& config) {
-  return digest(std::vector<uint64_t>{config.stage_wait_max, kPieceBytes, kBoardVersion, kNodeWords});
+uint64_t settings_digest(const PeerNodeOptions& job, const AgentConfig& config) {
+  return digest(std::vector<uint64_t>{config.stage_wait_max, kPieceBytes, kBoardVersion, kNodeWords,
+                                      job.encrypt, job.nodes.size()});
 }
 
 class Node final : public PeerNode {
@@ -62,7 +63,7 @@ class Node final : public PeerNode {
   Status create(const PeerNodeOptions& job, const AgentConfig& config);
 
   Source* source() override { return &*source_; }
-  Status start(std::function<void(const RelPath& path, uint32_t piece)> wanted) override;
+  Status start(Handlers handlers) override;
   void stop() override { end(); }
   uint16_t port() const override { return peers_->port(); }
   void walk(Walker* walker, int threads) override { walk_->start(walker, threads); }
@@ -80,7 +81,7 @@ class Node final : public PeerNode {
   NodeIndex own_ = 0;
   uint32_t count_ = 0;
   PeerTls tls_;
-  std::function<void(const RelPath&, uint32_t)> wanted_;
+  Handlers handlers_;
   Changes changes_;
   Mutex noting_;
   uint64_t noted_again_ GUARDED_BY(noting_) = 0;
@@ -107,7 +108,7 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   Hello& hello = options.peers.hello;
   hello.node = job.own;
   hello.dataset = dataset_digest(*parts_.dataset);
-  hello.settings = settings_digest(config);
+  hello.settings = settings_digest(job, config);
   if (!job.network.empty()) {
     const std::optional<std::string> own = own_address_in(job.network);
     if (!own)
@@ -121,9 +122,10 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   std::vector<Medium> tiers;
   for (const Tier& tier : parts_.hierarchy->tiers()) tiers.push_back(tier.medium());
   report_.emplace(ReportOptions{parts_.board, std::move(tiers), own_, count_, hello.incarnation});
-  holdings_.emplace(HoldingsOptions{parts_.catalog, parts_.hierarchy, parts_.board,
-                                    static_cast<uint32_t>(parts_.dataset->roots.size()), count_,
-                                    [this](const RelPath& path, uint32_t piece) { wanted_(path, piece); }});
+  holdings_.emplace(HoldingsOptions{
+      parts_.catalog, parts_.hierarchy, parts_.board, static_cast<uint32_t>(parts_.dataset->roots.size()),
+      count_, [this](const RelPath& path, uint32_t piece) { handlers_.wanted(path, piece); },
+      [this](Ref ref, Fd copy) { handlers_.spoilt(ref, std::move(copy)); }});
   constexpr size_t kFromEach = 4;  // what one of them keeps is with all others
   serve_.emplace(
       ServeOptions{.open = [this](const Get& get, GetResult* why) { return holdings_->open(get, why); },
@@ -148,7 +150,11 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   handlers.held = [this](const Gather& gather, const auto& takes) { return holdings_->page(gather, takes); };
   handlers.changed = [this](const Mark& mark) { changes_.take(mark); };
   handlers.changes = [this] { return changes_.all(); };
-  handlers.doubted = [this](const FileKey& key) { holdings_->doubt(key); };
+  handlers.has_changes = [this] { return changes_.any(); };
+  handlers.doubted = [this](const FileKey& key) {
+    holdings_->doubt(key);
+    holdings_->look();
+  };
   handlers.walk = [this](const Walk& question) { return walk_->answer(question); };
   handlers.data = [this](Fd socket, Tls data) { serve_->add(std::move(socket), std::move(data)); };
   handlers.met = [this](NodeIndex node, uint64_t incarnation) {
@@ -160,6 +166,9 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
     told_->gone(node);
   };
   handlers.unreachable = [this](NodeIndex node) { told_->gone(node); };
+  handlers.unheard = [this](uint32_t nodes) {
+    parts_.board->header.unheard.store(nodes, std::memory_order_release);
+  };
   handlers.told = [this](const Told& values) { return told_->take(values); };
   handlers.heard = [this](NodeIndex from, const Heard& heard) { told_->heard(from, heard); };
   handlers.rings = [this] { told_->rings(); };
@@ -170,8 +179,8 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   return {};
 }
 
-Status Node::start(std::function<void(const RelPath&, uint32_t)> wanted) {
-  wanted_ = std::move(wanted);
+Status Node::start(Handlers handlers) {
+  handlers_ = std::move(handlers);
   MONARCH_TRY(serve_->start());
   MONARCH_TRY(peers_->start());
   parts_.board->nodes.store(count_, std::memory_order_relaxed);
@@ -183,6 +192,7 @@ void Node::end() {
   if (peers_) peers_->stop();
   if (walk_) walk_->stop();
   if (serve_) serve_->stop();
+  if (holdings_) holdings_->stop();
 }
 
 void Node::tell_changes() {

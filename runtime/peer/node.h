@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/base/fd.h"
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/hierarchy.h"
@@ -38,8 +39,15 @@ class PeerNode {
   virtual ~PeerNode() = default;
 
   virtual Source* source() = 0;
-  // Begins to listen. `wanted`: another node waits for a piece of a file that this one stages.
-  virtual Status start(std::function<void(const RelPath& path, uint32_t piece)> wanted) = 0;
+  // What of the node's staging is told, by any thread.
+  struct Handlers {
+    // Another node waits for a piece of a file that this one stages.
+    std::function<void(const RelPath& path, uint32_t piece)> wanted;
+    // The copy of an entry, open at `copy`, is not what was read on the PFS: no task is to find it.
+    std::function<void(Ref ref, Fd copy)> spoilt;
+  };
+  // Begins to listen.
+  virtual Status start(Handlers handlers) = 0;
   virtual void stop() = 0;
   virtual uint16_t port() const = 0;
 

@@ -67,10 +67,14 @@ class PeerSource::File : public SourceFile {
   Status begin(const CopyRange& range);
   Status begin(const FileKey& key) REQUIRES(lock_);
   // kOk, or what went wrong with the nodes; `*tier` with this one's tier. `*came`: bytes that are there.
-  Fetched get(const Peers::Where& where, const CopyRange& range, Copier* copier, uint64_t* came,
-              Status* tier);
-  Status open_on_pfs(const Copier& copier) EXCLUDES(opening_);
+  // `*followed`: some from a node that was still reading the file.
+  Fetched get(const Peers::Where& where, const CopyRange& range, Copier* copier, uint64_t* came, Status* tier,
+              bool* followed);
+  Status open_on_pfs(const Copier& copier, const std::function<void()>& waits) EXCLUDES(opening_);
   Status read(CopyRange range, Copier* copier);
+  // That the file, of which the PFS says this, is what was told of it.
+  Status check_told(const struct stat& st) const;
+  Status look_again() const;
 
   PeerSource* const source_;
   const Ref ref_;
@@ -123,6 +127,18 @@ Status PeerSource::File::begin(const FileKey& key) {
   return {};
 }
 
+Status PeerSource::File::check_told(const struct stat& st) const {
+  if (is_same_file(identity_of(st), identity_of(*told_))) return {};
+  return Error{ESTALE, std::string(kSource) + "it has changed"};
+}
+
+Status PeerSource::File::look_again() const {
+  const Fd file = source_->look_up(ref_, path_);
+  struct stat st;
+  if (!file || os::fstat(file.get(), &st) != 0) return errno_error(std::string(kSource) + "stat");
+  return check_told(st);
+}
+
 Status PeerSource::File::copy(CopyRange range, Copier* copier) {
   // Another node could read it, so there is nothing to find out.
   if (range.file_bytes == 0) return told_ ? Status() : read(std::move(range), copier);
@@ -138,6 +154,8 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
   int64_t asked_ns = moved_ns;
   unsigned nap_us = kNapUs;
   bool sent_here = false;  // since no other node has it as it is
+  // Who reads the file knows at the end only that nobody has changed it, and this node has not looked at it.
+  bool followed = false;
   for (int failures = 0; failures < kMostFailures && !copier->is_stopping();) {
     const std::optional<Peers::Where> where = source_->where(way.get(), range, *copier);
     if (!where) return given_up_error();
@@ -145,13 +163,14 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
     if (where->how != Peers::Where::How::kGet) break;
     uint64_t came = 0;
     Status tier;
-    const Fetched fetched = get(*where, range, copier, &came, &tier);
+    const Fetched fetched = get(*where, range, copier, &came, &tier, &followed);
     if (!tier.ok()) return tier;
-    if (fetched == Fetched::kOk && came >= range.bytes) return {};
+    if (fetched == Fetched::kOk && came >= range.bytes) return followed && told_ ? look_again() : Status();
     sent_here = fetched == Fetched::kChanged || fetched == Fetched::kRefused;
     if (sent_here) break;
     if (fetched == Fetched::kWrong) {
       range = all;
+      range.sparse = false;  // where there are zeros now, wrong bytes may stand
     } else if (came > 0) {
       range.offset += came;
       range.bytes = end - range.offset;
@@ -181,7 +200,7 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
 }
 
 Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range, Copier* copier,
-                              uint64_t* came, Status* tier) {
+                              uint64_t* came, Status* tier, bool* followed) {
   FileIdentity own;
   FileKey key;
   Get get;
@@ -207,7 +226,10 @@ Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range,
   Fetched fetched = Fetched::kUnreachable;
   Status put_there;
   *tier = copier->write(range, [&](char* room, const Copier::Put& put) -> Status {
-    const Receiver receiver = {[&](const FileIdentity& theirs) { return is_same_file(own, theirs); },
+    const Receiver receiver = {[&](const FileIdentity& theirs) {
+                                 *followed |= theirs.check == 0;
+                                 return is_same_file(own, theirs);
+                               },
                                [&](uint64_t offset, const char*, size_t piece, uint64_t check) {
                                  if (!paced) source_->rate_.take(piece);
                                  put_there = put(offset, piece);
@@ -229,12 +251,12 @@ class PeerSource::Reader {
  public:
   Reader(PeerSource* source, Way* way, const Copier& copier) : source_(source) {
     constexpr std::chrono::milliseconds kLook{100};
-    uint64_t pieces = source->pieces_;
+    uint64_t moves = source->moves_;
     MutexLock hold(source->reading_);
     while (source->reads_ >= source->readers_ && !copier.is_stopping()) {
       source->read_.wait_for(&hold, kLook);
-      if (const uint64_t now = source->pieces_; way && now != pieces) {
-        pieces = now;
+      if (const uint64_t now = source->moves_; way && now != moves) {
+        moves = now;
         hold.unlock();
         source->note_progress(way, 0);
         hold.lock();
@@ -255,17 +277,16 @@ class PeerSource::Reader {
 };
 
 // The file is what was examined: it may have been replaced since.
-Status PeerSource::File::open_on_pfs(const Copier& copier) {
+Status PeerSource::File::open_on_pfs(const Copier& copier, const std::function<void()>& waits) {
   const MutexLock hold(opening_);
   if (on_pfs_) return {};
-  Fd file = source_->pfs_->open_for_reading(ref_, path_, need_, copier);
+  Fd file = source_->pfs_->open_for_reading(ref_, path_, need_, copier, waits);
   if (!file) return errno_error(std::string(kSource) + "open");
   struct stat st, seen{};
   if (told_) seen = *told_;
   if (os::fstat(file.get(), &st) != 0 || (!told_ && os::fstat(fd_.get(), &seen) != 0))
     return errno_error(std::string(kSource) + "stat");
-  if (told_ && !is_same_file(identity_of(st), identity_of(seen)))
-    return Error{ESTALE, std::string(kSource) + "it has changed"};
+  if (told_) MONARCH_TRY(check_told(st));
   if (st.st_dev != seen.st_dev || st.st_ino != seen.st_ino)
     return Error{ESTALE, std::string(kSource) + "it was replaced"};
   on_pfs_ = std::move(file);
@@ -281,7 +302,12 @@ Status PeerSource::File::read(CopyRange range, Copier* copier) {
     coming = coming_;
   }
   const Reader reader(source_, way.get(), *copier);
-  MONARCH_TRY(open_on_pfs(*copier));
+  if (way)
+    range.waits = [&] {
+      ++source_->moves_;
+      source_->note_progress(way.get(), 0);
+    };
+  MONARCH_TRY(open_on_pfs(*copier, range.waits));
   {
     const MutexLock hold(opening_);
     range.source = on_pfs_.get();  // it stays
@@ -295,7 +321,7 @@ Status PeerSource::File::read(CopyRange range, Copier* copier) {
     range.copied = [&](uint64_t offset, std::string_view piece) {
       source_->holdings_->piece(coming.get(), offset / kPieceBytes,
                                 check_of_piece(piece.data(), piece.size()));
-      ++source_->pieces_;
+      ++source_->moves_;
       source_->note_progress(way.get(), offset + piece.size());
     };
   return copier->copy(range);
@@ -306,9 +332,14 @@ std::unique_ptr<SourceFile> PeerSource::open(Ref ref, const std::string& path, N
   if (need == Need::kAnew) return pfs_->open(ref, path, need, copier);
   if (const std::optional<struct stat> told = told_->values(ref))
     return std::make_unique<File>(this, ref, path, need, Fd(), told);
-  Fd fd(os::open_beneath(dataset_->roots[catalog_->root_of(ref)].fd.get(), path.c_str(), O_PATH | O_CLOEXEC));
+  Fd fd = look_up(ref, path);
   if (!fd) return nullptr;
   return std::make_unique<File>(this, ref, path, need, std::move(fd), std::nullopt);
+}
+
+Fd PeerSource::look_up(Ref ref, const std::string& path) const {
+  return Fd(
+      os::open_beneath(dataset_->roots[catalog_->root_of(ref)].fd.get(), path.c_str(), O_PATH | O_CLOEXEC));
 }
 
 FileKey PeerSource::key_of(Ref ref) { return file_key(catalog_->root_of(ref), catalog_->path_of(ref)); }

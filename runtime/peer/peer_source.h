@@ -81,7 +81,9 @@ class PeerSource : public Source {
   // It is read on the PFS, although this node was not sent there.
   void note_again(Way* way);
   void tell_values(Ref ref) noexcept;
-  // A piece was read on the PFS.
+  // The file on the PFS, by O_PATH.
+  Fd look_up(Ref ref, const std::string& path) const;
+  // A piece was read on the PFS, or waits for a rate: the PFS does not hang.
   void note_progress(Way* way, uint64_t bytes);
 
   Catalog* const catalog_;
@@ -96,8 +98,8 @@ class PeerSource : public Source {
   Mutex reading_;
   Condition read_;  // one of them has
   int reads_ GUARDED_BY(reading_) = 0;
-  std::atomic<uint64_t> pieces_{0};  // that were read on the PFS
-  Mutex lock_;                       // taken before Holdings' own and a Way's
+  std::atomic<uint64_t> moves_{0};  // pieces that were read on the PFS, and looks at a rate
+  Mutex lock_;                      // taken before Holdings' own and a Way's
   std::map<Ref, std::shared_ptr<Way>> ways_ GUARDED_BY(lock_);
   std::multimap<Ref, std::shared_ptr<Way>> untold_ GUARDED_BY(lock_);  // that have ended
   std::set<std::pair<Ref, const File*>> open_ GUARDED_BY(lock_);       // that have not been given up

@@ -38,7 +38,8 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers)
       members_(own_, count_),
       gathering_(&members_),
       random_(static_cast<std::minstd_rand::result_type>(options_.peers.hello.incarnation)),
-      ports_(count_) {
+      ports_(count_),
+      unheard_(count_) {
   ControlHandlers hears;
   hears.message = [this](NodeIndex from, const MessageHeader& header, std::string_view body) {
     return answer(from, header, body);
@@ -334,7 +335,10 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
       });
       break;
     case MessageType::kMark:
-      on(decode<Mark>(body), [&](const Mark& mark) { handlers_.changed(mark); });
+      on(decode<Mark>(body), [&](const Mark& mark) {
+        if (mark.ends_all()) return set_unheard(from, false);
+        handlers_.changed(mark);
+      });
       break;
     case MessageType::kWalk:
       on(decode<Walk>(body), [&](const Walk& question) { reply = encode(handlers_.walk(question)); });
@@ -377,16 +381,32 @@ void Peers::met(const Hello& hello) {
     uninformed = uninformed_.count(hello.node) > 0;
     acted = acted_.count(hello.node) > 0 ? 1 : 0;
     untold_.erase(hello.node);
-    parted_.erase(hello.node);
   }
-  for (const Mark& mark : handlers_.changes()) control_->tell(hello.node, encode(mark));
+  // At an agent's end one connection goes after the other: it is not dialled for these.
+  for (const Mark& mark : handlers_.changes()) control_->tell_if_met(hello.node, encode(mark));
+  control_->tell_if_met(hello.node, encode(Mark()));
   handlers_.met(hello.node, hello.incarnation);
   if (uninformed) control_->tell(hello.node, encode(Missed{acted}));
+  // Last: where memory lacks before, the connection is none, and the node is looked for.
+  const MutexLock hold(lock_);
+  parted_.erase(hello.node);
+}
+
+void Peers::set_unheard(NodeIndex node, bool unheard) {
+  std::ptrdiff_t nodes = 0;
+  {
+    const MutexLock hold(lock_);
+    if (unheard_[node] == unheard) return;
+    unheard_[node] = unheard;
+    nodes = std::count(unheard_.begin(), unheard_.end(), true);
+  }
+  handlers_.unheard(static_cast<uint32_t>(nodes));
 }
 
 // Whatever it was: its leases end at once, and what it held is read again by who asks first. If it is there
 // still, it announces that.
 void Peers::gone(NodeIndex node) {
+  set_unheard(node, true);  // before all that needs memory
   fetch_->forget(node);
   handlers_.gone(node);
   {
@@ -395,6 +415,7 @@ void Peers::gone(NodeIndex node) {
     gathering_.gone(node);
     uninformed_.insert(node);
     parted_.insert(node);
+    gone_ns_ = now_ns();
   }
   remind_later();
 }
@@ -414,14 +435,17 @@ void Peers::unreachable(NodeIndex node, bool refused) {
 
 // A connection that is late on a busy machine is as lost as any other: changes are not to wait for long.
 void Peers::remind_later() {
-  constexpr int64_t kSoonMs = 1000;  // not at once: a job's agents end one after the other
+  constexpr int64_t kToTellMs = 1000;  // not at once: a job's agents end one after the other
+  const bool tells = handlers_.has_changes();
   int64_t due = Members::kNever;
   {
     const MutexLock hold(lock_);
-    for (const NodeIndex node : parted_) due = std::min(due, members_.alone_until(node));
+    for (const NodeIndex node : parted_)
+      if (tells || unheard_[node]) due = std::min(due, members_.alone_until(node));
   }
-  if (due == Members::kNever || handlers_.changes().empty()) return;
-  control_->ring_after(static_cast<int>(std::max((due - now_ns()) / 1000000 + 1, kSoonMs)));
+  if (due == Members::kNever) return;
+  const int64_t soon_ms = tells ? kToTellMs : kToHearNs / 1000000;
+  control_->ring_after(static_cast<int>(std::max((due - now_ns()) / 1000000 + 1, soon_ms)));
 }
 
 void Peers::pass_on(const HeldFile& file) {
@@ -536,13 +560,17 @@ void Peers::changed(const Mark& mark) {
 
 // Once it is met, it is told all.
 void Peers::remind() {
+  constexpr int64_t kRestNs = Members::kSecond;  // a host that does not answer is dialled for longer
+  const bool tells = handlers_.has_changes();
   std::vector<NodeIndex> missed;
   {
     const MutexLock hold(lock_);
+    if (parted_.empty() || now_ns() - reminded_ns_ < kRestNs) return;
+    const bool hears = now_ns() - gone_ns_ >= kToHearNs;
     for (const NodeIndex node : parted_)
-      if (members_.can_ask(node, now_ns())) missed.push_back(node);
+      if ((tells || (hears && unheard_[node])) && members_.can_ask(node, now_ns())) missed.push_back(node);
+    if (!missed.empty()) reminded_ns_ = now_ns();
   }
-  if (missed.empty() || handlers_.changes().empty()) return;
   for (const NodeIndex node : missed) control_->tell(node, encode(Ping()));
 }
 
@@ -685,13 +713,12 @@ Fetched Peers::get(const FileKey& key, const Where& where, const Get& get, char*
   // file.
   std::optional<FileIdentity> identity;
   if (!where.follow) identity = where.identity;
-  bool begun = false;
   uint64_t came = 0;
   std::vector<uint64_t> checks;
   const Receiver counted = {[&](const FileIdentity& now) {
                               if (!identity) identity = now;
                               identity->check = now.check;
-                              return *identity == now && (begun || (begun = receiver.begin(now)));
+                              return *identity == now && receiver.begin(now);
                             },
                             [&](uint64_t offset, const char* bytes, size_t n, uint64_t check) {
                               if (!receiver.piece(offset, bytes, n, check)) return false;

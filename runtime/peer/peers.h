@@ -45,6 +45,8 @@ struct PeersHandlers {
   std::function<void(const Mark& mark)> changed;
   // All changes that this node knows of.
   std::function<std::vector<Mark>()> changes;
+  // Whether there are any, at once.
+  std::function<bool()> has_changes = [] { return false; };
   // A peer says that this node's copy is not what it should be.
   std::function<void(const FileKey& key)> doubted;
   // What this node knows of the dataset's directories.
@@ -59,6 +61,8 @@ struct PeersHandlers {
   std::function<bool(const Told& told)> told = [](const Told&) { return true; };
   std::function<void(NodeIndex from, const Heard& heard)> heard = [](NodeIndex, const Heard&) {};
   std::function<void(NodeIndex node)> unreachable = [](NodeIndex) {};
+  // So many nodes that were met are not heard now: what their tasks change is not told.
+  std::function<void(uint32_t nodes)> unheard = [](uint32_t) {};
   // The time that ring_after() was given has passed.
   std::function<void()> rings = [] {};
 };
@@ -114,7 +118,8 @@ class Peers {
   void lost(const FileKey& key) EXCLUDES(lock_);
   // The job has changed files on this node.
   void changed(const Mark& mark);
-  // Looks for the nodes that may have missed a change, as it does by itself from time to time.
+  // Looks for the nodes that may have missed a change, or whose changes this one may have missed, as it does
+  // by itself from time to time.
   void remind() EXCLUDES(lock_);
   // Sends a message to a node; what cannot be sent is dropped.
   void tell(NodeIndex node, std::string message) { control_->tell(node, std::move(message)); }
@@ -138,6 +143,7 @@ class Peers {
   std::string answer(NodeIndex from, const MessageHeader& header, std::string_view body) EXCLUDES(lock_);
   std::string wanted(NodeIndex from, const Want& want) EXCLUDES(lock_);
   void met(const Hello& hello) EXCLUDES(lock_);
+  void set_unheard(NodeIndex node, bool unheard) EXCLUDES(lock_);
   void gone(NodeIndex node) EXCLUDES(lock_);
   void unreachable(NodeIndex node, bool refused) EXCLUDES(lock_);
   void remind_later() EXCLUDES(lock_);
@@ -189,7 +195,12 @@ class Peers {
   std::set<NodeIndex> uninformed_ GUARDED_BY(lock_);                   // homes that missed something
   std::set<NodeIndex> untold_ GUARDED_BY(lock_);  // of those, homes that have not been told that they did
   std::set<NodeIndex> acted_ GUARDED_BY(lock_);   // of those, homes that this node was the deputy of
-  std::set<NodeIndex> parted_ GUARDED_BY(lock_);  // nodes that may miss changes until they are met
+  std::set<NodeIndex> parted_ GUARDED_BY(lock_);  // nodes with which there is no connection
+  // Nodes whose changes this one may miss: from gone() until they have told all.
+  std::vector<bool> unheard_ GUARDED_BY(lock_);
+  // Who is gone is looked for after a while, or a job's end would be full of agents that look for others.
+  static constexpr int64_t kToHearNs = 5 * Members::kSecond;
+  int64_t reminded_ns_ GUARDED_BY(lock_) = 0, gone_ns_ GUARDED_BY(lock_) = 0;
   std::unordered_map<FileKey, uint64_t> reading_ GUARDED_BY(lock_);  // what this node reads, and its leases
   PeerCounts counts_ GUARDED_BY(lock_);
 };

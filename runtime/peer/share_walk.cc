@@ -25,8 +25,6 @@ static_assert(kEntryBytes + kPartBytes + 2 * kMostPeerPath <= List::kMostParts);
 constexpr size_t kNameBytes = 11;  // of a NameInList beside the name
 constexpr size_t kHeadBytes = 42;  // of a ListPart beside path and names
 
-int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
-
 bool is_name(const std::string& name) {
   return !name.empty() && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
@@ -194,8 +192,8 @@ bool ShareWalk::note_progress(uint64_t progress) {
 
 bool ShareWalk::nap(int ms) {
   MutexLock hold(lock_);
-  const int64_t end = now_ms() + ms;
-  for (int64_t now = now_ms(); !stopping_ && now < end; now = now_ms())
+  const int64_t end = os::monotonic_ms() + ms;
+  for (int64_t now = os::monotonic_ms(); !stopping_ && now < end; now = os::monotonic_ms())
     stopped_.wait_for(&hold, std::chrono::milliseconds(end - now));
   return !stopping_;
 }
@@ -213,7 +211,7 @@ std::optional<NodeIndex> ShareWalk::walks_already() {
 }
 
 ShareWalk::End ShareWalk::follow() {
-  const int64_t begun = now_ms();
+  const int64_t begun = os::monotonic_ms();
   int64_t heard = begun;
   NodeIndex walker = 0;
   bool looked = false, gone = false;
@@ -223,19 +221,19 @@ ShareWalk::End ShareWalk::follow() {
       if (!other) return End::kAlone;
       walker = *other;
       looked = true;
-      heard = now_ms();
+      heard = os::monotonic_ms();
     }
     // A parent that is not told anything, or hangs, is passed over; one that starts a moment later is not, or
     // all would ask the node that walks.
     NodeIndex asked = walker;
-    const bool straight = now_ms() - heard > options_.silence_ms / 2;
-    const Up up = now_ms() - begun > options_.start_ms ? Up::kAnyOf : Up::kParent;
+    const bool straight = os::monotonic_ms() - heard > options_.silence_ms / 2;
+    const Up up = os::monotonic_ms() - begun > options_.start_ms ? Up::kAnyOf : Up::kParent;
     const Result<List> list = straight ? ask(walker) : ask_up(walker, up, &asked);
     const bool more = list.ok() && !list->parts.empty();
     if (list.ok()) {
       take(asked, *list);
       gone = false;
-      if (note_progress(list->progress) || more) heard = now_ms();
+      if (note_progress(list->progress) || more) heard = os::monotonic_ms();
       if (list->state == WalkState::kEnded) {
         spdlog::info("walk: node {} has told what is in the directories", asked);
         return End::kTold;
@@ -244,7 +242,7 @@ ShareWalk::End ShareWalk::follow() {
       const int code = list.error().code;
       gone |= code != ETIMEDOUT && code != EAGAIN && code != ECONNRESET;
     }
-    const int64_t now = now_ms();
+    const int64_t now = os::monotonic_ms();
     if ((gone && now - begun > options_.start_ms) || now - heard > options_.silence_ms) {
       walker = walker < options_.own ? walker + 1 : options_.own;
       gone = false;

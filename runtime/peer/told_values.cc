@@ -61,6 +61,8 @@ void ToldValues::learned(Ref ref) noexcept try {
   ring_later();
 } catch (const std::bad_alloc&) {
   spdlog::warn("peers: out of memory");
+  const MutexLock hold(lock_);
+  ringing_ = false;  // the next one rings
 }
 
 // More nodes, more messages: each gets them the more seldom, some in a millisecond in all.
@@ -147,7 +149,13 @@ void ToldValues::tell(NodeIndex node) {
     n.asked = at;
     n.since_ns = os::clock_ns(CLOCK_MONOTONIC);
   }
-  options_.tell(node, std::move(message));
+  try {
+    options_.tell(node, std::move(message));
+  } catch (const std::bad_alloc&) {
+    const MutexLock hold(lock_);
+    if (nodes_[node].asked == at) nodes_[node].asked = 0;
+    throw;
+  }
 }
 
 std::optional<ToldFile> ToldValues::file_of(Ref ref) {

@@ -41,7 +41,8 @@ Result<Fd> as_hole(Fd copy, off_t bytes) try {
 void ChunkStager::begin(const Work& work, std::unique_ptr<SourceFile> source, const struct stat& st) {
   const MutexLock one(starting_);             // before any task can ask for a chunk
   context_->settle(work.ref, large_word(0));  // opens do not wait for it
-  if (work.why == Why::kDemand) return;       // staged once it is known to be read in chunks
+  if (work.why == Why::kDemand)               // staged once it is known to be read in chunks, or by prefetch
+    return queue_->prefetch_large(work.ref);
   std::shared_ptr<Ends> ends;
   const Large file = start(work, std::move(source), st, &ends);
   if (!file) return;
@@ -66,8 +67,8 @@ void ChunkStager::demand_whole(Ref ref) {
   bool filling = false;
   {
     const MutexLock hold(lock_);
-    if (!wanted_.insert(ref).second) return;
     const auto at = large_.find(ref);
+    if (!wanted_.insert(ref).second && at != large_.end()) return;
     filling = at != large_.end() && progress(at->second).filling;
   }
   try {
@@ -156,9 +157,13 @@ std::unique_ptr<SourceFile> ChunkStager::open_source(const Work& work, const Cop
 // Memory lacks before there is any space to give back, or is an error like others.
 ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFile> source,
                                       const struct stat& st, std::shared_ptr<Ends>* ends) try {
+  const uint64_t bytes = static_cast<uint64_t>(st.st_size);
+  if (bytes / kChunkBytes >= UINT32_MAX) {  // chunks have numbers of 32 bits
+    health_->no_room(work.ref);
+    return nullptr;
+  }
   auto file = std::make_shared<LargeFile>();
   const auto opened = std::make_shared<Ends>();
-  const uint64_t bytes = static_cast<uint64_t>(st.st_size);
   const Ref ref = work.ref;
   file->ref = ref;
   file->st = st;
@@ -174,12 +179,14 @@ ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFi
   file->allowed = file->reserved == bytes ? file->count : static_cast<uint32_t>(file->reserved / kChunkBytes);
   Tier& tier = context_->tier(file->tier);
   const bool sparse = is_sparse(st);
-  Result<Fd> copy = tier.create_part(ref, file->reserved == bytes && !sparse ? bytes : 0);
+  uint64_t promised = tier.space_of(file->reserved);
+  Result<Fd> copy = tier.create_part(ref, file->reserved == bytes && !sparse ? bytes : 0, &promised);
   if (copy.ok() && sparse) {
     copy = as_hole(copy.take(), st.st_size);
     if (!copy.ok()) tier.remove_part(ref);
   }
   if (!copy.ok()) {
+    tier.took(promised);
     tier.release(file->reserved);
     if (is_shortage(copy.error().code)) {
       health_->put_off(ref, copy.error().code);
@@ -194,12 +201,13 @@ ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFi
   bool entered = false;
   {
     const MutexLock hold(lock_);
+    progress(file).promised = promised;
     entered = enter(file, opened);
-    if (entered) file->chunks = context_->catalog->start_chunks(ref, static_cast<uint32_t>(file->tier), st);
     if (!file->chunks) forget(file);
   }
   if (!file->chunks) {
     tier.remove_part(ref);
+    tier.took(promised);
     tier.release(file->reserved);
     if (entered)
       context_->settle(ref, state_word(State::kNoFit));
@@ -214,11 +222,12 @@ ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFi
   return nullptr;
 }
 
-// False: there is no memory for it.
+// False: there is no memory for it. Without chunks: the catalog has no room for them.
 bool ChunkStager::enter(const Large& file, std::shared_ptr<Ends> ends) try {
   progress(file).claimed.resize(file->count);
   large_[file->ref] = file;
   hold_ends(file, std::move(ends));
+  file->chunks = context_->catalog->start_chunks(file->ref, static_cast<uint32_t>(file->tier), file->st);
   return true;
 } catch (const std::bad_alloc&) {
   return false;
@@ -266,12 +275,15 @@ bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier,
   return put_off(file, ENOMEM);
 }
 
-// Who copies from those that are parked meanwhile has them until the end of the run.
+// Who copies from those that are parked meanwhile has them until the end of the run. The others' sources are
+// closed without the lock: a PFS may let that wait.
 void ChunkStager::hold_ends(const Large& file, std::shared_ptr<Ends> ends) {
   progress(file).ends = std::move(ends);
   opened_.push_back(file);
   while (opened_.size() > kMaxOpenLarge) {
-    progress(opened_.front()).ends.reset();
+    std::shared_ptr<Ends>& parked = progress(opened_.front()).ends;
+    if (parked.use_count() == 1) to_close_.push_back(std::move(parked->source));
+    parked.reset();
     opened_.pop_front();
   }
 }
@@ -301,9 +313,9 @@ void ChunkStager::close_sources() {
 }
 
 void ChunkStager::stage(const Work& work, Copier* copier) {
-  close_sources();
   Run run;
   const Large file = large_file(work, copier, &run.ends);
+  close_sources();
   if (!file) return;
   bool claimed = false, known = true;
   {
@@ -404,6 +416,7 @@ void ChunkStager::publish(const Large& file, const Run& run) {
     closed = p.done == file->allowed && !whole;
     if (closed) kept_.insert(large_.extract(file->ref));  // its ends are closed with its last run
   }
+  take_promise(file, whole || closed ? UINT64_MAX : bytes);
   add(context_->board, AgentCounter::staged_chunks, run.count);
   context_->count_staged(bytes, file->paid);
   context_->board->placed_bytes[file->tier].fetch_add(bytes, std::memory_order_relaxed);
@@ -434,7 +447,7 @@ void ChunkStager::finish(const Large& file, const Run& last) {
   const int copy = last.ends->copy.get();
   struct stat made;
   Status done;
-  if (!take_times(copy, file->st) || os::fstat(copy, &made) != 0) done = errno_error("finish a large copy");
+  if (!seal(copy, file->st, &made)) done = errno_error("finish a large copy");
   if (done.ok()) done = tier.publish_part(file->ref);
   if (!done.ok() && is_shortage(done.error().code)) {
     (void)put_off(file, done.error().code);
@@ -444,12 +457,15 @@ void ChunkStager::finish(const Large& file, const Run& last) {
     if (done.error().code != ENOENT) health_->failed(file->tier, done.error());  // else: somebody removed it
     return give_up(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
   }
+  // Before anyone can take it away again.
+  if (is_sparse(file->st)) context_->sparse.add(&tier, file->ref, made, file->reserved);
   // A full run directory: nobody would find the copy under the name that it has now.
-  if (!context_->catalog->place(file->ref, static_cast<uint32_t>(file->tier), made.st_ino, file->st))
+  if (!context_->catalog->place(file->ref, static_cast<uint32_t>(file->tier), made.st_ino, file->st)) {
+    file->reserved = context_->sparse.remove(tier, file->ref, file->reserved);
     return give_up(file, AgentCounter::no_fit_files, state_word(State::kNoFit));
+  }
   context_->source->copied(file->ref, file->tier);
   add(context_->board, AgentCounter::staged_files);
-  if (is_sparse(file->st)) context_->sparse.add(&tier, file->ref, made, file->reserved);
   bool kept = false;
   {
     const MutexLock hold(lock_);
@@ -460,18 +476,16 @@ void ChunkStager::finish(const Large& file, const Run& last) {
   if (kept) os::drop_pages(last.ends->source->fd(), 0, file->st.st_size);
 }
 
-// Other threads may still be copying for it: the last one to end gives its space back. The name is free at
-// once, for another attempt.
+// Other threads may still be copying for it: the last one to end, who may be this one, gives its space back,
+// once it is known whether the copy is gone. The name is free at once, for another attempt.
 void ChunkStager::give_up(const Large& file, AgentCounter counter, uint64_t word) {
-  bool last = false;
-  uint64_t placed = 0;
   {
     const MutexLock hold(lock_);
     Progress& p = progress(file);
     if (std::exchange(p.failed, true)) return;
     large_.erase(file->ref);
-    last = p.in_flight == 0;
-    placed = p.placed;
+    wanted_.erase(file->ref);  // who asks again is heard
+    ++p.in_flight;
   }
   context_->source->given_up(file->ref);
   Tier& tier = context_->tier(file->tier);
@@ -481,7 +495,7 @@ void ChunkStager::give_up(const Large& file, AgentCounter counter, uint64_t word
   if (counter != AgentCounter::tier_errors && counter != AgentCounter::put_off_files)
     add(context_->board, counter);
   wake_all(file->ref, file->count);
-  if (last) release(file, placed);
+  end(file);
 }
 
 void ChunkStager::wake_all(Ref ref, uint32_t chunks) const {
@@ -536,7 +550,19 @@ bool ChunkStager::put_off(const Large& file, int error) {
   return false;
 }
 
+// The file system has taken so much more of what is promised for the file, or will not be asked for it: it
+// may be holes.
+void ChunkStager::take_promise(const Large& file, uint64_t space) {
+  {
+    const MutexLock hold(lock_);
+    space = std::min(space, progress(file).promised);
+    progress(file).promised -= space;
+  }
+  context_->tier(file->tier).took(space);
+}
+
 void ChunkStager::release(const Large& file, uint64_t placed) {
+  take_promise(file, UINT64_MAX);
   if (file->removed) context_->tier(file->tier).release(file->reserved);  // else it takes its space still
   context_->board->placed_bytes[file->tier].fetch_sub(placed, std::memory_order_relaxed);
 }

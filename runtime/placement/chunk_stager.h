@@ -59,6 +59,7 @@ class ChunkStager {
     uint32_t in_flight = 0;  // runs of chunks being copied
     uint32_t next = 0;       // all before it are claimed
     uint64_t placed = 0;     // bytes
+    uint64_t promised = 0;   // of the tier's space: what is not written yet, where nothing was allocated
     bool filling = false;    // the queue knows of it
     bool failed = false;
   };
@@ -112,7 +113,8 @@ class ChunkStager {
   void wake_all(Ref ref, uint32_t chunks) const;
   void close_sources() EXCLUDES(lock_);
   bool put_off(const Large& file, int error) EXCLUDES(lock_);  // false
-  void release(const Large& file, uint64_t placed);
+  void take_promise(const Large& file, uint64_t space) EXCLUDES(lock_);
+  void release(const Large& file, uint64_t placed) EXCLUDES(lock_);
 
   PlacementContext* const context_;
   WorkQueue* const queue_;

@@ -38,11 +38,18 @@ struct PlacementContext {
     add(board, AgentCounter::staged_bytes, bytes);
     if (!paid) asked_bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
-  // Stores the verdict on an entry and wakes who waits for it.
+  // Stores the verdict on an entry and wakes who waits for it. The file of one that was to replace another
+  // (Catalog::add_again()) has that one still, with the verdict there.
   void settle(Ref ref, uint64_t word) const {
-    catalog->entry(ref).state.store(word, std::memory_order_release);
+    const Ref before = replaced_by(word_of(ref));
+    catalog->entry(ref).state.store(before ? again_word(before) : word, std::memory_order_release);
     wake(ref);
   }
+  // Counts what becomes of a file, which one that was to replace another is not. Before it is settled.
+  void count(Ref ref, AgentCounter verdict) const {
+    if (replaced_by(word_of(ref)) == 0) add(board, verdict);
+  }
+  uint64_t word_of(Ref ref) const { return catalog->entry(ref).state.load(std::memory_order_acquire); }
   void wake(Ref ref) const { wake_parked(board, catalog->entry(ref).hash); }
 };
 

@@ -55,15 +55,21 @@ void Copier::rest() {
 
 // False: the copying is to end.
 bool Copier::pace(const CopyRange& range, uint64_t bytes) {
-  const auto give_up = [this] { return hurried() || *stopping_; };
-  if (!range.paced || !rates_->pfs_bytes.wait(bytes, give_up)) rates_->pfs_bytes.take(bytes);
+  wait(range, bytes, &rates_->pfs_bytes);
   return pace_tier(range, bytes);
 }
 
 bool Copier::pace_tier(const CopyRange& range, uint64_t bytes) {
-  const auto give_up = [this] { return hurried() || *stopping_; };
-  if (!range.paced || !rates_->tier_bytes.wait(bytes, give_up)) rates_->tier_bytes.take(bytes);
+  wait(range, bytes, &rates_->tier_bytes);
   return !*stopping_;
+}
+
+void Copier::wait(const CopyRange& range, uint64_t bytes, Throttle* rate) const {
+  const auto give_up = [&] {
+    if (range.waits) range.waits();
+    return hurried() || *stopping_;
+  };
+  if (!range.paced || !rate->wait(bytes, give_up)) rate->take(bytes);
 }
 
 Status Copier::copy(const CopyRange& range) {
@@ -190,12 +196,14 @@ Status Copier::write_piece(const CopyRange& range, uint64_t offset, uint64_t byt
 
 Status Copier::write_all(const CopyRange& range, const char* from, uint64_t offset, uint64_t bytes) {
   uint64_t put = 0;
+  bool may_refuse = range.writing == Writing::kDirect;
   while (put < bytes) {
     const ssize_t n = os::pwrite(range.copy, from + put, bytes - put, static_cast<off_t>(offset + put));
-    // A file system may take the flag and refuse the write.
-    if (n < 0 && errno == EINVAL && range.writing == Writing::kDirect &&
-        os::set_direct(range.copy, false) == 0)
-      continue;
+    // A file system may take the flag and refuse the write. Without the flag it has another reason.
+    if (n < 0 && errno == EINVAL && std::exchange(may_refuse, false)) {
+      if (os::set_direct(range.copy, false) == 0) continue;
+      errno = EINVAL;
+    }
     if (n <= 0) return errno_error("write at " + std::to_string(offset + put), n < 0 ? errno : ENOSPC);
     put += static_cast<uint64_t>(n);
   }

@@ -43,6 +43,8 @@ struct CopyRange {
   bool sparse = false;  // blocks of zeros are not written; the copy has its size, and nothing in it, before
   // Called with each piece that is in the copy; once more, if it had to be copied again.
   std::function<void(uint64_t offset, std::string_view piece)> copied = nullptr;
+  // Called again and again while it waits for a rate.
+  std::function<void()> waits = nullptr;
 };
 
 // What a copy thread has of its own. One thread uses it; the flags may be set from others.
@@ -82,6 +84,7 @@ class Copier {
   void note_progress();
   void note_rate(uint64_t bytes, int64_t nanoseconds);
   bool pace(const CopyRange& range, uint64_t bytes);
+  void wait(const CopyRange& range, uint64_t bytes, Throttle* rate) const;
   Status copy_piece(const CopyRange& range, uint64_t offset, uint64_t bytes);
   bool pace_tier(const CopyRange& range, uint64_t bytes);
   Status write_piece(const CopyRange& range, uint64_t offset, uint64_t bytes);

@@ -40,10 +40,17 @@ inline bool is_sparse(const struct stat& st) {
   return st.st_blocks * kBytesPerBlock < st.st_size / 2;
 }
 
-// Gives a copy its source's times: fstat in a task recognises a copy by inode, size and mtime.
-inline bool take_times(int copy, const struct stat& source) {
+// Gives a copy its source's times: fstat in a task recognises a copy by inode, size and mtime. And nobody may
+// open it for writing any more, as by a link to a task's descriptor (/proc/PID/fd/N). *made: what the tier
+// says of it then. False: errno says why; EOVERFLOW: the tier's file system does not keep such a time.
+inline bool seal(int copy, const struct stat& source, struct stat* made) {
+  constexpr mode_t kReadOnly = 0400;
   const timespec times[2] = {source.st_atim, source.st_mtim};
-  return os::futimens(copy, times) == 0;
+  if (os::fchmod(copy, kReadOnly) != 0 || os::futimens(copy, times) != 0 || os::fstat(copy, made) != 0)
+    return false;
+  if (same_time(made->st_mtim, source.st_mtim)) return true;
+  errno = EOVERFLOW;
+  return false;
 }
 
 struct Verdict {

@@ -23,11 +23,14 @@ constexpr int64_t kFirstLookNs = kSecondNs / 20, kLookNs = kSecondNs;
 constexpr int64_t kMostLookNs = 10 * kSecondNs;  // while only what somebody has open is waited for
 constexpr int64_t kRest = 20;  // so many times the processor's time of a look is the next one put off
 constexpr int64_t kPatienceNs = 3 * kSecondNs;  // with those who have copies open
-// A descriptor is kept of each.
+// Of those that somebody has open: a descriptor is kept of each.
 constexpr size_t kMostLeaving = 256;
+// With parts: only who takes one finds whether it is but this agent that has it open.
+constexpr size_t kMostWithParts = 2 * kMostLeaving;
 
 // Not to be tried again before it is free: who still has the copy open finds this entry by its inode.
 constexpr uint64_t kLeavingWord = state_word(State::kNoFit, Reason::kEvicted);
+constexpr uint64_t kSpoiltWord = state_word(State::kNoFit, Reason::kTierError);
 
 }  // namespace
 
@@ -36,7 +39,8 @@ Evictor::Evictor(PlacementContext* context, TierHealth* health, FileStager* file
       health_(health),
       files_(files),
       chunks_(chunks),
-      shrinking_(context->hierarchy->tiers().size()) {}
+      shrinking_(context->hierarchy->tiers().size()),
+      withdrawn_(shrinking_.size()) {}
 
 bool Evictor::is_over(size_t n) const {
   const Tier& tier = context_->hierarchy->tiers()[n];
@@ -57,7 +61,6 @@ void Evictor::tell(size_t n) {
 }
 
 void Evictor::tell_all() {
-  const MutexLock hold(lock_);
   for (size_t n = 0; n < shrinking_.size(); ++n) tell(n);
 }
 
@@ -70,9 +73,39 @@ bool Evictor::set_quota(size_t n, uint64_t quota) {
   return grew;
 }
 
+bool Evictor::is_wanted() const {
+  return is_any_over() || std::any_of(withdrawn_.begin(), withdrawn_.end(),
+                                      [](const auto& copies) { return !copies.empty(); });
+}
+
 void Evictor::keep_to_quotas() {
-  if (!is_any_over()) return;
   const MutexLock hold(lock_);
+  // A tier may have been over its quota for a moment only, as while a reservation is tried.
+  tell_all();
+  if (is_wanted()) start();
+}
+
+void Evictor::withdraw(Ref ref, Fd copy) {
+  struct stat st = {};
+  if (os::fstat(copy.get(), &st) != 0 || files_->refuse(ref, st.st_ino, &copy)) return;
+  const Entry& e = context_->catalog->entry(ref);
+  const uint64_t word = e.state.load(std::memory_order_acquire);
+  const Identity* id = context_->catalog->reader().identity_of(e);
+  if (state_of(word) != State::kPlaced || !id || id->tier_ino != st.st_ino) return;
+  std::list<Leaving> spoilt(1);
+  Leaving& leaving = spoilt.front();
+  leaving.ref = ref;
+  leaving.fd = std::move(copy);
+  leaving.then = kSpoiltWord;
+  leaving.since = os::clock_ns(CLOCK_MONOTONIC);
+  const size_t n = tier_of(word);
+  if (!take_away(n, word, e.size.load(std::memory_order_relaxed), &leaving)) return;
+  const MutexLock hold(lock_);
+  withdrawn_[n].splice(withdrawn_[n].end(), spoilt);
+  start();
+}
+
+void Evictor::start() {
   if (stopping_) return;
   if (!thread_.joinable() && os::start_thread(&thread_, [this] { run(); }) != 0) return;
   changed_.notify_all();
@@ -94,7 +127,10 @@ void Evictor::run() {
   do {
     const int64_t begun = os::clock_ns(CLOCK_THREAD_CPUTIME_ID);  // an agent can be stopped meanwhile
     for (size_t n = 0; n < shrinking_.size(); ++n) shrink(n);
-    tell_all();
+    {
+      const MutexLock hold(lock_);
+      tell_all();
+    }
     const bool over = is_any_over(), freed = freed_;
     if (freed && !over) {
       freed_ = false;
@@ -113,7 +149,7 @@ bool Evictor::wait(int64_t pause_ns) {
   if (leaving || is_any_over()) {
     if (!stopping_) changed_.wait_for(&hold, std::chrono::nanoseconds(pause_ns));
   } else {
-    while (!stopping_ && !is_any_over()) changed_.wait(&hold);
+    while (!stopping_ && !is_wanted()) changed_.wait(&hold);
   }
   return !stopping_;
 }
@@ -121,6 +157,10 @@ bool Evictor::wait(int64_t pause_ns) {
 // Where memory lacks, the next look goes on.
 void Evictor::shrink(size_t n) try {
   Shrinking& s = shrinking_[n];
+  {
+    const MutexLock hold(lock_);
+    s.leaving.splice(s.leaving.end(), withdrawn_[n]);
+  }
   s.leaving.remove_if([&](Leaving& copy) { return try_to_release(n, &copy); });
   if (!is_over(n)) return end(n, &s);
   begin(n, &s);
@@ -186,8 +226,8 @@ bool Evictor::is_candidate(size_t n, Ref ref, Candidate* candidate) const {
 
 void Evictor::take_turn(size_t n, Turn turn, Shrinking* s) {
   std::vector<Candidate>& all = s->candidates;
-  for (size_t i = all.size(); i-- > 0 && !context_->stopping && s->leaving.size() < kMostLeaving;) {
-    if (is_enough(n, turn, *s)) break;
+  for (size_t i = all.size(); i-- > 0 && !context_->stopping;) {
+    if (is_enough(n, turn, *s) || (turn == Turn::kAny && s->leaving.size() >= kMostLeaving)) break;
     if (evict(n, all[i].ref, turn, s)) all[i].ref = 0;
   }
   std::erase_if(all, [](const Candidate& c) { return c.ref == 0; });
@@ -228,23 +268,30 @@ bool Evictor::evict(size_t n, Ref ref, Turn turn, Shrinking* s) {
   if (!there && superseded) return true;
   if (there && turn == Turn::kUnread && was_read(e, st)) return false;
   if (there && turn != Turn::kAny && os::is_open_elsewhere(leaving.fd.get())) return false;
-  if (!superseded && !catalog->move(ref, word, kLeavingWord)) return true;
   const auto bytes = there ? static_cast<uint64_t>(st.st_size) : e.size.load(std::memory_order_relaxed);
   leaving.ref = ref;
   leaving.superseded = superseded;
-  leaving.links = files_->take_links(ref, kLeavingWord);
-  leaving.space = context_->sparse.remove(tier, ref, bytes);
-  context_->source->given_up(ref);
-  context_->board->placed_bytes[n].fetch_sub(bytes, std::memory_order_relaxed);
+  if (!take_away(n, word, bytes, &leaving)) return true;
   // What was staged again has its file still, and each name of a copy was staged.
   if (!superseded) add(context_->board, AgentCounter::evicted_files, 1 + leaving.links.size());
   leave(n, std::move(copy), s);
   return true;
 }
 
+bool Evictor::take_away(size_t n, uint64_t word, uint64_t bytes, Leaving* copy) {
+  const Ref ref = copy->ref;
+  if (!copy->superseded && !context_->catalog->move(ref, word, kLeavingWord)) return false;
+  copy->links = files_->take_links(ref, kLeavingWord);
+  copy->space = context_->sparse.remove(context_->hierarchy->tiers()[n], ref, bytes);
+  context_->source->given_up(ref);
+  context_->board->placed_bytes[n].fetch_sub(bytes, std::memory_order_relaxed);
+  return true;
+}
+
 bool Evictor::evict_part(size_t n, Ref ref, Shrinking* s) {
   Result<Fd> fd = context_->hierarchy->tiers()[n].open_part(ref);
   if (!fd.ok() && is_shortage(fd.error().code)) return false;
+  if (fd.ok() && s->leaving.size() >= kMostWithParts && os::is_open_elsewhere(fd->get())) return false;
   std::list<Leaving> copy(1);
   Leaving& leaving = copy.front();
   const std::optional<uint64_t> space = chunks_->evict(ref, static_cast<int>(n), kLeavingWord);
@@ -253,9 +300,16 @@ bool Evictor::evict_part(size_t n, Ref ref, Shrinking* s) {
   leaving.part = true;
   leaving.space = *space;
   if (fd.ok()) leaving.fd = fd.take();
-  add(context_->board, AgentCounter::evicted_files);
   leave(n, std::move(copy), s);
   return true;
+}
+
+// The inode's number is free once `fd` is closed: a task's own file with that number is nobody's copy. Until
+// then the catalog knows it, for those who have it open.
+void Evictor::forget(Leaving* copy) {
+  context_->catalog->retire(copy->ref);
+  for (const Ref link : copy->links) context_->catalog->retire(link);
+  copy->fd.reset();
 }
 
 // No task finds the copy any more.
@@ -271,11 +325,10 @@ bool Evictor::try_to_release(size_t n, Leaving* copy) {
   bool gone = copy->part ? tier.remove_part(copy->ref) : tier.remove(copy->ref);
   for (const Ref link : copy->links) gone = tier.remove(link) && gone;
   if (!gone || (copy->fd && os::is_open_elsewhere(copy->fd.get()))) return false;
-  copy->fd.reset();
+  forget(copy);
   tier.release(std::min(copy->space, tier.used()));
-  if (copy->superseded) catalog->retire(copy->ref);
-  for (const Ref link : copy->links) catalog->move(link, kLeavingWord, state_word(State::kNoFit));
-  catalog->move(copy->ref, kLeavingWord, state_word(State::kNoFit));
+  for (const Ref link : copy->links) catalog->move(link, kLeavingWord, copy->then);
+  catalog->move(copy->ref, kLeavingWord, copy->then);
   freed_ = true;
   return true;
 }

@@ -5,6 +5,8 @@
 // nobody, since the job has changed the file, and, as far as the tier tells (atime), those that nobody has
 // read. A copy takes its space as long as somebody has it open: such a one is passed over, and looked at
 // again; if after some seconds the others do not suffice, it is removed, too, and counts until it is closed.
+//
+// A copy that was found spoilt goes the same way, whatever the quota.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +34,12 @@ class Evictor {
   // Root has told the quota of a tier. From now on nothing is reserved beyond it; what is used beyond it is
   // removed by a thread. True: it is more than before.
   bool set_quota(size_t tier, uint64_t quota) EXCLUDES(lock_);
-  // Where more is used than a quota allows, sees to it that the thread is at work: it may be that none could
-  // be made. Costs nothing else.
+  // The copy of an entry, which is open at `copy`, is not what was read on the PFS: from now on no task finds
+  // it, by any of its names, and no other name gets it. The files stay on the PFS; the copy is removed by the
+  // thread. Nothing is done if the entry has another copy by now, or where memory lacks (std::bad_alloc).
+  void withdraw(Ref ref, Fd copy) EXCLUDES(lock_);
+  // To be called now and then. Tells of quotas that are kept to; where more is used than one allows, or a
+  // copy was withdrawn, sees to it that the thread is at work: it may be that none could be made.
   void keep_to_quotas() EXCLUDES(lock_);
   // Waits for the thread, at most for one copy.
   void stop() EXCLUDES(lock_);
@@ -59,6 +65,8 @@ class Evictor {
     bool part = false;        // a partial one, which the agent itself may have open still
     bool superseded = false;  // the file was staged again since
     int64_t since = 0;        // CLOCK_MONOTONIC
+    // Of its entries, once it is free.
+    uint64_t then = state_word(State::kNoFit);
   };
   // What the thread knows of a tier.
   struct Shrinking {
@@ -72,9 +80,12 @@ class Evictor {
   void run() EXCLUDES(lock_);
   bool is_over(size_t tier) const;
   bool is_any_over() const;
+  // Whether the thread has something to begin with.
+  bool is_wanted() const REQUIRES(lock_);
+  void start() REQUIRES(lock_);
   // Says on the board within which quota the tier's use is.
   void tell(size_t tier) REQUIRES(lock_);
-  void tell_all() EXCLUDES(lock_);
+  void tell_all() REQUIRES(lock_);
   // Sleeps until there may be something to do. False: the end.
   bool wait(int64_t pause_ns) EXCLUDES(lock_);
   // Does what can be done now.
@@ -90,7 +101,12 @@ class Evictor {
   bool evict(size_t tier, Ref ref, Turn turn, Shrinking* s);
   bool evict_part(size_t tier, Ref ref, Shrinking* s);
   bool was_read(const Entry& e, const struct stat& copy) const;
+  // Sees to it that no task finds the copy, of which ref and superseded are known, any more, by any of its
+  // names; notes these and its space. False: the state is not `word` any more.
+  bool take_away(size_t tier, uint64_t word, uint64_t bytes, Leaving* copy);
   void leave(size_t tier, std::list<Leaving> copy, Shrinking* s);
+  // Of one that has no name any more, and that nobody has open.
+  void forget(Leaving* copy);
   // Removes its names; frees it, if nobody has it open. False: not yet.
   bool try_to_release(size_t tier, Leaving* copy);
 
@@ -106,6 +122,8 @@ class Evictor {
   Condition changed_;
   bool stopping_ GUARDED_BY(lock_) = false;
   std::thread thread_ GUARDED_BY(lock_);  // started when it is needed first
+  // By tier, until the thread takes them over.
+  std::vector<std::list<Leaving>> withdrawn_ GUARDED_BY(lock_);
 };
 
 }  // namespace monarch

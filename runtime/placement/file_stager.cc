@@ -101,11 +101,17 @@ void FileStager::ask_again(const RelPath& path) {
     queue_->stage_again(found.ref, changed_at(*context_->board, path.hash));
 }
 
-void FileStager::replace(Ref before, Ref after) {
-  const uint64_t word = context_->catalog->entry(before).state.load(std::memory_order_acquire);
-  if (may_be_replaced(word) && context_->catalog->move(before, word, again_word(after)) &&
-      state_of(word) == State::kPlaced)
-    add(context_->board, AgentCounter::staged_again);
+bool FileStager::replace(int tier, const NamedCopy& copy) {
+  Catalog* catalog = context_->catalog;
+  const uint64_t word = context_->word_of(copy.before);
+  if (may_be_replaced(word) && catalog->move(copy.before, word, again_word(copy.entry))) {
+    if (state_of(word) == State::kPlaced) add(context_->board, AgentCounter::staged_again);
+    return true;
+  }
+  const uint64_t placed = placed_word(static_cast<uint32_t>(tier), copy.change);
+  if (!catalog->move(copy.entry, placed, anew_word(copy.before))) return true;  // it was evicted just now
+  catalog->retire(copy.entry);
+  return false;
 }
 
 // The number of the last change is read before the file is looked at, and compared after it was copied: then
@@ -128,11 +134,15 @@ void FileStager::stage_again(const Work& work, Copier* copier) {
     return;
   again.before = work.ref;
   again.ref = catalog->add_again(work.ref);
-  if (!again.ref) return;
+  if (!again.ref) return;  // or the last one is not settled yet
   Entry& e = catalog->entry(again.ref);
   e.size.store(static_cast<uint64_t>(st.st_size), std::memory_order_release);
   e.mtime.store(time_of(st.st_mtim), std::memory_order_release);
-  place(again, source.get(), st, copier);
+  try {
+    place(again, source.get(), st, copier);
+  } catch (const std::bad_alloc&) {
+    ran_out_of_memory(again);
+  }
 }
 
 bool FileStager::is_being_changed(const Work& work, int source, const struct stat& st) const {
@@ -144,9 +154,10 @@ bool FileStager::is_being_changed(const Work& work, int source, const struct sta
 
 void FileStager::ran_out_of_memory(const Work& work) {
   context_->source->given_up(work.ref);
-  const uint64_t staging = state_word(State::kStaging);
-  if (context_->catalog->move(work.ref, staging, state_word(State::kNoFit, Reason::kTierError)))
-    context_->wake(work.ref);
+  const uint64_t staging = work.before ? anew_word(work.before) : state_word(State::kStaging);
+  const uint64_t later =
+      work.before ? again_word(work.before) : state_word(State::kNoFit, Reason::kTierError);
+  if (context_->catalog->move(work.ref, staging, later)) context_->wake(work.ref);
   health_->ran_short(ENOMEM);
 }
 
@@ -252,8 +263,7 @@ Status FileStager::make_copy(const Work& work, SourceFile* source, const struct 
   if (!unchanged(*source, st)) return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
   if (is_being_changed(work, source->fd(), st))  // no task would open the copy
     return Error{ESTALE, std::string(kSource) + "the job wrote it while it was copied"};
-  if (!take_times(copy.get(), st) || os::fstat(copy.get(), made) != 0)
-    return errno_error("set the copy's times");
+  if (!seal(copy.get(), st, made)) return errno_error("set the copy's times");
   return tier->publish(copy, work.ref);
 } catch (const std::bad_alloc&) {
   return Error{ENOMEM, {}};
@@ -268,7 +278,7 @@ void FileStager::copying_failed(Ref ref, int tier, const Error& error) {
   }
   spdlog::warn("stage {}: {}", context_->catalog->path_of(ref), error.text);
   const Verdict v = verdict_on_read(error);
-  add(context_->board, v.counter);
+  context_->count(ref, v.counter);
   context_->settle(ref, v.word);
 }
 
@@ -310,7 +320,12 @@ bool FileStager::link(Ref ref, const HardLinks::Copy& copy, const struct stat& s
 }
 
 bool FileStager::end_sharing(Ref maker) {
-  const HardLinks::Names names = links_.ended(maker);
+  const HardLinks::Names names = links_.ended(maker, [this](Ref name) {
+    const uint64_t now = context_->word_of(name);
+    const bool is_settled = state_of(now) != State::kPlaced && state_of(now) != State::kStaging;
+    if (!is_settled && context_->catalog->move(name, now, state_word(State::kNoFit, Reason::kTierError)))
+      context_->catalog->retire(name);
+  });
   const uint64_t word = context_->catalog->entry(maker).state.load(std::memory_order_acquire);
   const bool settled =
       state_of(word) == State::kNoFit || state_of(word) == State::kPass || state_of(word) == State::kDropped;
@@ -318,7 +333,6 @@ bool FileStager::end_sharing(Ref maker) {
     context_->settle(name, settled ? word : state_word(State::kNoFit, Reason::kTierError));
   bool removed = true;
   for (const Ref name : names.linked) {
-    context_->catalog->drop(name, State::kNoFit, Reason::kTierError);
     context_->wake(name);  // if memory lacked before it was linked
     removed &= context_->tier(names.tier).remove(name);
   }
@@ -326,13 +340,12 @@ bool FileStager::end_sharing(Ref maker) {
 }
 
 std::vector<Ref> FileStager::take_links(Ref maker, uint64_t word) {
-  HardLinks::Names names = links_.ended(maker);
-  for (const Ref name : names.waiting) context_->settle(name, state_word(State::kNoFit));
-  for (const Ref name : names.linked) {
-    const uint64_t now = context_->catalog->entry(name).state.load(std::memory_order_acquire);
+  HardLinks::Names names = links_.ended(maker, [&](Ref name) {
+    const uint64_t now = context_->word_of(name);
     if (state_of(now) == State::kPlaced) context_->catalog->move(name, now, word);
-    context_->wake(name);  // if memory lacked before it was linked
-  }
+  });
+  for (const Ref name : names.waiting) context_->settle(name, state_word(State::kNoFit));
+  for (const Ref name : names.linked) context_->wake(name);  // if memory lacked before it was linked
   return std::move(names.linked);
 }
 
@@ -346,12 +359,14 @@ bool FileStager::place_copy(const Work& work, SourceFile* source, const struct s
   }
   health_->found_room();
   Tier& tier = context_->tier(number);
-  Result<Fd> file = tier.create(ref, is_sparse(st) ? 0 : bytes);
+  uint64_t promised = tier.space_of(bytes);
+  Result<Fd> file = tier.create(ref, is_sparse(st) ? 0 : bytes, &promised);
   const Writing writing =
       file.ok() ? tier.driver().prepare(file->get(), bytes, work.why == Why::kDemand) : Writing::kMemory;
   struct stat copy = {};
   const Status made =
       file.ok() ? make_copy(work, source, st, &tier, *file, writing, copier, &copy) : Status();
+  tier.took(promised);
   if (!file.ok() || !made.ok()) {
     if (file.ok()) file->reset();  // its space counts as used until it is free
     tier.discard(ref);
@@ -392,20 +407,39 @@ void FileStager::hurry(Ref ref) {
   for (const auto& write_back : write_back_) write_back->hurry(maker ? maker : ref);
 }
 
+bool FileStager::refuse(Ref ref, uint64_t inode, Fd* copy) {
+  const MutexLock hold(refusing_);
+  const uint64_t word = context_->catalog->entry(ref).state.load(std::memory_order_acquire);
+  if (state_of(word) != State::kStaging) return false;
+  refused_[ref] = inode;
+  copy->reset();  // before its space is given back
+  return true;
+}
+
+bool FileStager::enter(int number, const NamedCopy& copy) {
+  const MutexLock hold(refusing_);
+  const auto refused = refused_.extract(copy.entry);
+  const bool is_refused = refused && refused.mapped() == copy.inode;
+  if (!is_refused && context_->catalog->place(copy.entry, static_cast<uint32_t>(number), copy.inode,
+                                              copy.source, copy.change))
+    return true;
+  if (copy.before) return false;  // give_back() settles it
+  if (!is_refused) add(context_->board, AgentCounter::no_fit_files);
+  context_->settle(copy.entry, state_word(State::kNoFit, is_refused ? Reason::kTierError : Reason::kNone));
+  return false;
+}
+
 void FileStager::publish(int number, NamedCopy* copy) {
   Board* board = context_->board;
-  if (!context_->catalog->place(copy->entry, static_cast<uint32_t>(number), copy->inode, copy->source,
-                                copy->change)) {
+  if (!enter(number, *copy) || (copy->before && !replace(number, *copy))) {
     copy->stage = NamedCopy::Stage::kRefused;
-    add(board, AgentCounter::no_fit_files);
-    return context_->settle(copy->entry, state_word(State::kNoFit));
+    return;
   }
   copy->stage = NamedCopy::Stage::kPublished;
   health_->placed();
   // Counted before anyone is woken: who sees the file placed sees it counted.
   add(board, AgentCounter::staged_files);
   context_->count_staged(copy->bytes, copy->paid);
-  if (copy->before) replace(copy->before, copy->entry);
   add(board, copy->prefetched ? AgentCounter::prefetch_files : AgentCounter::demand_files);
   board->placed_bytes[number].fetch_add(copy->bytes, std::memory_order_relaxed);
   wake_parked(board, context_->catalog->entry(copy->entry).hash);
@@ -428,12 +462,14 @@ void FileStager::publish_links(int number, const NamedCopy& copy) try {
 void FileStager::written(int number, NamedCopy copy, const Status& written) {
   if (!written.ok()) {
     const Error error = lost(copy.entry, written);
-    const uint64_t word = context_->catalog->entry(copy.entry).state.load(std::memory_order_acquire);
-    if (word == state_word(State::kNoFit, Reason::kEvicted)) return health_->failed(number, error);
     if (copy.stage == NamedCopy::Stage::kPublished) {
-      context_->catalog->drop(copy.entry, State::kNoFit, Reason::kTierError);
+      // Where it was evicted or replaced meanwhile, who evicts gives its space back.
+      const uint64_t placed = placed_word(static_cast<uint32_t>(number), copy.change);
+      if (!context_->catalog->move(copy.entry, placed, state_word(State::kNoFit, Reason::kTierError)))
+        return health_->failed(number, error);
+      context_->catalog->retire(copy.entry);
       context_->board->placed_bytes[number].fetch_sub(copy.bytes, std::memory_order_relaxed);
-    } else if (copy.stage == NamedCopy::Stage::kNamed) {
+    } else if (copy.stage == NamedCopy::Stage::kNamed && !copy.before) {
       context_->settle(copy.entry, state_word(State::kNoFit, Reason::kTierError));
     }
     health_->failed(number, error);
@@ -459,7 +495,13 @@ void FileStager::give_back(int number, NamedCopy* copy) {
   const bool free = tier.remove(copy->entry) && links_are_gone && !os::is_open_elsewhere(copy->fd.get());
   copy->fd.reset();
   (void)context_->sparse.remove(tier, copy->entry, 0);
+  {
+    const MutexLock hold(refusing_);
+    refused_.erase(copy->entry);
+  }
   if (free) tier.release(copy->space);
+  // Its name is free for the next copy.
+  if (copy->before) context_->catalog->move(copy->entry, anew_word(copy->before), again_word(copy->before));
 }
 
 }  // namespace monarch

@@ -6,11 +6,13 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/mutex.h"
 #include "runtime/placement/chunk_stager.h"
 #include "runtime/placement/context.h"
 #include "runtime/placement/credit.h"
@@ -37,6 +39,9 @@ class FileStager {
   void stage_again(const Work& work, Copier* copier);
   // Somebody waits for a file that nobody waited for: if it is copied already, it is published.
   void hurry(Ref ref);
+  // The entry's copy is not what was read: where it has not been published yet, it will not be, and the
+  // descriptor is closed. False: it has been, or is none.
+  bool refuse(Ref ref, uint64_t inode, Fd* copy) EXCLUDES(refusing_);
   // Whose copy the entry shares; itself: nobody's.
   Ref maker_of(Ref ref) const { return links_.maker_of(ref); }
   // The copy of this name is about to be removed. The entries that share it get that state word, and are
@@ -59,8 +64,9 @@ class FileStager {
   bool look(Ref ref, const std::string& path, struct stat* st) const;
   // Whether the job is to read it on the PFS.
   bool is_excluded(Ref ref) const;
-  // Tasks find the copy of `after` from now on where they found `before`.
-  void replace(Ref before, Ref after);
+  // Tasks find the copy, which is placed, from now on where they found the entry before it. False: that has
+  // been settled otherwise meanwhile, and the copy is placed no more.
+  bool replace(int tier, const NamedCopy& copy);
   // What was asked for is there, or not. Where much is not, tasks are to look before they ask: what is not
   // there takes an entry in the catalog for good.
   void note_found();
@@ -82,7 +88,9 @@ class FileStager {
   bool is_being_changed(const Work& work, int source, const struct stat& st) const;
   void watch_directory(Ref ref, const std::string& path);
   // Publishes a copy, or settles its entry if that cannot be.
-  void publish(int tier, NamedCopy* copy);
+  void publish(int tier, NamedCopy* copy) EXCLUDES(refusing_);
+  // False: the entry has been settled, or give_back() will do so.
+  bool enter(int tier, const NamedCopy& copy) EXCLUDES(refusing_);
   void publish_links(int tier, const NamedCopy& copy);
   // The copy is on its device, or lost.
   void written(int tier, NamedCopy copy, const Status& written);
@@ -98,6 +106,8 @@ class FileStager {
   std::atomic<uint64_t> found_{0}, absent_{0};  // paths
   HardLinks links_;
   std::vector<std::unique_ptr<WriteBack>> write_back_;  // by tier
+  Mutex refusing_;
+  std::map<Ref, uint64_t> refused_ GUARDED_BY(refusing_);  // inodes of copies that are not to be published
 };
 
 }  // namespace monarch

@@ -70,7 +70,7 @@ std::vector<Ref> HardLinks::published(const Copy& copy, const Link& link) {
   return refused;
 }
 
-HardLinks::Names HardLinks::ended(Ref maker) {
+HardLinks::Names HardLinks::ended(Ref maker, const Take& take) {
   const MutexLock hold(lock_);
   const auto at = makers_.find(maker);
   if (at == makers_.end()) return {};
@@ -80,7 +80,10 @@ HardLinks::Names HardLinks::ended(Ref maker) {
   Names names = std::move(file->second.names);
   names.tier = file->second.copy.tier;
   for (const Ref name : names.waiting) shared_.erase(name);
-  for (const Ref name : names.linked) shared_.erase(name);
+  for (const Ref name : names.linked) {
+    take(name);
+    shared_.erase(name);
+  }
   names_ -= 1 + names.waiting.size() + names.linked.size();
   files_.erase(file);
   return names;

@@ -43,7 +43,10 @@ class HardLinks {
     std::vector<Ref> waiting, linked;
     int tier = 0;  // where those are that had it
   };
-  Names ended(Ref maker);
+  // `take` is called for each that had it, as Link is: from before it counts as a name of its own, so that
+  // nobody takes it for one that has its own copy.
+  using Take = std::function<void(Ref linked)>;
+  Names ended(Ref maker, const Take& take);
   // Whose copy the name waits for; 0: none.
   Ref awaited_by(Ref name) const;
   // Whose copy the name shares, or waits for; itself: its own, or none.

@@ -25,8 +25,12 @@ class PfsFile : public SourceFile {
 
 }  // namespace
 
-Fd PfsSource::open_for_reading(Ref ref, const std::string& path, Need need, const Copier& copier) const {
-  const auto give_up = [&] { return copier.hurried() || copier.is_stopping(); };
+Fd PfsSource::open_for_reading(Ref ref, const std::string& path, Need need, const Copier& copier,
+                               const std::function<void()>& waits) const {
+  const auto give_up = [&] {
+    if (waits) waits();
+    return copier.hurried() || copier.is_stopping();
+  };
   if (need == Need::kNow || !rates_->pfs_opens.wait(1, give_up)) rates_->pfs_opens.take(1);
   add(board_, AgentCounter::agent_opens_pfs);
   return Fd(os::open_beneath(dataset_->roots[catalog_->root_of(ref)].fd.get(), path.c_str(),

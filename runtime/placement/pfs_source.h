@@ -2,6 +2,7 @@
 // The PFS, as the only source of a dataset's files.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,8 +26,10 @@ class PfsSource : public Source {
   void copied(Ref, int) noexcept override {}
   void given_up(Ref) noexcept override {}
 
-  // Opens the file for reading. Empty: errno says why.
-  Fd open_for_reading(Ref ref, const std::string& path, Need need, const Copier& copier) const;
+  // Opens the file for reading. Empty: errno says why. `waits` is called again and again while it waits for a
+  // rate.
+  Fd open_for_reading(Ref ref, const std::string& path, Need need, const Copier& copier,
+                      const std::function<void()>& waits = nullptr) const;
 
  private:
   Catalog* const catalog_;

@@ -100,8 +100,13 @@ void PlacementHandler::hurry(Ref ref, const RelPath& path) try {
 void PlacementHandler::demand_chunk(const RelPath& path, uint32_t chunk) try {
   Catalog* catalog = context_.catalog;
   const Ref ref = catalog->reader().find(path).ref;
-  if (ref && state_of(catalog->entry(ref).state.load(std::memory_order_acquire)) == State::kLarge)
+  if (!ref) return;
+  if (state_of(catalog->entry(ref).state.load(std::memory_order_acquire)) == State::kLarge) {
     chunks_.demand(ref, chunk);
+  } else {  // another node follows, while it is copied here at the rate of prefetch
+    queue_.hurry(ref);
+    files_.hurry(ref);
+  }
 } catch (const std::bad_alloc&) {
   health_.ran_short(ENOMEM);
 }
@@ -119,14 +124,26 @@ void PlacementHandler::run(Worker* worker) {
   }
 }
 
-void PlacementHandler::move(Worker* worker) {
+// Where memory lacks, the next piece of work tries again, and this one is done all the same.
+void PlacementHandler::move(Worker* worker) try {
   std::string processors;
+  int moves = 0;
   {
     const MutexLock hold(lock_);
     processors = processors_;
-    worker->moves = moves_;
+    moves = moves_;
   }
   (void)run_on(processors).ok();  // where the job may not run it is no loss
+  worker->moves = moves;
+} catch (const std::bad_alloc&) {
+}
+
+// What nothing was asked for has reserved its price, and is paid for as other files that are prefetched.
+void PlacementHandler::fill(Work work, Copier* copier) {
+  PrefetchCredit::Held held(&credit_, work.reserved);
+  if (work.reserved != 0)
+    work.paid = credit_.take(context_.catalog->entry(work.ref).size.load(std::memory_order_relaxed), &held);
+  chunks_.stage(work, copier);
 }
 
 void PlacementHandler::do_work(const Work& work, Copier* copier) {
@@ -136,8 +153,9 @@ void PlacementHandler::do_work(const Work& work, Copier* copier) {
       return files_.stage(work, copier);
     case Why::kAgain:
       return files_.stage_again(work, copier);
-    case Why::kChunk:
     case Why::kFill:
+      return fill(work, copier);
+    case Why::kChunk:
       return chunks_.stage(work, copier);
     case Why::kLook:
       return health_.look();

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/mutex.h"
@@ -48,6 +49,8 @@ class PlacementHandler {
   // Root has told a tier's quota, a larger one or a smaller one; see Evictor. True: it is more than before.
   // Any thread.
   bool set_quota(size_t tier, uint64_t quota) { return evictor_.set_quota(tier, quota); }
+  // The copy of an entry, which is open at `copy`, is not what was read on the PFS; see Evictor. Any thread.
+  void withdraw(Ref ref, Fd copy) { evictor_.withdraw(ref, std::move(copy)); }
   // Once quotas were told, and now and then: removes copies where they are too many. Any thread.
   void keep_to_quotas() { evictor_.keep_to_quotas(); }
   // A tier's quota has grown: what did not fit is tried again. Any thread.
@@ -74,6 +77,7 @@ class PlacementHandler {
   void hurry(Ref ref, const RelPath& path);
   void run(Worker* worker);
   void do_work(const Work& work, Copier* copier);
+  void fill(Work work, Copier* copier);
   void move(Worker* worker) EXCLUDES(lock_);
 
   Rates* const rates_;

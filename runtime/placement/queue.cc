@@ -2,6 +2,7 @@
 #include "runtime/placement/queue.h"
 
 #include <algorithm>
+#include <new>
 
 #include "runtime/base/memory.h"
 #include "runtime/base/os.h"
@@ -112,6 +113,13 @@ void WorkQueue::fill(Ref ref, Place place) {
   work_.notify_all();
 }
 
+void WorkQueue::prefetch_large(Ref ref) {
+  const MutexLock hold(lock_);
+  if (context_->config.prefetch == AgentConfig::Prefetch::kOff) return;
+  opened_large_.push_back(ref);
+  work_.notify_one();
+}
+
 void WorkQueue::stage_again(Ref ref, uint32_t change) {
   const int64_t wait = int64_t{context_->config.stage_again} * 1000000000;
   const MutexLock hold(lock_);
@@ -217,23 +225,27 @@ bool WorkQueue::next_to_fill(Fill which, Work* work) {
 
 bool WorkQueue::next_background(Work* work) {
   if (context_->resting) return false;
+  const bool again = !again_.empty() && again_.front().due <= os::clock_ns(CLOCK_MONOTONIC);
+  if (!again && !has_more_to_copy()) return false;
+  is_short_ = memory_is_short();
+  if (is_short_) return next_to_fill(Fill::kWanted, work);
   if (next_to_fill(Fill::kAny, work)) return true;
-  if (!again_.empty() && again_.front().due <= os::clock_ns(CLOCK_MONOTONIC)) {
+  if (again) {
     *work = again_.front().work;
     again_.pop_front();
     return true;
   }
-  if (!prefetching_ && in_line_.empty()) return false;
-  is_short_ = memory_is_short();
-  if (is_short_) return false;
   if (!in_line_.empty() && turns_ < kTurns) {
     ++turns_;
     *work = std::move(in_line_.front());
     in_line_.pop_front();
     return true;
   }
-  return prefetching_ && !ask_.rests() && in_line_.size() < kMostInLine && next_to_prefetch(work);
+  if (!prefetching_ || ask_.rests() || in_line_.size() >= kMostInLine) return false;
+  return next_to_prefetch(work) || next_opened(work);
 }
+
+bool WorkQueue::has_more_to_copy() const { return !filling_.empty() || prefetching_ || !in_line_.empty(); }
 
 bool WorkQueue::next_to_prefetch(Work* work) {
   if (passed_over_ != 0 && ask_.affords(passed_over_)) {
@@ -256,7 +268,8 @@ bool WorkQueue::is_known(Ref ref) const {
   return context_->catalog->entry(ref).state.load(std::memory_order_relaxed) == state_word(State::kKnown);
 }
 
-bool WorkQueue::next_in_catalog(Work* work) {
+// Memory lacks before anything was reserved.
+bool WorkQueue::next_in_catalog(Work* work) try {
   bool found = false, poor = false;
   uint64_t passed_over = passed_over_;
   const auto take_one = [&](Ref ref) {
@@ -281,6 +294,25 @@ bool WorkQueue::next_in_catalog(Work* work) {
   passed_over_ = passed_over;
   is_poor_ = poor;
   return found;
+} catch (const std::bad_alloc&) {
+  is_short_ = true;
+  return false;
+}
+
+// Those that were begun meanwhile are filled already.
+bool WorkQueue::next_opened(Work* work) {
+  for (; !opened_large_.empty(); opened_large_.pop_front()) {
+    const Ref ref = opened_large_.front();
+    const Entry& e = context_->catalog->entry(ref);
+    if (e.state.load(std::memory_order_relaxed) != large_word(0) || !context_->source->is_ours(ref)) continue;
+    const uint64_t reserved = ask_.reserve(e.size.load(std::memory_order_relaxed));
+    is_poor_ |= reserved == 0;
+    if (reserved == 0) return false;
+    *work = {.ref = ref, .why = Why::kFill, .reserved = reserved};
+    opened_large_.pop_front();
+    return true;
+  }
+  return false;
 }
 
 // An idle agent sleeps without a limit. It looks again by itself only while a tier is closed, or memory or
@@ -289,8 +321,11 @@ bool WorkQueue::wait_for_work(MutexLock* hold) {
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
   int64_t due = ask_.due();
   if (due <= now && !looking_) return true;
-  if (!again_.empty() && has_background_place()) due = std::min(due, again_.front().due);
-  if ((prefetching_ || !in_line_.empty()) && is_short_) due = std::min(due, now + kShortMemoryNs);
+  const bool again = !again_.empty() && has_background_place();
+  if (is_short_ && (again || has_more_to_copy()))
+    due = std::min(due, now + kShortMemoryNs);
+  else if (again)
+    due = std::min(due, again_.front().due);
   if (is_poor_ && !is_timed_ && prefetching_ && has_background_place()) {
     is_timed_ = true;
     work_.wait_for(hold,

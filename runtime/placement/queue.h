@@ -84,6 +84,9 @@ class WorkQueue {
   // order; before the others, or after them.
   enum class Place { kWanted, kFirst, kLast };
   void fill(Ref ref, Place place) EXCLUDES(lock_);
+  // A file that an open found to be a large one, and of which nothing is asked for: it is prefetched after
+  // the others (kFill).
+  void prefetch_large(Ref ref) EXCLUDES(lock_);
 
   // The job opened a file that it wrote: it is looked at once that is stage_again seconds ago. `change`: the
   // number of the last change of it.
@@ -120,8 +123,10 @@ class WorkQueue {
   enum class Fill { kAny, kWanted };
   bool next_to_fill(Fill which, Work* work) REQUIRES(lock_);
   bool next_background(Work* work) REQUIRES(lock_);
+  bool has_more_to_copy() const REQUIRES(lock_);  // though nobody waits for it
   bool next_to_prefetch(Work* work) REQUIRES(lock_);
   bool next_in_catalog(Work* work) REQUIRES(lock_);
+  bool next_opened(Work* work) REQUIRES(lock_);
   bool is_known(Ref ref) const;
   // Sleeps until there may be work. True: it is time to look.
   bool wait_for_work(MutexLock* hold) REQUIRES(lock_);
@@ -151,6 +156,7 @@ class WorkQueue {
   int usual_ GUARDED_BY(lock_) = 0;                 // threads that work, but for those for more
   std::vector<Working> working_ GUARDED_BY(lock_);  // who works on what; has room for all threads
   uint64_t cursor_ GUARDED_BY(lock_) = 0;           // how far prefetch is in the catalog's log
+  std::deque<Ref> opened_large_ GUARDED_BY(lock_);  // see prefetch_large()
   int background_ GUARDED_BY(lock_) = 0;            // threads that work on something that nobody waits for
   bool prefetching_ GUARDED_BY(lock_);
   bool looking_ GUARDED_BY(lock_) = false;  // a thread does

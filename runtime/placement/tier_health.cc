@@ -19,7 +19,7 @@ constexpr int64_t kFirstShortageNs = 1000000000, kMostShortageNs = 300 * kFirstS
 // A tier that is closed may take files later, so nothing is final then.
 void TierHealth::no_room(Ref ref) {
   Board* board = context_->board;
-  add(board, AgentCounter::no_fit_files);
+  context_->count(ref, AgentCounter::no_fit_files);
   const auto& tiers = context_->hierarchy->tiers();
   const bool for_now = std::any_of(tiers.begin(), tiers.end(), [](const Tier& t) { return t.may_recover(); });
   context_->settle(ref, for_now ? state_word(State::kNoFit, Reason::kTierError) : state_word(State::kNoFit));

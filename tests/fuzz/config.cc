@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "runtime/config/show.h"
 #include "tests/fuzz/targets.h"
 
 namespace monarch::fuzz {
@@ -10,7 +11,9 @@ namespace monarch::fuzz {
 void config(const uint8_t* data, size_t size) {
   static const Directory at;
   at.write("monarch.conf", data, size);
-  const Result<Config> config = load_config(at.path() + "/monarch.conf");
+  ConfigTrace trace;
+  const Result<Config> config = load_config(at.path() + "/monarch.conf", &trace);
+  FUZZ_CHECK(config.ok() == trace.errors.empty());
   if (!config.ok()) {
     FUZZ_CHECK(config.error().text.find(at.path()) != std::string::npos);
     return;

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/account_for.h"
+
+#include <sys/file.h>
+#include <sys/wait.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "runtime/metadata/board.h"
+#include "runtime/metadata/nodes_told.h"
+#include "runtime/metadata/series.h"
+#include "runtime/node/cgroup.h"
+#include "runtime/node/life.h"
+#include "tests/hanging_fs.h"
+#include "tests/node_fixture.h"
+#include "tests/private_mounts.h"
+
+namespace monarch {
+namespace {
+
+namespace fs = std::filesystem;
+
+class AccountForTest : public NodeTest {
+ protected:
+  static constexpr AccountPatience kPatient = {60000, 60000};
+
+  // A run that has ended, with what its agent has counted.
+  JobRecord ended(uint32_t job) const {
+    JobRecord r = record(job);
+    r.of_cluster.account_program = "/helper";
+    (void)begin(r);
+    const Result<BoardFile> board = BoardFile::create(r.run_dir);
+    EXPECT_TRUE(board.ok());
+    if (!board.ok()) return r;
+    (*board)->shards[0].task[static_cast<int>(TaskCounter::opens_pfs)] = 4;
+    (*board)->shards[0].task[static_cast<int>(TaskCounter::fallback_timeout)] = 3;
+    give(r, "board");
+    return r;
+  }
+  static void give(const JobRecord& r, const std::string& name) {
+    EXPECT_EQ(::chown((r.run_dir + "/" + name).c_str(), kUid, kUid), 0) << name;
+  }
+  // Accounts for it; what the log says.
+  std::string account(const JobRecord& r, const AccountPatience& patience = kPatient) {
+    return logged([&] { status_ = finish(state_, r, account_for(state_, r, patience)); });
+  }
+  std::string report_of(const JobRecord& r) const {
+    return state_.path() + "/reports/" + std::to_string(kUid) + "/" + r.name + ".json";
+  }
+  Status status_;
+};
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_F(AccountForTest, ARunIsAccountedForOnce) {
+  JobRecord r = ended(1);
+  const std::string log = account(r);
+  EXPECT_TRUE(status_.ok()) << status_.error().text;
+  EXPECT_TRUE(has(log, "JobId=1 node=n1 monarch=1 hit=0.0% ")) << log;
+  EXPECT_TRUE(has(log, " timeouts=3\n")) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  EXPECT_EQ(state_.spooled().size(), 1u);
+  const nlohmann::json report = nlohmann::json::parse(contents(report_of(r)));
+  EXPECT_EQ(report["opens"], 4);
+  EXPECT_FALSE(report.contains("job")) << "it had one node";
+  fs::remove_all(state_.path() + "/spool");
+  scratch_.dir("state/spool");
+  fs::remove(report_of(r));
+  EXPECT_EQ(account(r), "");
+  EXPECT_TRUE(status_.ok());
+  EXPECT_TRUE(state_.spooled().empty());
+  EXPECT_FALSE(exists(report_of(r)));
+  ++r.serial;
+  EXPECT_TRUE(has(account(r), "JobId=1 ")) << "its next run is another";
+}
+
+TEST_F(AccountForTest, OnlyTheFirstNodeHasALineForSacctAndOnlyWhereThereIsADatabase) {
+  JobRecord second = ended(1), without = ended(2);
+  second.first_node = false;
+  without.of_cluster.account_program = "";
+  for (const JobRecord& r : {second, without}) {
+    EXPECT_TRUE(has(account(r), "monarch=1 hit="));
+    EXPECT_TRUE(status_.ok()) << status_.error().text;
+    EXPECT_TRUE(state_.spooled().empty());
+    EXPECT_TRUE(exists(report_of(r)));
+  }
+}
+
+TEST_F(AccountForTest, WhatWasNotCountedIsSaidSo) {
+  const JobRecord r = ended(1);
+  fs::remove(r.run_dir + "/board");
+  const std::string log = account(r);
+  EXPECT_TRUE(has(log, "monarch=1 counters=lost nodes=1/1 err=1\n")) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+  EXPECT_EQ(state_.spooled().size(), 1u);
+  EXPECT_FALSE(exists(report_of(r)));
+}
+
+TEST_F(AccountForTest, WhoWantsNoLinesHasNone) {
+  JobRecord r = ended(1);
+  r.of_cluster.config = scratch_.file("monarch.conf", "[accounting]\naccount = off\n");
+  EXPECT_EQ(account(r), "");
+  EXPECT_TRUE(status_.ok());
+  EXPECT_TRUE(state_.spooled().empty());
+  EXPECT_TRUE(exists(report_of(r)));
+}
+
+TEST_F(AccountForTest, WhatCannotBeKeptIsToldAndTriedAgain) {
+  const JobRecord r = ended(1);
+  for (const char* name : {"spool", "metrics.lock", "reports"}) {
+    fs::remove_all(state_.path() + "/" + name);
+    if (*name == 'm')
+      scratch_.dir("state/metrics.lock");
+    else
+      scratch_.file(std::string("state/") + name, "");
+  }
+  const std::string log = account(r);
+  EXPECT_FALSE(status_.ok());
+  EXPECT_TRUE(has(log, "JobId=1 no report is kept: ")) << log;
+  EXPECT_TRUE(has(log, "JobId=1 its last counts are not in the metrics: ")) << log;
+  fs::remove(state_.path() + "/spool");
+  scratch_.dir("state/spool");
+  account(r);
+  EXPECT_TRUE(status_.ok()) << status_.error().text;
+  EXPECT_EQ(state_.spooled().size(), 1u);
+}
+
+// Users can lock the directory of their reports for as long as they like.
+TEST_F(AccountForTest, AReportThatIsHeldUpIsNotWaitedFor) {
+  const JobRecord r = ended(1);
+  const Fd reports(::open((state_.path() + "/reports").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(reports.get(), LOCK_EX), 0);
+  const std::string log = account(r, {60000, 50});
+  EXPECT_TRUE(status_.ok()) << "the line is kept";
+  EXPECT_TRUE(has(log, "JobId=1 no report is kept: it is not written within 50 ms\n")) << log;
+  EXPECT_EQ(state_.spooled().size(), 1u);
+}
+
+TEST_F(AccountForTest, TheFirstNodeReportsWhatTheOthersTold) {
+  JobRecord r = ended(1);
+  r.nodes = 2;
+  r.peers = true;
+  NodesTold nodes;
+  nodes.magic = kNodesToldMagic;
+  nodes.nodes = nodes.count = 2;
+  std::strcpy(nodes.told[0].name, "n1");
+  std::strcpy(nodes.told[1].name, "n2");
+  const Fd dir(::open(r.run_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_TRUE(write_nodes_told(dir.get(), nodes).ok());
+  give(r, kNodesFile);
+  account(r);
+  const nlohmann::json report = nlohmann::json::parse(contents(report_of(r)));
+  ASSERT_TRUE(report["job"]["by_node"].is_array()) << report;
+  EXPECT_EQ(report["job"]["by_node"][1]["node"], "n2");
+}
+
+// The owner keeps the directory locked in the kernel for reading, and somebody waits to write there: who
+// looks for the name of a file that is gone waits, too, and cannot be killed.
+TEST_F(AccountForTest, WhoHangsInWhatTheOthersToldIsNotedAndLeftBehind) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    LockedDirectory locked(scratch_.file("file", ""));
+    if (!locked.is_ready()) return;
+    JobRecord r = ended(1);
+    r.nodes = 2;
+    r.peers = true;
+    std::ofstream(r.run_dir + "/" + kSeriesFile) << "none\n";
+    give(r, kSeriesFile);
+    locked.lock(::open(r.run_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const pid_t writes = ::fork();
+    if (writes == 0) ::_exit(::mkdir((r.run_dir + "/new").c_str(), 0700));
+    ::usleep(200000);  // until it is in the kernel, which does not tell
+    account(r, {500, 60000});
+    m->check(state_.spooled().size() == 1 && exists(report_of(r)), "all else is kept");
+    m->check(hangs(state_, "jobs/" + r.job.key()), "it is noted, and the remover will not be another one");
+    for (const int pid : Cgroups().processes(state_.helpers_cgroup())) ::kill(pid, SIGKILL);
+    m->check(Cgroups().hierarchies().empty() || !Cgroups().processes(state_.helpers_cgroup()).empty(),
+             "no step of the job's has it");
+    locked.end();
+    while (::waitpid(-1, nullptr, 0) > 0) continue;
+    Cgroups().remove_if_empty(state_.helpers_cgroup());
+  });
+}
+
+}  // namespace
+}  // namespace monarch

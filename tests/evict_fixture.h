@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Root lowers a tier's quota, of a placement in this process.
+#pragma once
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/placement_fixture.h"
+
+namespace monarch {
+
+inline constexpr uint64_t kBlock = 4096;
+inline constexpr uint64_t kBytes = 5000, kSpace = 2 * kBlock;  // of a small file, and of its copy
+inline constexpr uint64_t kNoFit = state_word(State::kNoFit), kPlaced = state_word(State::kPlaced),
+                          kHeld = state_word(State::kNoFit, Reason::kEvicted);
+
+class EvictTest : public PlacementTest {
+ protected:
+  EvictTest() { ::signal(SIGIO, SIG_IGN); }  // of leases, as the agent ignores it
+
+  void start() {
+    PlacementTest::start();
+    for (size_t i = 0; i < tiers_.size(); ++i) placement_->set_quota(i, tier(i).quota());
+  }
+  static std::string name(int i) { return "f" + std::to_string(i); }
+  void make(int files) {
+    for (int i = 0; i < files; ++i) make(name(i), i);
+  }
+  void make(const std::string& path, int seed) {
+    scratch_.file("pfs/" + path, noise(kBytes, static_cast<uint64_t>(seed)));
+    const timespec times[2] = {{4000000000, 0}, {1000000000, 0}};  // reading it changes no atime
+    ::utimensat(AT_FDCWD, (pfs_ + "/" + path).c_str(), times, 0);
+  }
+  // All of them, in this order.
+  void place_all(int files) {
+    for (int i = 0; i < files; ++i) ASSERT_EQ(demand(name(i)), kPlaced);
+    ASSERT_TRUE(eventually([&] { return is_idle(); }));
+  }
+  // Whether this process has something open whose path begins so.
+  static bool is_open(const std::string& path) {
+    std::error_code closed;
+    for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd"))
+      if (std::filesystem::read_symlink(fd, closed).string().find(path) == 0) return true;
+    return false;
+  }
+  // No copy is kept open by the agent.
+  bool is_idle() const {
+    for (const Tier& t : hierarchy_->tiers())
+      if (is_open(t.copies_path() + "/")) return false;
+    return true;
+  }
+  void set_quota(uint64_t quota, size_t number = 0) {
+    if (placement_->set_quota(number, quota)) placement_->room_grew();
+    placement_->keep_to_quotas();
+  }
+  uint64_t granted(size_t number = 0) { return (*board_)->granted[number]; }
+  bool keeps_to(uint64_t quota, size_t number = 0) {
+    return eventually([&] { return granted(number) == quota && tier(number).used() <= quota; });
+  }
+  std::vector<int> placed(int files) {
+    std::vector<int> found;
+    for (int i = 0; i < files; ++i)
+      if (state(name(i)) == State::kPlaced) found.push_back(i);
+    return found;
+  }
+  static std::vector<int> numbers(int from, int to) {
+    std::vector<int> all(static_cast<size_t>(to - from));
+    std::iota(all.begin(), all.end(), from);
+    return all;
+  }
+  Fd open_copy(const std::string& path) { return Fd(::open(copy_of(path).c_str(), O_RDONLY | O_CLOEXEC)); }
+  // What a task finds by the descriptor of a copy.
+  const Entry* entry_of(const Fd& copy) {
+    struct stat st;
+    if (::fstat(copy.get(), &st) != 0) return nullptr;
+    const Identity* id = catalog_->reader().find_copy(0, st.st_ino);
+    return id ? catalog_->reader().entry(id->entry) : nullptr;
+  }
+  static uint64_t inode_of(const Fd& copy) {
+    struct stat st = {};
+    EXPECT_EQ(::fstat(copy.get(), &st), 0);
+    return st.st_ino;
+  }
+  bool is_gone(const std::string& path) {
+    return eventually([&] { return state(path) == State::kNoFit && word(path) != kHeld; });
+  }
+};
+
+}  // namespace monarch

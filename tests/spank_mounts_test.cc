@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job with a mount namespace of its own sees the run directory's file system, as the plugin shows it.
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include <fstream>
+
+#include "tests/private_mounts.h"
+#include "tests/spank_fixture.h"
+#include "tests/trapped_calls.h"
+
+namespace monarch {
+namespace {
+
+class SpankMounts : public SpankPlugin {
+ protected:
+  // In slurmd's namespace, with the run directory mounted: up to where a step's agent has been started.
+  void step_on(PrivateMounts* m, const std::string& noted = "", unsigned long propagation = MS_PRIVATE) {
+    namespace_type(slurm_conf) = type_.data();
+    load();
+    fake_.context = S_CTX_SLURMD;
+    hook("init");
+    if (!noted.empty()) ::setenv("MONARCH_MOUNT_NAMESPACE", noted.c_str(), 1);
+    if (is_mounted_ && mounted() == 0) m->tmpfs("run", "monarch");
+    if (is_mounted_)
+      m->check(::mount(nullptr, (scratch_ / "run").c_str(), nullptr, propagation, nullptr) == 0, "mark");
+    init(S_CTX_REMOTE);
+    option("monarch-dataset", "/data", 1);
+    const int before = open_descriptors();
+    function("init_post_opt")(nullptr, 0, nullptr);
+    kept_ = open_descriptors() - before;
+  }
+  // As Slurm's, made before the run directory was mounted.
+  void enter_jobs_namespace(PrivateMounts* m) {
+    m->check(::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0,
+             "enter");
+    if (is_mounted_) m->check(::umount2((scratch_ / "run").c_str(), MNT_DETACH) == 0, "leave the mount");
+    m->check(mounted() == 0, "it is not there");
+  }
+  // A task keeps the run directory that it sees, and nothing else.
+  void begin_task(PrivateMounts* m, int kept = 1) {
+    const int before = open_descriptors();
+    function("task_init_privileged")(nullptr, 0, nullptr);
+    m->check(open_descriptors() == before + kept, "what is left open");
+  }
+  int mounted(const std::string& name = "run") const {
+    std::ifstream in("/proc/self/mountinfo");
+    int count = 0;
+    for (std::string line; std::getline(in, line);) count += has(line, " " + (scratch_ / name) + " ");
+    return count;
+  }
+  static bool can_clone() {
+    const long tree = ::syscall(SYS_open_tree, AT_FDCWD, "/", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    if (tree >= 0) ::close(static_cast<int>(tree));
+    return tree >= 0;
+  }
+  bool is_mounted_ = true;
+  std::string type_ = "job_container/tmpfs";
+  int kept_ = 0;  // descriptors of slurmstepd's
+};
+
+TEST_F(SpankMounts, EachTaskSeesTheRunDirectorysFileSystemOnce) {
+  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    step_on(m);
+    m->check(!has(arguments(), "--own-mounts"), "it is mounted: " + arguments());
+    m->check(kept_ == 1, "slurmstepd keeps it, and nothing else");
+    scratch_.file("run/here", "");
+    begin_task(m);
+    m->check(mounted() == 1, "nothing is mounted where it is seen");
+    enter_jobs_namespace(m);
+    begin_task(m);
+    m->check(mounted() == 1 && ::access((scratch_ / "run/here").c_str(), F_OK) == 0, "it is seen");
+    begin_task(m);
+    m->check(mounted() == 1, "the next task finds it");
+  });
+}
+
+TEST_F(SpankMounts, TheNextStepFindsItToo) {
+  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    step_on(m);
+    const int nodes = ::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+    enter_jobs_namespace(m);
+    begin_task(m);
+    const int jobs = ::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+    m->check(::setns(nodes, CLONE_NEWNS) == 0, "back to the node's");
+    step_on(m);
+    m->check(kept_ == 1, "its slurmstepd has a mount of its own");
+    m->check(::setns(jobs, CLONE_NEWNS) == 0, "and into the job's");
+    begin_task(m);
+    m->check(mounted() == 1, "it is mounted once");
+  });
+}
+
+// As /run is.
+TEST_F(SpankMounts, ItMayBeInADirectoryInMemory) {
+  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->tmpfs("", "memory");
+    scratch_.dir("run");
+    scratch_.file("libmonarch_preload.so", "");
+    helper("echo \"ready $here/run $here/libmonarch_preload.so\" >&3");
+    step_on(m);
+    enter_jobs_namespace(m);
+    begin_task(m);
+    m->check(mounted() == 1, "it is seen");
+  });
+}
+
+TEST_F(SpankMounts, OfAllMountsItIsTheRunDirectorys) {
+  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
+  scratch_.dir("later");
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->tmpfs("run", "monarch");
+    m->tmpfs("later", "another");
+    step_on(m);
+    m->check(kept_ == 1, "whatever is mounted after it");
+  });
+  is_mounted_ = false;
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->tmpfs("later", "monarch");  // another job's
+    step_on(m);
+    m->check(kept_ == 0, "a plain directory is not handed on");
+  });
+}
+
+TEST_F(SpankMounts, OnAnotherDirectoryOfThatNameNothingIsMounted) {
+  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    step_on(m);
+    enter_jobs_namespace(m);
+    const std::string other = scratch_.dir("other");
+    scratch_.dir("other/run");
+    m->check(::mount(other.c_str(), scratch_.path().c_str(), nullptr, MS_BIND, nullptr) == 0,
+             "mount over it");
+    begin_task(m);
+    m->check(mounted() == 0, "another one of its file system");
+    m->check(::umount2(scratch_.path().c_str(), MNT_DETACH) == 0, "unmount that");
+    m->tmpfs("", "own");  // over the directory above, as Dirs= of job_container.conf may say
+    scratch_.dir("run");
+    begin_task(m);
+    m->check(mounted() == 0, "one of another file system");
+    std::filesystem::remove(scratch_ / "run");
+    std::filesystem::create_symlink("/", scratch_ / "run");
+    begin_task(m, 0);
+    m->check(mounted() == 0, "a link");
+  });
+}
+
+TEST_F(SpankMounts, WhereSomethingIsMountedAlreadyNothingIs) {
+  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    step_on(m);
+    enter_jobs_namespace(m);
+    m->tmpfs("run", "own");
+    begin_task(m);
+    m->check(mounted() == 1, "over another file system");
+  });
+}
+
+TEST_F(SpankMounts, OfAPlainDirectoryThereIsNothingToShow) {
+  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
+  is_mounted_ = false;
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    step_on(m);
+    enter_jobs_namespace(m);
+    begin_task(m);
+    m->check(mounted() == 0, "a plain directory is mounted");
+  });
+}
+
+// Under systemd all mounts of a node are shared ones.
+TEST_F(SpankMounts, WhatTheJobMountsThereStaysInItsNamespace) {
+  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    step_on(m, "", MS_SHARED);
+    scratch_.dir("run/x");
+    const int code = in_child([&] {
+      enter_jobs_namespace(m);
+      begin_task(m);
+      m->tmpfs("run/x", "own");
+      return m->result() || mounted() != 1 || mounted("run/x") != 1;
+    });
+    m->check(code == 0, "it is seen");
+    m->check(mounted("run/x") == 0, "what the job has mounted is the node's");
+  });
+}
+
+TEST_F(SpankMounts, TheExternStepHasNoTasksToMountItFor) {
+  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
+  fake_.items[S_JOB_STEPID] = kExternStep;
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    step_on(m);
+    m->check(has(arguments(), "--start ") && !has(arguments(), "--own-mounts"),
+             "it is mounted: " + arguments());
+    m->check(kept_ == 0, "nothing is kept");
+  });
+}
+
+TEST_F(SpankMounts, InTheNodesOwnNamespaceNothingIsMounted) {
+  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    step_on(m);
+    m->check(kept_ == 1, "it could be");
+    m->check(::umount2((scratch_ / "run").c_str(), MNT_DETACH) == 0, "the job's end");
+    begin_task(m);
+    m->check(mounted() == 0, "a task that is late brings it back");
+  });
+}
+
+TEST_F(SpankMounts, ARunDirectoryThatIsNoPathIsNotMounted) {
+  helper("echo \"ready run $here/libmonarch_preload.so\" >&3");
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    step_on(m);
+    m->check(kept_ == 0, "nothing is kept");
+    enter_jobs_namespace(m);
+    begin_task(m, 0);
+    m->check(mounted() == 0, "nothing is mounted");
+  });
+}
+
+TEST_F(SpankMounts, WhereTheNamespaceIsNotToldItIsAPlainDirectory) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    const auto hidden = [](CallArguments a) {
+      for (const long argument : {a[0], a[1]})  // readlinkat(2) has it behind a descriptor
+        if (argument > 4096 && std::string(reinterpret_cast<const char*>(argument)) == "/proc/self/ns/mnt")
+          return ENOENT;
+      return 0;
+    };
+#ifdef SYS_readlink
+    if (!before_call(SYS_readlink, hidden)) return;
+#else
+    if (!before_call(SYS_readlinkat, hidden)) return;
+#endif
+    step_on(m);
+    m->check(::getenv("MONARCH_MOUNT_NAMESPACE") == nullptr, "it is not noted");
+    m->check(has(arguments(), " --own-mounts "), "it is told: " + arguments());
+    m->check(kept_ == 0, "nothing is kept");
+  });
+}
+
+TEST_F(SpankMounts, WhereSlurmstepdIsInAnotherNamespaceItIsAPlainDirectory) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    step_on(m, "mnt:[1]");
+    m->check(has(arguments(), " --own-mounts "), "it is told: " + arguments());
+    enter_jobs_namespace(m);
+    begin_task(m);
+    m->check(mounted() == 0, "nothing is mounted");
+  });
+}
+
+}  // namespace
+}  // namespace monarch

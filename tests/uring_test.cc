@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// What no copy of files shows: the source is a pipe, so that a read ends when the test wants it to.
+#include "runtime/base/uring.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "tests/faulty_os.h"
+#include "tests/scratch.h"
+
+namespace monarch {
+namespace {
+
+constexpr size_t kPiece = 4096;
+constexpr unsigned kPieces = 4;
+
+class UringTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char* buffers[kPieces];
+    for (unsigned i = 0; i < kPieces; ++i) buffers[i] = old_.data() + i * kPiece;
+    ring_ = Uring::create(buffers, kPieces, kPiece);
+    if (!ring_) GTEST_SKIP() << "no io_uring here";
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    from_ = Fd(ends[0]);
+    into_ = Fd(ends[1]);
+    copy_ = Fd(::open((scratch_ / "copy").c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600));
+  }
+  std::string copied() const {
+    std::string bytes(2 * kPieces * kPiece, '?');
+    const ssize_t n = ::pread(copy_.get(), bytes.data(), bytes.size(), 0);
+    bytes.resize(n > 0 ? static_cast<size_t>(n) : 0);
+    return bytes;
+  }
+
+  const Scratch scratch_;
+  std::vector<char> old_ = std::vector<char>(kPieces * kPiece, 'o');
+  std::unique_ptr<Uring> ring_;
+  Fd from_, into_, copy_;
+};
+
+// As where memory lacks for the other entries: a write whose read was taken before it waits for nothing.
+TEST_F(UringTest, AWriteIsNotSubmittedWithoutItsRead) {
+  for (const size_t taken : {1, 3}) {
+    SetUp();
+    if (IsSkipped()) return;
+    bool is_first = true;
+    const Intercept some(Call::kUringSubmit, [&](Arguments& a) {
+      if (std::exchange(is_first, false)) a.bytes = std::min(a.bytes, taken);
+      return 0;
+    });
+    std::thread late([&] {
+      ::usleep(100000);
+      const std::string bytes(kPieces * kPiece, 'n');
+      (void)!::write(into_.get(), bytes.data(), bytes.size());
+    });
+    const uint64_t done = ring_->copy(
+        {.from = from_.get(), .to = copy_.get(), .offset = 0, .bytes = kPieces * kPiece},
+        [](uint64_t) { return true; }, [](uint64_t, std::string_view) {});
+    late.join();
+    EXPECT_LE(done, taken / 2 * kPiece);
+    EXPECT_TRUE(copied() == std::string(done, 'n')) << taken;
+  }
+}
+
+TEST_F(UringTest, WhatIsSubmittedInPartsIsCopied) {
+  bool is_first = true;
+  const Intercept some(Call::kUringSubmit, [&](Arguments& a) {
+    if (std::exchange(is_first, false)) a.bytes = std::min<size_t>(a.bytes, 2);
+    return 0;
+  });
+  const std::string bytes(kPieces * kPiece, 'n');
+  ASSERT_EQ(::write(into_.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  EXPECT_EQ(ring_->copy(
+                {.from = from_.get(), .to = copy_.get(), .offset = 0, .bytes = bytes.size()},
+                [](uint64_t) { return true; }, [](uint64_t, std::string_view) {}),
+            bytes.size());
+  EXPECT_TRUE(copied() == bytes);
+}
+
+}  // namespace
+}  // namespace monarch
