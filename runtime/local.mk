@@ -25,6 +25,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/agent/sweep.cc \
 	%D%/agent/sweep.h \
 	%D%/base/argv.h \
+	%D%/base/clock.cc \
+	%D%/base/clock.h \
 	%D%/base/escape.cc \
 	%D%/base/escape.h \
 	%D%/base/fd.h \

@@ -48,6 +48,7 @@ tests_unit_SOURCES = \
 	%D%/cgroup_test.cc \
 	%D%/change_watch_test.cc \
 	%D%/chunk_errors_test.cc \
+	%D%/clock_test.cc \
 	%D%/config_test.cc \
 	%D%/copier_test.cc \
 	%D%/credit_test.cc \
@@ -84,6 +85,7 @@ tests_unit_SOURCES = \
 	%D%/loopback.h \
 	%D%/logged.h \
 	%D%/machine.h \
+	%D%/manual_clock.h \
 	%D%/membership_test.cc \
 	%D%/memory_test.cc \
 	%D%/metrics_test.cc \

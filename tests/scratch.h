@@ -11,7 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -80,11 +82,17 @@ inline std::string noise(size_t size, uint64_t seed) {
   return out;
 }
 
+// How many times slower than others this machine is said to be.
+inline int slowness() {
+  const char* slow = std::getenv("MONARCH_TEST_SLOW");
+  return slow ? std::max(1, std::atoi(slow)) : 1;
+}
+
 // Polls until `condition` holds; false if it does not within `limit`, which is meant for a hang, not for
-// speed.
+// speed. The one place where a unit test waits for time to pass.
 inline bool eventually(const std::function<bool()>& condition,
-                       std::chrono::seconds limit = std::chrono::seconds(30)) {
-  const auto end = std::chrono::steady_clock::now() + limit;
+                       std::chrono::seconds limit = std::chrono::seconds(60)) {
+  const auto end = std::chrono::steady_clock::now() + limit * slowness();
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -39,15 +39,17 @@ class CAPABILITY("mutex") Mutex {
 // Holds a mutex while it lives, but for what is between unlock() and lock().
 class SCOPED_CAPABILITY MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : held_(mutex.mutex_) {}
+  explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : mutex_(&mutex), held_(mutex.mutex_) {}
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
   ~MutexLock() RELEASE() {}
   void unlock() RELEASE() { held_.unlock(); }
   void lock() ACQUIRE() { held_.lock(); }
+  Mutex* mutex() const { return mutex_; }
 
  private:
   friend class Condition;
+  Mutex* mutex_;
   std::unique_lock<std::mutex> held_;
 };
 
