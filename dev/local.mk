@@ -9,6 +9,7 @@ EXTRA_DIST += \
 	%D%/demo \
 	%D%/demo-report \
 	%D%/deps \
+	%D%/flaky \
 	%D%/fuzz \
 	%D%/lab \
 	%D%/lab.d/peers \

@@ -3,7 +3,7 @@
 
 A test is a function that calls ok() and its kin; main() runs the functions given to it and prints TAP.  One
 that raises fails, and the next runs.  One that yields goes on there after all others have run.  `tests/X.t
-NAME...` runs only the functions named.
+NAME...` runs only the functions named; MONARCH_TEST_CORE=1 those that tests/core has of this script.
 
 All of a run lives in scratch(): processes started here end with it, and what a killed run left goes at the
 next one's start.
@@ -69,10 +69,22 @@ def skip(name, why):
     print(f"ok {_count} - {name} # SKIP {why}", flush=True)
 
 
+def core(script):
+    """The functions of a script that tests/core names."""
+    with open(f"{SOURCE}/tests/core", encoding="utf-8") as file:
+        words = [line.partition(" - ")[0].split() for line in file if line.strip() and not line.startswith("#")]
+    return [name for found, *names in words if found == script for name in names]
+
+
 def main(*tests):
+    if named := sys.argv[1:] or (os.environ.get("MONARCH_TEST_CORE") == "1" and core(os.path.basename(sys.argv[0]))):
+        known = {**vars(sys.modules["__main__"]), **{test.__name__: test for test in tests}}
+        if missing := [name for name in named if not callable(known.get(name))]:
+            sys.exit(f"{sys.argv[0]} has no test {missing}")
+        tests = [known[name] for name in named]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, frame: sys.exit(128 + received))
-    together(*[test for test in tests if not sys.argv[1:] or test.__name__ in sys.argv[1:]])
+    together(*tests)
     print(f"1..{_count}")
     sys.exit(1 if _failed else 0)
 

@@ -340,6 +340,7 @@ scripts = \
 	%D%/vm.t \
 	%D%/writes.t
 EXTRA_DIST += \
+	%D%/core \
 	%D%/e2e.py \
 	%D%/images.py \
 	%D%/matrix/Reader.java \

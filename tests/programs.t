@@ -12,7 +12,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
-from e2e import equal, ok, options, read_all, scratch, skip
+from e2e import SOURCE, equal, ok, options, read_all, scratch, skip
 
 PYTHON = "/usr/bin/python3"  # not another one in PATH, which may lack the packages
 
@@ -366,7 +366,37 @@ def symbolic_links(pfs, root, words):
     equal(job.end()["tasks"]["fallback_tier_error"], 0, "and no copy was missed")
 
 
+def data_loader():
+    """PyTorch's DataLoader with workers."""
+    why = e2e.why_no_glusterfs() or ("" if shutil.which("python3") and e2e.execute([PYTHON, "-c", "import torch, PIL"], 300)[0] == 0 else "no PyTorch")
+    if why:
+        return skip("PyTorch's DataLoader on GlusterFS", why)
+    sys.path.insert(0, f"{SOURCE}/tests/matrix")
+    import datasets  # pylint: disable=import-outside-toplevel
+    pfs = e2e.GlusterFs()
+    root = f"{pfs.mount}/images"
+    os.mkdir(root)
+    datasets.images(root)
+    files = [os.path.join(root, name) for name in sorted(os.listdir(root))]
+    command = [PYTHON, f"{SOURCE}/tests/matrix/loader.py", "fork", "2", root]
+    code, batches, err = e2e.execute(command)
+    ok(code == 0 and batches, "DataLoader: it runs natively", err)
+
+    begin = pfs.counters()
+    job = e2e.Job(options([root], {"t": (scratch("tier"), "1G")}))
+    equal(job.run(command)[:2], (0, batches), "DataLoader: cold as natively")
+    equal(job.run([PYTHON, f"{SOURCE}/tests/matrix/place.py", str(e2e.PATIENCE), *files], seconds=2 * e2e.PATIENCE)[::2], (0, ""), "DataLoader: all is placed")
+    before = pfs.counters()
+    equal(job.run(command)[:2], (0, batches), "DataLoader: placed as natively")
+    equal(moved(before, pfs.counters()), NOTHING, "DataLoader: placed: the servers see no open and no read")
+    report = job.end()
+    equal(report["agent"]["agent_opens_pfs"], len(files), "DataLoader: each image was staged once", report)
+    # An open that waits in vain reads the PFS, and place.py opens what is not placed.
+    equal(moved(begin, before)["open"], len(files) + report["tasks"]["opens_pfs"], "DataLoader: the servers saw these opens and no others", report)
+    return None
+
+
 if sys.argv[1:] == ["--table"]:  # the rows of doc/coverage.md
     print("\n".join(f"| {name} | staged | tier | programs.t |" for name in programs()))
     sys.exit()
-e2e.main(all_programs)
+e2e.main(all_programs, data_loader)

@@ -622,13 +622,10 @@ def monarchd_killed():
     reader = e2e.start(["cat", f"{pfs.mount}/0000.bin"], env=job.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     time.sleep(0.2)
     ok(reader.poll() is None, "an open waits for it")
-    agent, begin = job.agent(), time.monotonic()
-    os.kill(agent, signal.SIGKILL)
+    os.kill(job.agent(), signal.SIGKILL)
     code, out, _ = e2e.finish(reader)
-    took = time.monotonic() - begin
     with open(f"{source}/0000.bin", "rb") as stream:
         equal((code, out), (0, stream.read()), "an open that waited when monarchd was killed: right bytes")
-    ok(took < 10, "and soon, for what may take 100 ms", f"{took:.3f} s")
     counters = job.end()
     equal(counters["tasks"]["fallback_no_agent"], 1, "and it is counted")
     equal(e2e.traces(job.pid, tier), [], "nothing is left")

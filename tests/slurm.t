@@ -520,23 +520,20 @@ def submission():
     before = cluster.execute(["squeue", "-h", "-a", "-o", "%A"])[1]
 
     def sbatch(*options, command=("sbatch", "--hold"), **more):
-        start = time.monotonic()
-        result = cluster.execute([*command, *options, "--wrap=true"] if command[0] == "sbatch" else [*command, *options, "true"], **more)
-        return (*result, time.monotonic() - start)
+        return cluster.execute([*command, *options, "--wrap=true"] if command[0] == "sbatch" else [*command, *options, "true"], **more)
 
     def refused(name, value, parts, *more, **env):
         option = [] if value is None else [f"--monarch-dataset={value}"]
-        code, out, err, _ = sbatch(*option, *more, **env)
+        code, out, err = sbatch(*option, *more, **env)
         ok(code not in (0, "hung") and out == b"", f"sbatch refuses {name}", code, out, err)
         contains(err, ["--monarch-", *parts], f"sbatch refuses {name}: the message")
 
     def accepted(name, parts, *words, **env):
-        code, out, err, took = sbatch("--parsable", *words, **env)
+        code, out, err = sbatch("--parsable", *words, **env)
         equal(code, 0, f"sbatch accepts {name}", err)
         contains(err, parts, f"sbatch accepts {name}: what it says")
         equal("" if parts else err, "", f"sbatch accepts {name}: it says no more")
         cluster.execute(["scancel", out.decode().strip() or "0"])
-        return took
 
     refused("a path that does not exist", wrong, [wrong, "No such file", "--monarch-check=off"])
     refused("a file", file, [file, "Not a directory", "name the directory"])
@@ -557,11 +554,11 @@ def submission():
     refused("a tier", cluster.tier, [cluster.tier, "keep copies"])
     refused("a directory in a tier", f"{cluster.tier}/in", [cluster.tier, "lies in", "leave it out"])
     for name in ("DATASET", "CHECK"):
-        code, out, err, _ = sbatch(env={f"MONARCH_IO_OPT_{name}": ""})
+        code, out, err = sbatch(env={f"MONARCH_IO_OPT_{name}": ""})
         ok(code not in (0, "hung") and out == b"", f"sbatch refuses an empty MONARCH_IO_OPT_{name}", code, out, err)
         contains(err, [f"MONARCH_IO_OPT_{name} is set to nothing", "unset it"], f"sbatch refuses an empty MONARCH_IO_OPT_{name}: the message")
     for command in (["salloc", "-I"], ["srun", "-I"]):
-        code, out, err, _ = sbatch(f"--monarch-dataset={wrong}", command=command)
+        code, out, err = sbatch(f"--monarch-dataset={wrong}", command=command)
         ok(code not in (0, "hung") and out == b"", f"{command[0]} refuses a path that does not exist", code, out, err)
         contains(err, [wrong, "No such file"], f"{command[0]} refuses a path that does not exist: the message")
     equal(cluster.execute(["squeue", "-h", "-a", "-o", "%A"])[1], before, "nothing that was refused is in the queue")
@@ -582,8 +579,7 @@ def submission():
         e2e.skip("a PFS that hangs at submission", why)
         return
     hanging = hanging_pfs()
-    took = accepted("a path that hangs", ["did not answer within 2 s"], f"--monarch-dataset={hanging.mount}/a")
-    ok(1.5 < took < 20, "sbatch accepts a path that hangs: soon", f"{took:.1f} s")
+    accepted("a path that hangs", ["did not answer within 2 s"], f"--monarch-dataset={hanging.mount}/a")
     hanging.command("release")
     hanging.close()
 
@@ -898,6 +894,10 @@ def servers():
     yield
     ledger.check(f"{variant}all jobs so far")
     cluster.nothing_left(f"{variant}all jobs so far")
+
+
+def basics():
+    e2e.together(one_node, scancel, requeue, servers)
 
 
 def jobs():
