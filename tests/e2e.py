@@ -32,7 +32,7 @@ BUILD = os.environ["MONARCH_BUILDDIR"]
 SOURCE = os.environ["MONARCH_SRCDIR"]
 SANITIZER = os.environ.get("SAN_RT", "")
 SLOW = int(os.environ.get("MONARCH_TEST_SLOW", "1"))  # how many times slower than others this machine is
-PATIENCE = (100 if SANITIZER else 30) * SLOW  # seconds that anything may take before it counts as hung
+PATIENCE = (300 if SANITIZER else 120) * SLOW  # seconds that anything may take before it counts as hung
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 # ---- results

@@ -28,7 +28,7 @@ from e2e import BUILD, contains, equal, memory, monarch_run, ok, options, read_a
 
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 SEED = int(os.environ.get("MONARCH_TEST_SEED") or random.SystemRandom().getrandbits(32))
-MARGIN = 10
+MARGIN = 30
 MIB = 1 << 20
 ROOT = os.geteuid() == 0
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

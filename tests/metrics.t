@@ -221,9 +221,7 @@ def hostile():
             make()
             if os.path.lexists(board):
                 os.lchown(board, UID, UID)
-            begin = time.monotonic()
             some(n.look(what), {**died, **files, "monarch_jobs_unread": 1}, f"in place of the board: {what}")
-            ok(time.monotonic() - begin < 20 * e2e.SLOW, f"and a look is bounded: {what}")
         n.end(job)
         some(n.look("lost"), {**files, 'monarch_jobs_ended_total{counters="lost"}': 1, 'monarch_jobs_ended_total{counters="read"}': 0},
              "of a job that ends so, what was read before counts")
