@@ -230,7 +230,6 @@ EXTRA_DIST += \
 
 EXTRA_DIST += \
 	%D%/fixtures/differential.seeds \
-	%D%/fixtures/guarded.cc \
 	%D%/fixtures/hpc-node.xml \
 	%D%/fixtures/machines/COPYRIGHT \
 	%D%/fixtures/machines/four-nodes-sata.tar.xz \
@@ -302,10 +301,8 @@ scripts = \
 	%D%/hostile_containers.t \
 	%D%/inject.t \
 	%D%/keeper.t \
-	%D%/lab.t \
 	%D%/large.t \
 	%D%/limits.t \
-	%D%/locks.t \
 	%D%/life.t \
 	%D%/matrix.t \
 	%D%/metadata.t \
