@@ -199,7 +199,7 @@ stop_pid() {
         if ! wait_for "$seconds" pid_dead_ "$file" "$name"; then
             warn "$name (pid $pid) did not end within $seconds s: killing it"
             kill -KILL "$pid" 2>/dev/null || true
-            wait_for 10 pid_dead_ "$file" "$name" || die "$name (pid $pid) cannot be killed: is its disk or network hanging?"
+            wait_for 60 pid_dead_ "$file" "$name" || die "$name (pid $pid) cannot be killed: is its disk or network hanging?"
         fi
     fi
     rm -f "$file" "$file.start"
@@ -214,7 +214,7 @@ stop_orphans() {
         for pid in $(orphans_ "$@"); do
             found=1
             kill -KILL "$pid" 2>/dev/null || true
-            wait_for 10 process_gone_ "$pid" || die "$1 (pid $pid) cannot be killed: is its disk or network hanging?"
+            wait_for 60 process_gone_ "$pid" || die "$1 (pid $pid) cannot be killed: is its disk or network hanging?"
         done
     done
 }

@@ -96,7 +96,7 @@ class Cluster:
             [f"{SOURCE}/dev/lab", "slurm", "up", "--dir", self._dir, *(word for own in (*self.before, line, *self.after) for word in ("--plugstack-line", own)),
              *(["--path", self.path] if self.path else []),
              *(["--slurm", self.slurm] if self.slurm else []), *(["--peers", self._peers.directory] if self._peers else []), *options],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300 * e2e.SLOW, check=False)
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900 * e2e.SLOW, check=False)
         if result.returncode != 0:
             raise RuntimeError("dev/lab slurm up: " + result.stdout.decode()[-3000:])
         if self._own_slurmdbd:
