@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchctl metrics: what jobs do on this node, for Prometheus.
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <signal.h>
-#include <spdlog/fmt/fmt.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>

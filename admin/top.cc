@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchctl top: the jobs with Monarch on this node, again and again, on a terminal or as text.
+#include <fmt/core.h>
 #include <poll.h>
 #include <signal.h>
-#include <spdlog/fmt/fmt.h>
 #include <sys/signalfd.h>
 #include <time.h>
 #include <unistd.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // How often and how long the remover tries, and what it charges meanwhile.
-#include <spdlog/spdlog.h>
 #include <sys/mman.h>
 #include <time.h>
 

@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>

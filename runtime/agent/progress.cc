@@ -2,13 +2,13 @@
 #include "runtime/agent/progress.h"
 
 #include <dirent.h>
-#include <spdlog/spdlog.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cstring>
 #include <new>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/replace_file.h"
 #include "runtime/metadata/run_file.h"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/agent/series_file.h"
 
-#include <spdlog/spdlog.h>
 #include <time.h>
 
 #include <algorithm>
 #include <new>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 
 namespace monarch {

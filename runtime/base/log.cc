@@ -6,6 +6,7 @@
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/sinks/syslog_sink.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -20,17 +21,17 @@ namespace monarch {
 namespace {
 
 // Passes messages on to another sink, escaped, at most kLines in kWindow, and says how many it left out.
-class GuardedSink final : public spdlog::sinks::base_sink<std::mutex> {
+class GuardedSink final : public ::spdlog::sinks::base_sink<std::mutex> {
  public:
-  explicit GuardedSink(spdlog::sink_ptr next) : next_(std::move(next)) {}
+  explicit GuardedSink(::spdlog::sink_ptr next) : next_(std::move(next)) {}
 
  protected:
-  void sink_it_(const spdlog::details::log_msg& message) override {
+  void sink_it_(const ::spdlog::details::log_msg& message) override {
     const auto now = std::chrono::steady_clock::now();
     if (now - window_start_ > kWindow) {
       if (left_out_ > 0) {
         const std::string text = fmt::format("{} log lines were left out", left_out_);
-        next_->log(spdlog::details::log_msg(message.logger_name, spdlog::level::warn, text));
+        next_->log(::spdlog::details::log_msg(message.logger_name, ::spdlog::level::warn, text));
       }
       window_start_ = now;
       lines_ = left_out_ = 0;
@@ -38,7 +39,7 @@ class GuardedSink final : public spdlog::sinks::base_sink<std::mutex> {
     if (++lines_ <= kLines) {
       const std::string text =
           escaped(std::string_view(message.payload.data(), message.payload.size()), kMostEscaped);
-      spdlog::details::log_msg safe = message;
+      ::spdlog::details::log_msg safe = message;
       safe.payload = text;
       next_->log(safe);
     } else {
@@ -47,27 +48,27 @@ class GuardedSink final : public spdlog::sinks::base_sink<std::mutex> {
   }
   void flush_() override { next_->flush(); }
   void set_pattern_(const std::string& pattern) override { next_->set_pattern(pattern); }
-  void set_formatter_(std::unique_ptr<spdlog::formatter> f) override { next_->set_formatter(std::move(f)); }
+  void set_formatter_(std::unique_ptr<::spdlog::formatter> f) override { next_->set_formatter(std::move(f)); }
 
  private:
   static constexpr int kLines = 200;
   static constexpr std::chrono::seconds kWindow{10};
-  spdlog::sink_ptr next_;
+  ::spdlog::sink_ptr next_;
   std::chrono::steady_clock::time_point window_start_ = std::chrono::steady_clock::now();
   int lines_ = 0;
   int left_out_ = 0;
 };
 
 // A line by one call, so that none of several processes comes into the middle of another's.
-class AppendingSink final : public spdlog::sinks::base_sink<std::mutex> {
+class AppendingSink final : public ::spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit AppendingSink(Fd file) : file_(std::move(file)) {}
 
  protected:
-  void sink_it_(const spdlog::details::log_msg& message) override {
-    spdlog::memory_buf_t line;
+  void sink_it_(const ::spdlog::details::log_msg& message) override {
+    ::spdlog::memory_buf_t line;
     formatter_->format(message, line);
-    if (::write(file_.get(), line.data(), line.size()) < 0) spdlog::throw_spdlog_ex("write the log", errno);
+    if (::write(file_.get(), line.data(), line.size()) < 0) ::spdlog::throw_spdlog_ex("write the log", errno);
   }
   void flush_() override {}
 
@@ -75,12 +76,13 @@ class AppendingSink final : public spdlog::sinks::base_sink<std::mutex> {
   const Fd file_;
 };
 
-void log_into(spdlog::sink_ptr sink, const std::string& level) {
-  auto logger = std::make_shared<spdlog::logger>("monarchd", std::make_shared<GuardedSink>(std::move(sink)));
+void log_into(::spdlog::sink_ptr sink, const std::string& level) {
+  auto logger =
+      std::make_shared<::spdlog::logger>("monarchd", std::make_shared<GuardedSink>(std::move(sink)));
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e monarchd[%P]: %l: %v");
-  logger->set_level(spdlog::level::from_str(level));
-  logger->flush_on(spdlog::level::info);
-  spdlog::set_default_logger(std::move(logger));
+  logger->set_level(::spdlog::level::from_str(level));
+  logger->flush_on(::spdlog::level::info);
+  ::spdlog::set_default_logger(std::move(logger));
 }
 
 // A log names datasets, which are not for all to see; an admin's choice for a file that is there stays.
@@ -91,25 +93,25 @@ void make_private(const std::string& file) {
 }  // namespace
 
 Status check_log_level(const std::string& level) {
-  if (spdlog::level::from_str(level) != spdlog::level::off || level == "off") return {};
+  if (::spdlog::level::from_str(level) != ::spdlog::level::off || level == "off") return {};
   return bad_input("log_level '" + level + "' is none of trace, debug, info, warning, error, off");
 }
 
 Status open_log(const std::string& file, const std::string& level) {
   MONARCH_TRY(check_log_level(level));
   try {
-    spdlog::sink_ptr sink;
+    ::spdlog::sink_ptr sink;
     if (file.empty() || file == "stderr") {
-      sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+      sink = std::make_shared<::spdlog::sinks::stderr_sink_mt>();
     } else if (file == "syslog") {
-      sink = std::make_shared<spdlog::sinks::syslog_sink_mt>("monarchd", LOG_PID, LOG_DAEMON, false);
+      sink = std::make_shared<::spdlog::sinks::syslog_sink_mt>("monarchd", LOG_PID, LOG_DAEMON, false);
     } else {
-      spdlog::file_event_handlers handlers;
+      ::spdlog::file_event_handlers handlers;
       handlers.before_open = &make_private;
-      sink = std::make_shared<spdlog::sinks::rotating_file_sink_mt>(file, kFullLog, 1, false, handlers);
+      sink = std::make_shared<::spdlog::sinks::rotating_file_sink_mt>(file, kFullLog, 1, false, handlers);
     }
     log_into(std::move(sink), level);
-  } catch (const spdlog::spdlog_ex& e) {
+  } catch (const ::spdlog::spdlog_ex& e) {
     return Error{EIO, "log " + file + ": " + e.what()};
   }
   return {};
@@ -122,7 +124,47 @@ Status open_log(Fd file, const std::string& level) {
 }
 
 std::string older_log(const std::string& file) {
-  return spdlog::sinks::rotating_file_sink_mt::calc_filename(file, 1);
+  return ::spdlog::sinks::rotating_file_sink_mt::calc_filename(file, 1);
 }
+
+namespace spdlog {
+namespace {
+
+::spdlog::level::level_enum level_of(Level level) {
+  switch (level) {
+    case Level::kDebug:
+      return ::spdlog::level::debug;
+    case Level::kInfo:
+      return ::spdlog::level::info;
+    case Level::kWarn:
+      return ::spdlog::level::warn;
+    case Level::kError:
+      break;
+  }
+  return ::spdlog::level::err;
+}
+
+}  // namespace
+
+void vlog(Level level, fmt::string_view format, fmt::format_args args) noexcept {
+  ::spdlog::logger* logger = ::spdlog::default_logger_raw();
+  if (!logger->should_log(level_of(level))) return;
+  std::string line;
+  try {
+    line = fmt::vformat(format, args);
+  } catch (const std::exception&) {
+    logger->log(level_of(level), ::spdlog::string_view_t(format.data(), format.size()));
+    return;
+  }
+  logger->log(level_of(level), ::spdlog::string_view_t(line));
+}
+
+std::shared_ptr<::spdlog::logger> default_logger() { return ::spdlog::default_logger(); }
+void set_default_logger(std::shared_ptr<::spdlog::logger> logger) {
+  ::spdlog::set_default_logger(std::move(logger));
+}
+void shutdown() { ::spdlog::shutdown(); }
+
+}  // namespace spdlog
 
 }  // namespace monarch

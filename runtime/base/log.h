@@ -2,13 +2,18 @@
 // The log: spdlog into a file, limited in size and in lines per second.
 #pragma once
 
-#include <spdlog/spdlog.h>
+#include <fmt/core.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
+
+namespace spdlog {
+class logger;
+}
 
 namespace monarch {
 
@@ -25,5 +30,43 @@ constexpr int64_t kFullLog = 4 << 20;
 std::string older_log(const std::string& file);
 // Whether `level` is one.
 Status check_log_level(const std::string& level);
+
+// spdlog's functions of these names, with the same arguments. The compiler checks each line's format, but
+// what puts the line together is compiled once: spdlog's own header takes seconds of every file that includes
+// it. A line for which there is no memory is logged without its arguments.
+namespace spdlog {
+
+enum class Level { kDebug, kInfo, kWarn, kError };
+
+// Any thread may call it at any time.
+void vlog(Level level, fmt::string_view format, fmt::format_args args) noexcept;
+
+template <typename... T>
+void log(Level level, fmt::format_string<const T&...> format, const T&... args) {
+  vlog(level, format, fmt::make_format_args(args...));
+}
+template <typename... T>
+void debug(fmt::format_string<const T&...> format, const T&... args) {
+  vlog(Level::kDebug, format, fmt::make_format_args(args...));
+}
+template <typename... T>
+void info(fmt::format_string<const T&...> format, const T&... args) {
+  vlog(Level::kInfo, format, fmt::make_format_args(args...));
+}
+template <typename... T>
+void warn(fmt::format_string<const T&...> format, const T&... args) {
+  vlog(Level::kWarn, format, fmt::make_format_args(args...));
+}
+template <typename... T>
+void error(fmt::format_string<const T&...> format, const T&... args) {
+  vlog(Level::kError, format, fmt::make_format_args(args...));
+}
+
+// What open_log has made, or spdlog's own, which writes to standard output.
+std::shared_ptr<::spdlog::logger> default_logger();
+void set_default_logger(std::shared_ptr<::spdlog::logger> logger);
+void shutdown();
+
+}  // namespace spdlog
 
 }  // namespace monarch

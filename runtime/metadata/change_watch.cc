@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include <fstream>
 #include <new>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/layout/board_client.h"
 

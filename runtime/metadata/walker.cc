@@ -3,13 +3,13 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
 #include <memory>
 #include <new>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchd: the node agent, and the helpers that root runs at a job's beginning and end. This file only
 // reads the command line; see runtime/agent/ and runtime/node/.
-#include <spdlog/spdlog.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "build_config.h"
 #include "runtime/agent/agent.h"
 #include "runtime/base/escape.h"
+#include "runtime/base/log.h"
 #include "runtime/base/paths.h"
 #include "runtime/config/dataset_rules.h"
 #include "runtime/node/boot.h"
@@ -132,15 +132,16 @@ int reply(const Options& o, const Result<monarch::Started>& started) {
   if (o.reply_fd >= 0 && ::write(o.reply_fd, line.data(), line.size()) < 0) return 1;
   if (started.ok()) {
     if (started->fresh)
-      spdlog::info("JobId={} node={} agent started; {}", o.request.job.job, o.request.job.node,
-                   started->peers);
+      monarch::spdlog::info("JobId={} node={} agent started; {}", o.request.job.job, o.request.job.node,
+                            started->peers);
     return 0;
   }
   if (started.error().code == ENOENT && o.request.datasets.empty()) return 0;  // nothing wanted
   if (started.error().code == EALREADY) return 1;                              // it is in the log
   const bool refused = started.error().code == monarch::kRefused;
-  spdlog::log(refused ? spdlog::level::info : spdlog::level::err, "JobId={} node={} runs without Monarch: {}",
-              o.request.job.job, o.request.job.node, started.error().text);
+  monarch::spdlog::log(refused ? monarch::spdlog::Level::kInfo : monarch::spdlog::Level::kError,
+                       "JobId={} node={} runs without Monarch: {}", o.request.job.job, o.request.job.node,
+                       started.error().text);
   return 1;
 }
 
@@ -151,7 +152,7 @@ int run_as_root(Options& o) {
   if (o.keep) return monarch::keep(o.keeper(), &log);
   if (o.sweep) {
     const Status swept = monarch::sweep_at_boot(o.request.state_dir, o.config);
-    if (!swept.ok()) spdlog::error("{}", swept.error().text);
+    if (!swept.ok()) monarch::spdlog::error("{}", swept.error().text);
     return swept.ok() ? 0 : 1;
   }
   const Status named = monarch::check_names(o.request.job);
@@ -170,11 +171,11 @@ int run_as_root(Options& o) {
     const monarch::SpoolConfig spool = monarch::load_config_or_defaults(o.config).spool;
     done = state.ok() ? monarch::flush(*state, {o.account_instead, o.account}, spool, monarch::Lines::kAll)
                       : Status(state.error());
-    if (!done.ok()) spdlog::error("{}", done.error().text);
+    if (!done.ok()) monarch::spdlog::error("{}", done.error().text);
     return done.ok() ? 0 : 1;
   }
   if (done.ok()) return 0;
-  spdlog::error("JobId={} node={}: {}", o.request.job.job, o.request.job.node, done.error().text);
+  monarch::spdlog::error("JobId={} node={}: {}", o.request.job.job, o.request.job.node, done.error().text);
   return 1;
 }
 

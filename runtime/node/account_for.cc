@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/account_for.h"
 
-#include <spdlog/spdlog.h>
-
 #include <memory>
 #include <string>
 
+#include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/node/job_report.h"
 #include "runtime/node/metrics.h"

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/accounting.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cstring>
 #include <memory>
 
+#include "runtime/base/log.h"
 #include "runtime/base/size.h"
 #include "runtime/config/config.h"
 #include "runtime/metadata/board.h"

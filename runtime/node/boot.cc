@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/boot.h"
 
-#include <spdlog/spdlog.h>
-
 #include <cerrno>
 #include <vector>
 
+#include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/discovery.h"
 #include "runtime/node/cgroup.h"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/epilog.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/node/account_for.h"
 #include "runtime/node/identity.h"

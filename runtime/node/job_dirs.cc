@@ -2,7 +2,6 @@
 #include "runtime/node/job_dirs.h"
 
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <stdio.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -13,6 +12,7 @@
 #include <fstream>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/log.h"
 #include "runtime/base/mountinfo.h"
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"

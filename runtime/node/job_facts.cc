@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <pwd.h>
 #include <signal.h>
-#include <spdlog/spdlog.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include <fcntl.h>
 #include <sstream>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 
 namespace monarch {

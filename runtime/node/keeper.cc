@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -17,10 +16,11 @@
 
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/config/config.h"
-#include "runtime/node/life.h"
 #include "runtime/node/ledger.h"
+#include "runtime/node/life.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/spool.h"
 #include "runtime/node/watch.h"

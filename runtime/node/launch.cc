@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -14,11 +13,12 @@
 #include <algorithm>
 #include <fstream>
 
-#include "runtime/config/dataset_rules.h"
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/pipe.h"
+#include "runtime/config/dataset_rules.h"
 #include "runtime/metadata/run_file.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/job_dirs.h"

@@ -2,7 +2,6 @@
 #include "runtime/node/ledger.h"
 
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -15,6 +14,7 @@
 #include <set>
 
 #include "runtime/base/escape.h"
+#include "runtime/base/log.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/os.h"
 #include "runtime/base/size.h"

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <spdlog/spdlog.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <sstream>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 
 namespace monarch {

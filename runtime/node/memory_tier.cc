@@ -2,7 +2,7 @@
 #include "runtime/node/memory_tier.h"
 
 #include <fcntl.h>
-#include <spdlog/fmt/fmt.h>
+#include <fmt/core.h>
 #include <sys/mount.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>

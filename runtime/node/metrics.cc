@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/metrics.h"
 
-#include <spdlog/spdlog.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "build_config.h"
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/node/identity.h"
 #include "runtime/node/owners_files.h"

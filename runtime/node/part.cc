@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/part.h"
 
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <time.h>
 
 #include <algorithm>
 #include <charconv>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 
 namespace monarch {

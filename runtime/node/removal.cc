@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -17,6 +16,7 @@
 #include <map>
 #include <sstream>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/node/job_dirs.h"

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <linux/posix_acl.h>
 #include <linux/posix_acl_xattr.h>
-#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -14,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 
 namespace monarch {

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
-#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -22,6 +21,7 @@
 
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 
 extern char** environ;

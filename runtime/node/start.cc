@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "runtime/base/log.h"
 #include "runtime/config/dataset_rules.h"
 #include "runtime/node/start.h"
 
-#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <time.h>
 #include <unistd.h>

@@ -3,8 +3,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <linux/magic.h>
-#include <spdlog/fmt/fmt.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>

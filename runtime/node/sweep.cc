@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -19,6 +18,7 @@
 #include <regex>
 #include <set>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/node/account_for.h"

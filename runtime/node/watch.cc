@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -16,6 +15,7 @@
 #include <sstream>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/log.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/epilog.h"

@@ -6,7 +6,6 @@
 #include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
 #include <openssl/ssl.h>
-#include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
@@ -22,6 +21,7 @@
 #include <thread>
 #include <tuple>
 
+#include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/os.h"
 #include "runtime/peer/socket.h"

@@ -2,7 +2,6 @@
 #include "runtime/peer/fetch.h"
 
 #include <poll.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +9,7 @@
 #include <iterator>
 #include <optional>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/peer/socket.h"
 #include "runtime/peer/wire.h"

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/peer/holdings.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <new>
 #include <utility>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/peer/changes.h"
 #include "runtime/peer/fetch.h"

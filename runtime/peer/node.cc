@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/peer/node.h"
 
-#include <spdlog/spdlog.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -15,6 +14,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/peer/changes.h"
 #include "runtime/peer/handshake.h"

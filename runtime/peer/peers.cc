@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/peer/peers.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <climits>
 #include <utility>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/peer/report.h"
 #include "runtime/peer/socket.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/peer/serve.h"
 
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -10,6 +9,7 @@
 #include <cerrno>
 #include <new>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/peer/wire.h"
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/peer/share_walk.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -10,6 +8,7 @@
 #include <exception>
 #include <utility>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/layout/catalog_reader.h"
 #include "runtime/metadata/board.h"

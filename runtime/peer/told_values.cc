@@ -11,13 +11,13 @@
 #include "runtime/peer/told_values.h"
 
 #include <dirent.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <fstream>
 #include <new>
 #include <utility>
 
+#include "runtime/base/log.h"
 #include "runtime/base/mountinfo.h"
 #include "runtime/base/os.h"
 #include "runtime/metadata/board.h"

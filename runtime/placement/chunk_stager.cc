@@ -2,7 +2,6 @@
 #include "runtime/placement/chunk_stager.h"
 
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/hierarchy/locality.h"
 #include "runtime/placement/copying.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/placement/evict.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <chrono>
 #include <new>
@@ -10,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/size.h"
 #include "runtime/placement/copying.h"

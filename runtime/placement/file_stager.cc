@@ -3,13 +3,13 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/hierarchy/locality.h"
 #include "runtime/layout/globs.h"

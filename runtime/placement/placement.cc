@@ -2,11 +2,11 @@
 #include "runtime/placement/placement.h"
 
 #include <dirent.h>
-#include <spdlog/spdlog.h>
 
 #include <cstring>
 #include <new>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/hierarchy/locality.h"
 

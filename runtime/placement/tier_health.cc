@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/placement/tier_health.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 
 namespace monarch {
