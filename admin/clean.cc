@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <utility>
@@ -29,8 +28,6 @@
 
 namespace monarch::admin {
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr int kPatienceMs = 10000;  // in which what jobs left should be gone
 
@@ -137,13 +134,13 @@ int clean(const CleanOptions& options) {
   if (done.ok() && ::geteuid() == 0) done = clean_jobs(options, &found);
   if (!done.ok()) return fail("clean", done.error());
   bool kept = false;
-  ordered_json list = ordered_json::array();
+  Json list = Json::array();
   for (const Found& left : found) {
     kept |= !left.error.empty();
     list.push_back({{"kind", left.kind},
                     {"name", left.name},
                     {"removed", !options.dry_run && left.error.empty()},
-                    {"error", left.error.empty() ? ordered_json() : ordered_json(left.error)}});
+                    {"error", left.error.empty() ? Json() : Json(left.error)}});
     if (options.json) continue;
     if (left.error.empty())
       std::printf("%s %s %s\n", options.dry_run ? "would remove" : "removed", left.kind,
@@ -164,17 +161,17 @@ int clean(const CleanOptions& options) {
 
 }  // namespace
 
-void add_clean(CLI::App* app, int* status) {
+void add_clean(CommandLine app, int* status) {
   auto options = std::make_shared<CleanOptions>();
-  app->add_option("DIR", options->directories,
-                  "tiers that 'monarchctl run' was given, besides those of the configuration");
-  app->add_flag("--dry-run", options->dry_run, "remove nothing, and tell what would be removed");
-  app->add_flag("--json", options->json, "print as JSON");
+  app.add_option("DIR", options->directories,
+                 "tiers that 'monarchctl run' was given, besides those of the configuration");
+  app.add_flag("--dry-run", options->dry_run, "remove nothing, and tell what would be removed");
+  app.add_flag("--json", options->json, "print as JSON");
   add_state_dir(app, &options->state_dir);
-  app->footer(
+  app.footer(
       "Exit status: 0 if nothing is left behind, or --dry-run; 1 if something cannot be removed; 2 for wrong "
       "usage.");
-  app->callback([options, status] { *status = clean(*options); });
+  app.callback([options, status] { *status = clean(*options); });
 }
 
 }  // namespace monarch::admin

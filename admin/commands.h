@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// monarchctl's subcommands, a file each. Each adds its options to the given CLI11 subcommand and sets
+// monarchctl's subcommands, a file each. Each adds its options to the given subcommand and sets
 // *status, the exit status, when it ran.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include "runtime/base/command_line.h"
 
 namespace monarch::admin {
 
-void add_clean(CLI::App* app, int* status);           // clean.cc
-void add_config(CLI::App* app, int* status);          // config.cc
-void add_container_args(CLI::App* app, int* status);  // container.cc
-void add_doctor(CLI::App* app, int* status);          // doctor.cc
-void add_flush(CLI::App* app, int* status);           // flush.cc
-void add_metrics(CLI::App* app, int* status);         // metrics.cc
-void add_plan(CLI::App* app, int* status);            // plan.cc
-void add_report(CLI::App* app, int* status);          // report.cc
-void add_run(CLI::App* app, int* status);             // run.cc
-void add_status(CLI::App* app, int* status);          // status.cc
-void add_tiers(CLI::App* app, int* status);           // tiers.cc
-void add_top(CLI::App* app, int* status);             // top.cc
-void add_version(CLI::App* app, int* status);         // version.cc
+void add_clean(CommandLine app, int* status);           // clean.cc
+void add_config(CommandLine app, int* status);          // config.cc
+void add_container_args(CommandLine app, int* status);  // container.cc
+void add_doctor(CommandLine app, int* status);          // doctor.cc
+void add_flush(CommandLine app, int* status);           // flush.cc
+void add_metrics(CommandLine app, int* status);         // metrics.cc
+void add_plan(CommandLine app, int* status);            // plan.cc
+void add_report(CommandLine app, int* status);          // report.cc
+void add_run(CommandLine app, int* status);             // run.cc
+void add_status(CommandLine app, int* status);          // status.cc
+void add_tiers(CommandLine app, int* status);           // tiers.cc
+void add_top(CommandLine app, int* status);             // top.cc
+void add_version(CommandLine app, int* status);         // version.cc
 
 }  // namespace monarch::admin

@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,8 +29,6 @@
 
 namespace monarch::admin {
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr size_t kMostLine = 198;  // bytes, monarch.conf(5)
 
@@ -106,11 +103,9 @@ std::vector<std::string> doubts_of(const Config& config, const std::string& file
   return doubts;
 }
 
-ordered_json json_of(const ConfigError& error) {
-  const auto of_key = [&](const std::string& text) {
-    return error.key.empty() ? ordered_json() : ordered_json(text);
-  };
-  return {{"line", error.line > 0 ? ordered_json(error.line) : ordered_json()},
+Json json_of(const ConfigError& error) {
+  const auto of_key = [&](const std::string& text) { return error.key.empty() ? Json() : Json(text); };
+  return {{"line", error.line > 0 ? Json(error.line) : Json()},
           {"section", of_key(section_of(error.key))},
           {"key", of_key(key_of(error.key))},
           {"error", error.error.text}};
@@ -138,7 +133,7 @@ std::string remedy_for(const ConfigOptions& options, const ConfigError& error) {
 
 int refused(const char* command, const ConfigOptions& options, const std::vector<ConfigError>& errors) {
   if (options.json) {
-    ordered_json list = ordered_json::array();
+    Json list = Json::array();
     for (const ConfigError& error : errors) list.push_back(json_of(error));
     print_json({{"version", PACKAGE_VERSION},
                 {"file", options.file},
@@ -203,13 +198,13 @@ const char* source_of(const ConfigOptions& options, const ConfigValue& value,
 
 void show_json(const ConfigOptions& options, const std::vector<ConfigValue>& values,
                const ConfigTrace& trace) {
-  ordered_json list = ordered_json::array();
+  Json list = Json::array();
   for (const ConfigValue& v : values) {
     const std::optional<int> line = line_of(trace, v);
-    ordered_json value;
+    Json value;
     if (v.values && v.kind == ConfigValue::Kind::kSingle) value = v.values->front();
     if (v.values && v.kind == ConfigValue::Kind::kList) {
-      value = ordered_json::array();
+      value = Json::array();
       for (const std::string& text : *v.values)
         if (!text.empty()) value.push_back(text);
     }
@@ -217,7 +212,7 @@ void show_json(const ConfigOptions& options, const std::vector<ConfigValue>& val
                     {"key", v.key},
                     {"value", value},
                     {"source", source_of(options, v, line)},
-                    {"line", line && *line > 0 ? ordered_json(*line) : ordered_json()}});
+                    {"line", line && *line > 0 ? Json(*line) : Json()}});
   }
   print_json({{"version", PACKAGE_VERSION},
               {"file", options.file},
@@ -267,17 +262,17 @@ void use_plugin_line(ConfigOptions* options) {
     if (!any_sets(options->words, word.substr(0, word.find('=')))) options->line_words.push_back(word);
 }
 
-void add_verb(CLI::App* app, const char* name, const char* text, int (*run)(const ConfigOptions&),
+void add_verb(CommandLine app, const char* name, const char* text, int (*run)(const ConfigOptions&),
               int* status) {
   auto options = std::make_shared<ConfigOptions>();
-  CLI::App* verb = app->add_subcommand(name, text);
-  verb->add_option("FILE", options->file, default_text(kDefaultConfig));
-  verb->add_flag("--json", options->json, "print as JSON");
-  verb->add_option("--set", options->words,
-                   "SECTION.KEY=VALUE, which goes before what the file says, as in plugstack.conf")
-      ->allow_extra_args(false);
-  verb->footer("Exit status: 0 if the configuration is valid, 1 if it is not, 2 for wrong usage.");
-  verb->callback([options, run, status] {
+  CommandLine verb = app.add_subcommand(name, text);
+  verb.add_option("FILE", options->file, default_text(kDefaultConfig));
+  verb.add_flag("--json", options->json, "print as JSON");
+  verb.add_option("--set", options->words,
+                  "SECTION.KEY=VALUE, which goes before what the file says, as in plugstack.conf")
+      .takes_one();
+  verb.footer("Exit status: 0 if the configuration is valid, 1 if it is not, 2 for wrong usage.");
+  verb.callback([options, run, status] {
     options->is_named = !options->file.empty();
     if (!options->is_named) use_plugin_line(options.get());
     *status = run(*options);
@@ -286,8 +281,8 @@ void add_verb(CLI::App* app, const char* name, const char* text, int (*run)(cons
 
 }  // namespace
 
-void add_config(CLI::App* app, int* status) {
-  app->require_subcommand(1);
+void add_config(CommandLine app, int* status) {
+  app.require_subcommand();
   add_verb(app, "check", "read the configuration as monarchd does, and say what is wrong with it", check,
            status);
   add_verb(app, "show", "print every key with its value, and where that comes from", show, status);

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "admin/commands.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/paths.h"
+#include "runtime/base/json.h"
 #include "runtime/base/result.h"
 #include "runtime/layout/catalog_reader.h"
 #include "runtime/metadata/run_file.h"
@@ -169,8 +169,7 @@ int container_args(const ContainerOptions& options) {
                   options.tool + " cannot be told; choose another path for the tier or the installation");
   const Arguments arguments = writers().at(options.tool)(*found);
   if (options.json) {
-    std::puts(
-        nlohmann::json(arguments).dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    std::puts(Json(arguments).dump(2).c_str());
     return 0;
   }
   std::string line;
@@ -181,17 +180,17 @@ int container_args(const ContainerOptions& options) {
 
 }  // namespace
 
-void add_container_args(CLI::App* app, int* status) {
+void add_container_args(CommandLine app, int* status) {
   auto options = std::make_shared<ContainerOptions>();
   std::vector<std::string> tools;
   for (const auto& [name, writer] : writers()) tools.push_back(name);
-  app->add_option("TOOL", options->tool, "the container tool")->required()->check(CLI::IsMember(tools));
-  app->add_flag("--json", options->json, "print a JSON array of the arguments");
-  app->footer(
+  app.add_option("TOOL", options->tool, "the container tool").required().one_of(tools);
+  app.add_flag("--json", options->json, "print a JSON array of the arguments");
+  app.footer(
       "In a job's script:  bwrap $(monarchctl container-args bwrap) ... python train.py\n"
       "The dataset must be mounted in the container, too, at whatever path.\n"
       "Exit status: 0, 1 where there is no Monarch, 2 for wrong usage.");
-  app->callback([options, status] { *status = container_args(*options); });
+  app.callback([options, status] { *status = container_args(*options); });
 }
 
 }  // namespace monarch::admin

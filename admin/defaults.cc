@@ -26,24 +26,25 @@ std::string of_plugin_line(const char* key, const char* otherwise) {
   return value.empty() ? otherwise : value;
 }
 
-void option(CLI::App* app, const char* name, const std::string& what, const char* otherwise,
+void option(CommandLine app, const char* name, const std::string& what, const char* otherwise,
             std::string* value) {
-  app->add_option(name, *value, what + "; " + default_text(otherwise));
+  app.add_option(name, *value, what + "; " + default_text(otherwise));
 }
 
-void take_state_dir(const CLI::App* app, Missing missing, std::string* state_dir) {
-  if (app->count("--state-dir") == 0) {
+// What is wrong with it; "": nothing.
+std::string take_state_dir(const CommandLine& app, Missing missing, std::string* state_dir) {
+  if (!app.has("--state-dir")) {
     *state_dir = default_state_dir();
-    return;
+    return "";
   }
   struct stat st;
   const int error = ::stat(state_dir->c_str(), &st) != 0 ? errno : S_ISDIR(st.st_mode) ? 0 : ENOTDIR;
-  if (error == 0) return;
+  if (error == 0) return "";
   const std::string text = errno_error("--state-dir " + *state_dir, error).text;
-  if (error == ENOTDIR)
-    throw CLI::ValidationError(text + "; name root's state directory, or leave the option out");
+  if (error == ENOTDIR) return text + "; name root's state directory, or leave the option out";
   if (error == ENOENT && missing == Missing::kTold)
-    fail(app->get_name().c_str(), text + ": it counts as empty; check the name if jobs have run since boot");
+    fail(app.name().c_str(), text + ": it counts as empty; check the name if jobs have run since boot");
+  return "";
 }
 
 }  // namespace
@@ -64,18 +65,18 @@ std::optional<PluginLine> default_plugin_line() {
 std::string default_state_dir() { return of_plugin_line("state_dir", kDefaultState); }
 std::string default_config() { return of_plugin_line("config", kDefaultConfig); }
 
-void add_state_dir(CLI::App* app, std::string* state_dir) {
+void add_state_dir(CommandLine app, std::string* state_dir) {
   option(app, "--state-dir", "root's state directory", kDefaultState, state_dir);
-  app->parse_complete_callback([=] { take_state_dir(app, Missing::kTold, state_dir); });
+  app.check([=] { return take_state_dir(app, Missing::kTold, state_dir); });
 }
 
-void add_config_and_state_dir(CLI::App* app, const std::string& what, std::string* config,
+void add_config_and_state_dir(CommandLine app, const std::string& what, std::string* config,
                               std::string* state_dir, Missing missing) {
   option(app, "--config", what, kDefaultConfig, config);
   option(app, "--state-dir", "root's state directory", kDefaultState, state_dir);
-  app->parse_complete_callback([=] {
+  app.check([=] {
     if (config->empty()) *config = default_config();
-    take_state_dir(app, missing, state_dir);
+    return take_state_dir(app, missing, state_dir);
   });
 }
 

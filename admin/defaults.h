@@ -4,11 +4,11 @@
 // of a configless node's /run/slurm/conf; Slurm's daemons are not asked.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 
 #include "admin/slurm_facts.h"
+#include "runtime/base/command_line.h"
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
 
@@ -26,9 +26,9 @@ std::string default_config();
 // --state-dir; *state_dir is empty until all options are read. One that is named and is not there counts as
 // empty: in memory there is none between a boot and the first job. A person is told, a timer's log is not.
 enum class Missing { kTold, kSilent };
-void add_state_dir(CLI::App* app, std::string* state_dir);
+void add_state_dir(CommandLine app, std::string* state_dir);
 // --config and --state-dir. `what` the configuration is for.
-void add_config_and_state_dir(CLI::App* app, const std::string& what, std::string* config,
+void add_config_and_state_dir(CommandLine app, const std::string& what, std::string* config,
                               std::string* state_dir, Missing missing);
 
 // Whether a configuration is refused for one of the words that go before it.

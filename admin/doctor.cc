@@ -15,7 +15,6 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -42,8 +41,6 @@
 
 namespace monarch::admin {
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr int kPatienceMs = 5000;
 constexpr char kReadme[] = "see \"Install\" in Monarch's doc/admin-guide.md";
@@ -557,14 +554,16 @@ constexpr Check kChecks[] = {
     {"slurmdbd", check_slurmdbd}};
 
 std::string dump(const Findings& findings) {
-  ordered_json list = ordered_json::array();
-  for (const Finding& f : findings) list.push_back({f.level, f.text, f.remedy});
-  return list.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  Json list = Json::array();
+  for (const Finding& f : findings) list.push_back({static_cast<unsigned>(f.level), f.text, f.remedy});
+  return list.dump();
 }
 
 Findings parse(const std::string& text) {
   Findings findings;
-  for (const auto& f : ordered_json::parse(text)) findings.push_back({f[0].get<Level>(), f[1], f[2]});
+  const std::optional<Json> list = Json::parse(text);
+  for (const Json& f : list->elements())
+    findings.push_back({static_cast<Level>(f.at(0).number()), f.at(1).text(), f.at(2).text()});
   return findings;
 }
 
@@ -586,17 +585,19 @@ struct DoctorOptions {
 void find_line(const std::string& as_slurm_says, Place* place) {
   Question asked([&] {
     const std::string own = default_plugstack(), plugstack = own.empty() ? as_slurm_says : own;
-    ordered_json told = ordered_json::array({plugstack});
+    Json told = Json::array({plugstack});
     if (const Result<std::optional<PluginLine>> line = find_plugin_line(plugstack); line.ok() && *line)
-      told = ordered_json::array({plugstack, (*line)->file, (*line)->plugin, (*line)->words});
-    return told.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+      told = Json::array({plugstack, (*line)->file, (*line)->plugin, (*line)->words});
+    return told.dump();
   });
   place->plugstack = as_slurm_says;
   const Result<std::string> answer = asked.answer(kPatienceMs);
   if (!answer.ok()) return;
-  const ordered_json told = ordered_json::parse(*answer);
-  place->plugstack = told[0];
-  if (told.size() > 1) place->line = PluginLine{told[1], told[2], told[3].get<std::vector<std::string>>()};
+  const Json told = *Json::parse(*answer);
+  place->plugstack = told.at(0).text();
+  if (told.size() == 1) return;
+  place->line = PluginLine{told.at(1).text(), told.at(2).text(), {}};
+  for (const Json& word : told.at(3).elements()) place->line->words.push_back(word.text());
 }
 
 // What the checks look at, as far as it can be told in time.
@@ -630,14 +631,14 @@ int doctor(const DoctorOptions& options) {
   std::vector<Question> questions;
   questions.reserve(std::size(kChecks));
   for (const Check& check : kChecks) questions.emplace_back([&] { return dump(check.run(place)); });
-  ordered_json list = ordered_json::array();
+  Json list = Json::array();
   size_t counts[4] = {};
   constexpr Colour kColours[] = {Colour::kGood, Colour::kDoubtful, Colour::kDoubtful, Colour::kBad};
   for (size_t i = 0; i < questions.size(); ++i)
     for (const Finding& f : answer_of(&questions[i])) {
       const auto level = static_cast<size_t>(f.level);
       ++counts[level];
-      const ordered_json remedy = f.remedy.empty() ? ordered_json() : ordered_json(f.remedy);
+      const Json remedy = f.remedy.empty() ? Json() : Json(f.remedy);
       list.push_back(
           {{"check", kChecks[i].name}, {"level", kLevels[level]}, {"text", f.text}, {"remedy", remedy}});
       if (options.json) continue;
@@ -659,16 +660,15 @@ int doctor(const DoctorOptions& options) {
 
 }  // namespace
 
-void add_doctor(CLI::App* app, int* status) {
+void add_doctor(CommandLine app, int* status) {
   auto options = std::make_shared<DoctorOptions>();
-  app->add_flag("--json", options->json, "print as JSON");
-  app->add_option("--config", options->config, "configuration; " + default_text(kDefaultConfig));
-  app->add_option("--state-dir", options->state_dir,
-                  "root's state directory; " + default_text(kDefaultState));
-  app->footer(
+  app.add_flag("--json", options->json, "print as JSON");
+  app.add_option("--config", options->config, "configuration; " + default_text(kDefaultConfig));
+  app.add_option("--state-dir", options->state_dir, "root's state directory; " + default_text(kDefaultState));
+  app.footer(
       "Changes nothing, and takes some 10 seconds at most.\nExit status: 0 if nothing failed, 1 if something "
       "did, 2 for wrong usage.");
-  app->callback([options, status] { *status = doctor(*options); });
+  app.callback([options, status] { *status = doctor(*options); });
 }
 
 }  // namespace monarch::admin

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -72,12 +71,12 @@ int flush_verb(const FlushOptions& options) {
 
 }  // namespace
 
-void add_flush(CLI::App* app, int* status) {
+void add_flush(CommandLine app, int* status) {
   auto options = std::make_shared<FlushOptions>();
-  app->add_flag("--json", options->json, "print as JSON");
+  app.add_flag("--json", options->json, "print as JSON");
   add_config_and_state_dir(app, "configuration", &options->config, &options->state_dir, Missing::kTold);
-  app->footer("Exit status: 0 if no line waits any more, 1 if some do, 2 for wrong usage.");
-  app->callback([options, status] { *status = flush_verb(*options); });
+  app.footer("Exit status: 0 if no line waits any more, 1 if some do, 2 for wrong usage.");
+  app.callback([options, status] { *status = flush_verb(*options); });
 }
 
 }  // namespace monarch::admin

@@ -12,15 +12,8 @@
 namespace monarch::admin {
 namespace {
 
-using nlohmann::ordered_json;
-
-template <typename T>
-ordered_json or_null(const std::optional<T>& value) {
-  return value ? ordered_json(*value) : ordered_json();
-}
-
-ordered_json tiers_of(const JobStatus& status) {
-  ordered_json tiers = ordered_json::array();
+Json tiers_of(const JobStatus& status) {
+  Json tiers = Json::array();
   const JobCounters& c = status.counters;
   for (uint32_t i = 0; i < status.tiers; ++i)
     tiers.push_back({{"name", status.names[i]},
@@ -50,36 +43,34 @@ uint64_t nodes_in(const Job& job) {
   return std::max<uint64_t>(job.nodes, job.status ? job.status->counters.nodes : 0);
 }
 
-ordered_json job_json(const Job& job) {
-  const auto text = [](const std::string& t) { return t.empty() ? ordered_json() : ordered_json(t); };
+Json job_json(const Job& job) {
+  const auto text = [](const std::string& t) { return t.empty() ? Json() : Json(t); };
   const Progress p = progress_of(job);
-  ordered_json out = {{"job", job.id},
-                      {"cluster", text(job.cluster)},
-                      {"node", text(job.node)},
-                      {"nodes", nodes_in(job)},
-                      {"restart", job.restart},
-                      {"user", is_users(job) ? ordered_json(user_name(job.uid)) : ordered_json()},
-                      {"run_dir", text(job.run_dir)},
-                      {"state", state_name(job.state)},
-                      {"reason", text(job.reason)}};
+  Json out = {{"job", job.id},
+              {"cluster", text(job.cluster)},
+              {"node", text(job.node)},
+              {"nodes", nodes_in(job)},
+              {"restart", job.restart},
+              {"user", is_users(job) ? Json(user_name(job.uid)) : Json()},
+              {"run_dir", text(job.run_dir)},
+              {"state", state_name(job.state)},
+              {"reason", text(job.reason)}};
   if (!job.status) return out;
   const JobCounters& c = job.status->counters;
   const Opens opens = opens_of(c);
-  out["files"] = {{"staged", p.files},
-                  {"all", or_null(p.all_files)},
-                  {"percent", or_null(percent(p.files, p.all_files))}};
+  out["files"] = {{"staged", p.files}, {"all", p.all_files}, {"percent", percent(p.files, p.all_files)}};
   out["bytes"] = {{"staged", p.bytes},
-                  {"all", or_null(p.all_bytes)},
+                  {"all", p.all_bytes},
                   {"estimated", p.estimated},
-                  {"percent", or_null(percent(p.bytes, p.all_bytes))}};
-  out["bytes_per_second"] = or_null(job.bytes_per_second);
-  out["eta_seconds"] = or_null(p.eta_seconds);
+                  {"percent", percent(p.bytes, p.all_bytes)}};
+  out["bytes_per_second"] = job.bytes_per_second;
+  out["eta_seconds"] = p.eta_seconds;
   out["full"] = job.status->full == 1;
   out["opens"] = opens.all;
   out["opens_tier"] = opens.tier;
   out["hit"] = opens.all ? static_cast<double>(opens.tier) / static_cast<double>(opens.all) : 0.0;
   out["pfs_bytes"] = pfs_bytes(c);
-  out["fallbacks"] = ordered_json::object();
+  out["fallbacks"] = Json::object();
   for (const Fallback& f : kFallbacks) out["fallbacks"][f.name] = c[f.counter];
   out["tiers"] = tiers_of(*job.status);
   return out;

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "admin/jobs.h"
 #include "admin/output.h"
+#include "runtime/base/json.h"
 
 namespace monarch::admin {
 
@@ -23,7 +23,7 @@ uint64_t pfs_bytes(const JobCounters& counters);
 uint64_t nodes_in(const Job& job);
 
 // An element of `jobs` of `monarchctl status --json`, without what other nodes have told.
-nlohmann::ordered_json job_json(const Job& job);
+Json job_json(const Job& job);
 
 // That there is none of that name, "" for any, among those that the caller may see.
 std::string no_job_text(const std::string& name);

@@ -14,8 +14,6 @@
 namespace monarch::admin {
 namespace {
 
-using nlohmann::json;
-
 constexpr size_t kMostFile = 16 << 20;
 
 // The names in a directory of root's.
@@ -50,9 +48,10 @@ Result<std::string> read_report(const std::string& name) {
   return text;
 }
 
-Result<json> parse_report(const std::string& text, const std::string& name) {
-  json report = json::parse(text, nullptr, false);
-  if (report.is_object() && report.contains("tiers") && report["tiers"].is_array()) return report;
+Result<Json> parse_report(const std::string& text, const std::string& name) {
+  std::optional<Json> report = Json::parse(text);
+  if (const Json* tiers = report ? report->find("tiers") : nullptr; tiers && tiers->is_array())
+    return std::move(*report);
   return bad_input(name + ": not a report of 'monarchctl run --report'; name its FILE, or a job's number");
 }
 

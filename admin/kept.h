@@ -3,11 +3,11 @@
 #pragma once
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/base/result.h"
 
 namespace monarch::admin {
@@ -22,7 +22,7 @@ bool names_job(const std::string& what);
 // What is in the file; "-" is standard input.
 Result<std::string> read_report(const std::string& file);
 // `name`: for errors.
-Result<nlohmann::json> parse_report(const std::string& text, const std::string& name);
+Result<Json> parse_report(const std::string& text, const std::string& name);
 
 // One of root's epilog (runtime/node/reports.h).
 struct Kept {

@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -28,8 +27,6 @@
 
 namespace monarch::admin {
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr char kTextfile[] = "monarch.prom",
                kFresh[] = ".monarch.prom.new";  // the collector reads *.prom alone
@@ -94,15 +91,18 @@ std::string text_of(const std::vector<Metric>& metrics) {
   return text;
 }
 
-ordered_json to_json(const std::vector<Metric>& metrics) {
-  ordered_json list = ordered_json::array();
+Json to_json(const std::vector<Metric>& metrics) {
+  Json list = Json::array();
   for (const Metric& metric : metrics) {
-    ordered_json samples = ordered_json::array();
-    for (const MetricSample& sample : metric.samples)
-      samples.push_back({{"labels", sample.labels},
-                         {"value", metric.unit == Metric::Unit::kOne
-                                       ? ordered_json(sample.value)
-                                       : ordered_json(static_cast<double>(sample.value) / 1e9)}});
+    Json samples = Json::array();
+    for (const MetricSample& sample : metric.samples) {
+      Json labels = Json::object();
+      for (const auto& [name, value] : sample.labels) labels[name] = value;
+      const bool whole = metric.unit == Metric::Unit::kOne;
+      samples.push_back(
+          {{"labels", labels},
+           {"value", whole ? Json(sample.value) : Json(static_cast<double>(sample.value) / 1e9)}});
+    }
     list.push_back({{"name", metric.name},
                     {"type", type_name(metric.type)},
                     {"help", metric.help},
@@ -230,22 +230,22 @@ int metrics_verb(const MetricsOptions& options) {
 
 }  // namespace
 
-void add_metrics(CLI::App* app, int* status) {
+void add_metrics(CommandLine app, int* status) {
   auto options = std::make_shared<MetricsOptions>();
-  CLI::Option* textfile = app->add_option(
+  auto textfile = app.add_option(
       "--textfile", options->textfile,
       "write DIR/monarch.prom, whole or not at all, for the textfile collector of node_exporter");
-  textfile->option_text("DIR");
-  CLI::Option* http = app->add_flag(
+  textfile.option_text("DIR");
+  auto http = app.add_flag(
       "--http", options->http,
       "answer one request by HTTP on standard input and output, as monarch-metrics.socket has it");
-  CLI::Option* json = app->add_flag("--json", options->json, "print as JSON");
-  textfile->excludes(http)->excludes(json);
-  http->excludes(json);
+  auto json = app.add_flag("--json", options->json, "print as JSON");
+  textfile.excludes(http).excludes(json);
+  http.excludes(json);
   add_config_and_state_dir(app, "configuration, which names the tiers", &options->config, &options->state_dir,
                            Missing::kSilent);
-  app->footer("For root. Exit status: 0 if the metrics were told, 1 if not, 2 for wrong usage.");
-  app->callback([options, status] { *status = metrics_verb(*options); });
+  app.footer("For root. Exit status: 0 if the metrics were told, 1 if not, 2 for wrong usage.");
+  app.callback([options, status] { *status = metrics_verb(*options); });
 }
 
 }  // namespace monarch::admin

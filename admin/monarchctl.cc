@@ -90,38 +90,36 @@ int main(int argc, char** argv) {
                "monarchctl");
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("monarchctl ") + PACKAGE_VERSION);
+  const auto subcommand = [&app](const char* name, const char* text) {
+    return monarch::CommandLine(app.add_subcommand(name, text));
+  };
   int status = 0;
   CLI::App* run =
       app.add_subcommand("run", "run a command with its dataset staged, without Slurm and without root");
-  monarch::admin::add_run(run, &status);
-  CLI::App* job_status =
-      app.add_subcommand("status", "show the jobs with Monarch on this node, and how far they are");
-  monarch::admin::add_status(job_status, &status);
-  CLI::App* top = app.add_subcommand("top", "show the jobs with Monarch on this node, again and again");
-  monarch::admin::add_top(top, &status);
-  CLI::App* report = app.add_subcommand("report", "show what a job read from where, and what to do better");
-  monarch::admin::add_report(report, &status);
-  CLI::App* plan =
-      app.add_subcommand("plan", "tell what of a dataset fits on tiers, and what that spares the PFS");
-  monarch::admin::add_plan(plan, &status);
-  CLI::App* tiers = app.add_subcommand("tiers", "show which directories of this node are tiers, and why");
-  monarch::admin::add_tiers(tiers, &status);
-  CLI::App* doctor =
-      app.add_subcommand("doctor", "check what jobs need on this node, and say how to mend it");
-  monarch::admin::add_doctor(doctor, &status);
-  CLI::App* container = app.add_subcommand(
-      "container-args", "print the arguments with which a container tool shows Monarch to a container");
-  monarch::admin::add_container_args(container, &status);
-  CLI::App* config = app.add_subcommand("config", "check the configuration, or show what it means");
-  monarch::admin::add_config(config, &status);
-  CLI::App* clean = app.add_subcommand("clean", "remove files that killed runs and jobs left behind");
-  monarch::admin::add_clean(clean, &status);
-  CLI::App* flush = app.add_subcommand("flush", "write the lines that wait for sacct");
-  monarch::admin::add_flush(flush, &status);
-  CLI::App* metrics = app.add_subcommand("metrics", "print what jobs do on this node, for Prometheus");
-  monarch::admin::add_metrics(metrics, &status);
-  CLI::App* version = app.add_subcommand("version", "print the version");
-  monarch::admin::add_version(version, &status);
+  monarch::admin::add_run(monarch::CommandLine(run), &status);
+  monarch::admin::add_status(
+      subcommand("status", "show the jobs with Monarch on this node, and how far they are"), &status);
+  monarch::admin::add_top(subcommand("top", "show the jobs with Monarch on this node, again and again"),
+                          &status);
+  monarch::admin::add_report(subcommand("report", "show what a job read from where, and what to do better"),
+                             &status);
+  monarch::admin::add_plan(
+      subcommand("plan", "tell what of a dataset fits on tiers, and what that spares the PFS"), &status);
+  monarch::admin::add_tiers(subcommand("tiers", "show which directories of this node are tiers, and why"),
+                            &status);
+  monarch::admin::add_doctor(
+      subcommand("doctor", "check what jobs need on this node, and say how to mend it"), &status);
+  monarch::admin::add_container_args(
+      subcommand("container-args",
+                 "print the arguments with which a container tool shows Monarch to a container"),
+      &status);
+  monarch::admin::add_config(subcommand("config", "check the configuration, or show what it means"), &status);
+  monarch::admin::add_clean(subcommand("clean", "remove files that killed runs and jobs left behind"),
+                            &status);
+  monarch::admin::add_flush(subcommand("flush", "write the lines that wait for sacct"), &status);
+  monarch::admin::add_metrics(subcommand("metrics", "print what jobs do on this node, for Prometheus"),
+                              &status);
+  monarch::admin::add_version(subcommand("version", "print the version"), &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -9,11 +9,9 @@
 namespace monarch::admin {
 namespace {
 
-using nlohmann::ordered_json;
-
-ordered_json microseconds(const std::optional<uint64_t>& ns) {
+Json microseconds(const std::optional<uint64_t>& ns) {
   if (!ns) return {};
-  return *ns % 1000 == 0 ? ordered_json(*ns / 1000) : ordered_json(static_cast<double>(*ns) / 1000);
+  return *ns % 1000 == 0 ? Json(*ns / 1000) : Json(static_cast<double>(*ns) / 1000);
 }
 
 bool any_in(const OpenTimes& times, uint32_t bucket) {
@@ -47,9 +45,9 @@ std::string opens_took(const OpenTimes& times, OpenKind kind) {
          (p99 ? "99% less than " + duration_text(*p99) : "more than 1% took " + longest);
 }
 
-ordered_json open_times_told(const OpenTimes& times) {
-  ordered_json all;
-  const ordered_json buckets = open_times_json(times);
+Json open_times_told(const OpenTimes& times) {
+  Json all;
+  const Json buckets = open_times_json(times);
   for (const OpenKind kind : kAllOpenKinds)
     all[name_of(kind)] = {{"one_timed_of", kind == OpenKind::kTier ? kOneTimedOf : 1},
                           {"timed", timed(times, kind)},

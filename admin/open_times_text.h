@@ -2,10 +2,10 @@
 // How long a job's opens took, as `monarchctl report` says it.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/node/open_times.h"
 
 namespace monarch::admin {
@@ -19,7 +19,7 @@ std::string duration_text(uint64_t ns);
 std::string opens_took(const OpenTimes& times, OpenKind kind);
 
 // The field "open_times" of `monarchctl report --json`.
-nlohmann::ordered_json open_times_told(const OpenTimes& times);
+Json open_times_told(const OpenTimes& times);
 
 // Rows as wide as the first, which has the headings: the buckets between the first and the last one that has
 // any, and how many were timed of each kind.

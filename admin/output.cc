@@ -44,9 +44,7 @@ const char* remedy_for_dataset(int code) {
                         : "name its directory";
 }
 
-void print_json(const nlohmann::ordered_json& json) {
-  std::puts(json.dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace).c_str());
-}
+void print_json(const Json& json) { std::puts(json.dump_ascii(2).c_str()); }
 
 bool is_output_written() {
   errno = 0;

@@ -4,11 +4,11 @@
 
 #include <cstdint>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/base/result.h"
 
 namespace monarch::admin {
@@ -34,7 +34,7 @@ const char* remedy_for_dataset(int code);
 
 // In ASCII: what others chose may be for a terminal to obey. Bytes that are not UTF-8, as paths may have, are
 // replaced.
-void print_json(const nlohmann::ordered_json& json);
+void print_json(const Json& json);
 
 // Whether all that was printed has been taken. errno: why not, as far as it is known.
 bool is_output_written();

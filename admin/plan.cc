@@ -14,7 +14,6 @@
 #include <cstring>
 #include <deque>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -39,8 +38,6 @@
 
 namespace monarch::admin {
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr int kPartial = 4;
 constexpr uint64_t kBlock = 4096;  // in which tiers count space
@@ -223,7 +220,7 @@ struct Rate {
 Result<double> rate_in(const std::string& file) {
   const Result<std::string> text = read_report(file);
   if (!text.ok()) return Error{text.error().code, text.error().text + kNameAReport};
-  const Result<nlohmann::json> report = parse_report(*text, file);
+  const Result<Json> report = parse_report(*text, file);
   if (!report.ok()) return report.error();
   const Result<Timeline> timeline = timeline_of(*report);
   if (!timeline.ok()) return Error{timeline.error().code, file + ": " + timeline.error().text + kNameAReport};
@@ -276,15 +273,15 @@ double percent(double part, double whole) { return whole <= 0 ? 0 : 100 * part /
 void print_json_of(const PlanOptions& options, const Found& found, const std::vector<Room>& rooms,
                    double part, const Reads& reads, const std::optional<Rate>& rate,
                    const std::optional<double>& staging) {
-  ordered_json sizes = ordered_json::array(), tiers = ordered_json::array();
+  Json sizes = Json::array(), tiers = Json::array();
   for (size_t i = 0; i < std::size(kUpTo); ++i)
-    sizes.push_back({{"up_to", kUpTo[i] == UINT64_MAX ? ordered_json() : ordered_json(kUpTo[i])},
+    sizes.push_back({{"up_to", kUpTo[i] == UINT64_MAX ? Json() : Json(kUpTo[i])},
                      {"files", found.sizes[i].files},
                      {"bytes", found.sizes[i].bytes}});
   for (const Room& room : rooms)
     tiers.push_back(
         {{"name", room.name},
-         {"path", room.path.empty() ? ordered_json() : ordered_json(room.path)},
+         {"path", room.path.empty() ? Json() : Json(room.path)},
          {"capacity", room.capacity},
          {"filled", room.filled},
          {"percent", percent(static_cast<double>(room.filled), static_cast<double>(found.space))}});
@@ -308,16 +305,15 @@ void print_json_of(const PlanOptions& options, const Found& found, const std::ve
        {"fits_percent", 100 * part},
        {"nodes", options.nodes},
        {"epochs", options.epochs},
-       {"pfs_bytes_per_second",
-        rate ? ordered_json(static_cast<uint64_t>(std::llround(rate->bytes))) : ordered_json()},
-       {"like", rate ? ordered_json(rate->of) : ordered_json()},
-       {"staging_seconds", staging ? ordered_json(*staging) : ordered_json()},
+       {"pfs_bytes_per_second", rate ? Json(static_cast<uint64_t>(std::llround(rate->bytes))) : Json()},
+       {"like", rate ? Json(rate->of) : Json()},
+       {"staging_seconds", staging},
        {"pfs_without", bytes(reads.without)},
        {"pfs_alone", bytes(reads.alone)},
-       {"pfs_peers", options.nodes > 1 ? ordered_json(bytes(reads.peers)) : ordered_json()},
+       {"pfs_peers", options.nodes > 1 ? Json(bytes(reads.peers)) : Json()},
        {"spared_alone", percent(reads.without - reads.alone, reads.without)},
-       {"spared_peers", options.nodes > 1 ? ordered_json(percent(reads.without - reads.peers, reads.without))
-                                          : ordered_json()}});
+       {"spared_peers",
+        options.nodes > 1 ? Json(percent(reads.without - reads.peers, reads.without)) : Json()}});
 }
 
 std::string percent_text(double value) {
@@ -449,27 +445,27 @@ int plan(PlanOptions options) {
 
 }  // namespace
 
-void add_plan(CLI::App* app, int* status) {
+void add_plan(CommandLine app, int* status) {
   auto options = std::make_shared<PlanOptions>();
-  app->add_option("DATASET", options->datasets, "directory of the dataset; several may be given")->required();
-  app->add_option("--capacity", options->capacity,
-                  "what a node has for the job, as 500G; default: the tiers of this node");
-  app->add_option("--nodes", options->nodes, "nodes of the job; default: 1");
-  app->add_option("--epochs", options->epochs, "how often the job reads the dataset; default: 10");
-  app->add_option("--rate", options->rate,
-                  "calls to the file system per second at most, or none; default: 5000");
-  app->add_option("--like", options->like,
-                  "a job that has ended on this node, or a file of 'run --report': how fast it read from the "
-                  "PFS tells how long staging takes; default: your last job here that tells it")
-      ->option_text("JOBID|FILE");
-  app->add_option("--config", options->config,
-                  "configuration that names the tiers; " + default_text(kDefaultConfig));
-  app->add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
+  app.add_option("DATASET", options->datasets, "directory of the dataset; several may be given").required();
+  app.add_option("--capacity", options->capacity,
+                 "what a node has for the job, as 500G; default: the tiers of this node");
+  app.add_option("--nodes", options->nodes, "nodes of the job; default: 1");
+  app.add_option("--epochs", options->epochs, "how often the job reads the dataset; default: 10");
+  app.add_option("--rate", options->rate,
+                 "calls to the file system per second at most, or none; default: 5000");
+  app.add_option("--like", options->like,
+                 "a job that has ended on this node, or a file of 'run --report': how fast it read from the "
+                 "PFS tells how long staging takes; default: your last job here that tells it")
+      .option_text("JOBID|FILE");
+  app.add_option("--config", options->config,
+                 "configuration that names the tiers; " + default_text(kDefaultConfig));
+  app.add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
   add_state_dir(app, &options->state_dir);
-  app->footer(
+  app.footer(
       "Reads names and sizes only.\nExit status: 0, 1 on a failure, 2 for wrong usage, 4 if a part of the "
       "dataset cannot be listed.");
-  app->callback([options, status] { *status = plan(*options); });
+  app.callback([options, status] { *status = plan(*options); });
 }
 
 }  // namespace monarch::admin

@@ -12,7 +12,6 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -42,10 +41,6 @@
 
 namespace monarch::admin {
 namespace {
-
-using nlohmann::json;
-using nlohmann::ordered_json;
-
 constexpr int kSacctPatienceMs = 10000;
 
 using Rows = std::vector<std::vector<std::string>>;
@@ -133,20 +128,18 @@ std::optional<Bound> bound_of(const Counts& c) {
   return Bound{epochs, epochs > 1 ? 100 * placed * (epochs - 1) / epochs : 0};
 }
 
-ordered_json seconds_or_null(uint64_t ms) {
-  return ms == 0 ? ordered_json() : ordered_json(static_cast<double>(ms) / 1000);
-}
+Json seconds_or_null(uint64_t ms) { return ms == 0 ? Json() : Json(static_cast<double>(ms) / 1000); }
 
 // Opens on the PFS by why.
-ordered_json fallbacks_of(const Counts& c) {
+Json fallbacks_of(const Counts& c) {
   constexpr std::string_view kPrefix = "fallback_";
-  ordered_json all = ordered_json::object();
+  Json all = Json::object();
   for (const auto& [name, opens] : c.tasks)
     if (name.starts_with(kPrefix)) all[name.substr(kPrefix.size())] = opens;
   return all;
 }
 
-ordered_json to_json(const Told& told, const Advice& advice) {
+Json to_json(const Told& told, const Advice& advice) {
   const Source& source = told.source;
   const Counts& c = told.counts;
   const Series& series = told.timeline.series;
@@ -154,14 +147,14 @@ ordered_json to_json(const Told& told, const Advice& advice) {
   const Rates most = peaks_of(told.timeline);
   const std::optional<uint64_t> quiet = pfs_quiet_ms(told.timeline);
   const auto rate = [&](double value) {
-    return series.count == 0 ? ordered_json() : ordered_json(static_cast<uint64_t>(value));
+    return series.count == 0 ? Json() : Json(static_cast<uint64_t>(value));
   };
   return {
       {"version", PACKAGE_VERSION},
       {"source", source.kind},
       {"name", source.name},
-      {"cluster", source.cluster.empty() ? ordered_json() : ordered_json(source.cluster)},
-      {"state", source.state.empty() ? ordered_json() : ordered_json(source.state)},
+      {"cluster", source.cluster.empty() ? Json() : Json(source.cluster)},
+      {"state", source.state.empty() ? Json() : Json(source.state)},
       {"nodes", c.nodes},
       {"opens", c.opens},
       {"opens_tier", c.opens_tier},
@@ -180,15 +173,15 @@ ordered_json to_json(const Told& told, const Advice& advice) {
       {"dataset_bytes", c.dataset().bytes},
       {"dataset_estimated", c.dataset().estimated},
       {"placed_bytes", c.placed_bytes},
-      {"epochs", bound ? ordered_json(bound->epochs) : ordered_json()},
+      {"epochs", bound ? Json(bound->epochs) : Json()},
       {"spared_percent", spared(c.bytes_pfs(), c.bytes_read())},
-      {"bound_percent", bound ? ordered_json(bound->percent) : ordered_json()},
+      {"bound_percent", bound ? Json(bound->percent) : Json()},
       {"samples", series.count},
       {"staged_seconds", seconds_or_null(series.whole_ms)},
       {"settled_seconds", seconds_or_null(series.settled_ms)},
-      {"pfs_quiet_seconds", quiet ? ordered_json(static_cast<double>(*quiet) / 1000) : ordered_json()},
-      {"open_times", told.open_times ? open_times_told(*told.open_times) : ordered_json()},
-      {"by_node", told.nodes.empty() ? ordered_json() : by_node(told.nodes)},
+      {"pfs_quiet_seconds", quiet ? Json(static_cast<double>(*quiet) / 1000) : Json()},
+      {"open_times", told.open_times ? open_times_told(*told.open_times) : Json()},
+      {"by_node", told.nodes.empty() ? Json() : by_node(told.nodes)},
       {"most_per_second",
        {{"from_pfs", rate(most.pfs)}, {"from_tiers", rate(most.tiers)}, {"from_peers", rate(most.peers)}}},
       {"rule", advice.rule},
@@ -400,7 +393,7 @@ int tell(const ReportOptions& options, Told told) {
 
 int tell_report(const ReportOptions& options, const Source& source, const std::string& text,
                 const std::string& name) {
-  const Result<json> report = parse_report(text, name);
+  const Result<Json> report = parse_report(text, name);
   if (!report.ok()) return fail("report", report.error());
   const Result<Counts> all = counts_of(*report, name, Whose::kAll),
                        node = counts_of(*report, name, Whose::kNode);
@@ -521,9 +514,8 @@ int tell_line(const ReportOptions& options, const std::string& state, const std:
                               "or its line waits on the node (monarchctl flush)");
   const Advice advice = advise_by_line(fields);
   if (options.as_json) {
-    ordered_json out = {
-        {"version", PACKAGE_VERSION}, {"source", "sacct"}, {"name", options.what}, {"state", state}};
-    ordered_json told = ordered_json::object();
+    Json out = {{"version", PACKAGE_VERSION}, {"source", "sacct"}, {"name", options.what}, {"state", state}};
+    Json told = Json::object();
     for (const auto& [key, value] : fields) told[key] = value;
     out["line"] = told;
     out["rule"] = advice.rule;
@@ -686,23 +678,23 @@ int report_verb(const ReportOptions& options) {
 
 }  // namespace
 
-void add_report(CLI::App* app, int* status) {
+void add_report(CommandLine app, int* status) {
   auto options = std::make_shared<ReportOptions>();
-  app->add_option("FILE|JOBID", options->all,
-                  "a file of 'monarchctl run --report', - for standard input; or a job: on this node, one "
-                  "that has ended here, or one that sacct has; a number is a job, ./4711 a file; or files of "
-                  "several nodes that --save has written")
-      ->required();
-  app->add_flag("--json", options->as_json, "print every field as JSON; sizes in bytes");
-  app->add_option("--html", options->html,
-                  "also write a page for a browser, with pictures over time; - for standard output alone")
-      ->option_text("FILE");
-  app->add_option("--save", options->save,
-                  "also copy what this node keeps of the job, which has ended, for a page of all nodes")
-      ->option_text("DIRECTORY");
+  app.add_option("FILE|JOBID", options->all,
+                 "a file of 'monarchctl run --report', - for standard input; or a job: on this node, one "
+                 "that has ended here, or one that sacct has; a number is a job, ./4711 a file; or files of "
+                 "several nodes that --save has written")
+      .required();
+  app.add_flag("--json", options->as_json, "print every field as JSON; sizes in bytes");
+  app.add_option("--html", options->html,
+                 "also write a page for a browser, with pictures over time; - for standard output alone")
+      .option_text("FILE");
+  app.add_option("--save", options->save,
+                 "also copy what this node keeps of the job, which has ended, for a page of all nodes")
+      .option_text("DIRECTORY");
   add_state_dir(app, &options->state_dir);
-  app->footer("Exit status: 0 if there is a report, 1 if there is none, 2 for wrong usage.");
-  app->callback([options, status] {
+  app.footer("Exit status: 0 if there is a report, 1 if there is none, 2 for wrong usage.");
+  app.callback([options, status] {
     options->what = options->all[0];
     *status = report_verb(*options);
   });

@@ -12,38 +12,34 @@
 namespace monarch::admin {
 namespace {
 
-using nlohmann::json;
-
 constexpr uint64_t kMost = uint64_t{1} << 60;  // that a counter can be
 constexpr char kNameASaved[] = "; name files that 'monarchctl report JOBID --save DIRECTORY' has written";
 
 // Only whole numbers from 0 to kMost; `good` becomes false for anything else. One that is missing is 0.
-uint64_t number(const json& object, const char* name, bool* good) {
-  const auto at = object.find(name);
-  if (at == object.end()) return 0;
-  if (!at->is_number_unsigned() || at->get<uint64_t>() > kMost) {
-    *good = false;
-    return 0;
-  }
-  return at->get<uint64_t>();
+uint64_t number(const Json& object, const char* name, bool* good) {
+  const Json* at = object.find(name);
+  if (!at) return 0;
+  if (at->is_number_unsigned() && at->number() <= kMost) return at->number();
+  *good = false;
+  return 0;
 }
 
-std::map<std::string, uint64_t> numbers(const json& object, const char* name, bool* good) {
+std::map<std::string, uint64_t> numbers(const Json& object, const char* name, bool* good) {
   std::map<std::string, uint64_t> all;
-  const auto at = object.find(name);
-  *good &= at != object.end() && at->is_object();
+  const Json& of = object[name];
+  *good &= of.is_object();
   if (!*good) return all;
-  for (const auto& [key, value] : at->items()) all[key] = number(*at, key.c_str(), good);
+  for (const auto& [key, value] : of.members()) all[key] = number(of, key.c_str(), good);
   return all;
 }
 
 }  // namespace
 
-Result<Counts> counts_of(const json& report, const std::string& name, Whose whose) {
+Result<Counts> counts_of(const Json& report, const std::string& name, Whose whose) {
   const Error bad =
       bad_input(name + ": not a report of 'monarchctl run --report'; name its FILE, or a job's number");
-  const bool all = whose == Whose::kAll && report.contains("job");
-  const json& of = all ? report["job"] : report;
+  const bool all = whose == Whose::kAll && report.find("job");
+  const Json& of = all ? report["job"] : report;
   if (!of.is_object()) return bad;
   bool good = true;
   Counts c;
@@ -51,18 +47,16 @@ Result<Counts> counts_of(const json& report, const std::string& name, Whose whos
   c.agent = numbers(of, "agent", &good);
   c.opens = number(of, "opens", &good);
   c.opens_tier = number(of, "opens_tier", &good);
-  const auto ended = report.find("ended");
-  c.of_run = ended == report.end();
-  if (!c.of_run && ended->is_object())
-    if (const auto died = ended->find("agent_died"); died != ended->end() && died->is_boolean())
-      c.agent_died = *died;
+  const Json* ended = report.find("ended");
+  c.of_run = !ended;
+  if (ended) c.agent_died = (*ended)["agent_died"].boolean();
   if (all) {
     c.nodes = number(of, "nodes", &good);
     c.read_calls_tier = number(of, "read_calls_tier", &good);
     c.read_bytes_tier = number(of, "read_bytes_tier", &good);
     for (const auto& [medium, bytes] : numbers(of, "placed_bytes", &good)) c.placed_bytes += bytes;
   } else {
-    for (const json& tier : report["tiers"]) {
+    for (const Json& tier : report["tiers"].elements()) {
       if (!tier.is_object()) return bad;
       c.read_calls_tier += number(tier, "read_calls", &good);
       c.read_bytes_tier += number(tier, "read_bytes", &good);
@@ -73,20 +67,15 @@ Result<Counts> counts_of(const json& report, const std::string& name, Whose whos
   return c;
 }
 
-Result<std::vector<NodeLine>> nodes_in(const json& report) {
-  const auto job = report.find("job");
-  if (job == report.end() || !job->is_object()) return std::vector<NodeLine>();
-  const auto nodes = job->find("by_node");
-  if (nodes == job->end() || nodes->is_null()) return std::vector<NodeLine>();
-  return node_lines_of(*nodes);
+Result<std::vector<NodeLine>> nodes_in(const Json& report) {
+  const Json& nodes = report["job"]["by_node"];
+  return nodes.is_null() ? std::vector<NodeLine>() : node_lines_of(nodes);
 }
 
-Result<std::optional<OpenTimes>> open_times_in(const json& report, Whose whose) {
-  const auto job = report.find("job");
-  const bool all = whose == Whose::kAll && job != report.end() && job->is_object();
-  const json& of = all ? *job : report;
-  const auto times = of.find("open_times");
-  if (times == of.end()) return std::optional<OpenTimes>();
+Result<std::optional<OpenTimes>> open_times_in(const Json& report, Whose whose) {
+  const bool all = whose == Whose::kAll && report["job"].is_object();
+  const Json* times = (all ? report["job"] : report).find("open_times");
+  if (!times) return std::optional<OpenTimes>();
   const Result<OpenTimes> read = open_times_of(*times);
   if (!read.ok()) return read.error();
   return std::optional<OpenTimes>(*read);
@@ -97,19 +86,16 @@ namespace {
 Result<NodeReport> node_report(const std::string& file) {
   const Result<std::string> text = read_report(file);
   if (!text.ok()) return Error{text.error().code, text.error().text + kNameASaved};
-  const Result<json> report = parse_report(*text, file);
+  const Result<Json> report = parse_report(*text, file);
   if (!report.ok()) return report.error();
   NodeReport one;
   bool good = true;
-  const json ended = report->value("ended", json());
+  const Json& ended = (*report)["ended"];
   const auto word = [&](const char* name) {
-    const auto at = ended.find(name);
-    if (at != ended.end() && at->is_string()) return at->get<std::string>();
-    good = false;
-    return std::string();
+    good &= ended[name].is_string();
+    return ended[name].text();
   };
-  if (!ended.is_object() || !ended.contains("job"))
-    return bad_input(file + ": it names no node" + kNameASaved);
+  if (!ended.find("job")) return bad_input(file + ": it names no node" + kNameASaved);
   one.job = std::to_string(number(ended, "job", &good));
   one.restart = number(ended, "restart", &good);
   one.nodes = number(ended, "nodes", &good);

@@ -2,13 +2,13 @@
 // What stands in a report's JSON, whoever wrote that.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "admin/advice.h"
 #include "admin/timeline.h"
+#include "runtime/base/json.h"
 #include "runtime/base/result.h"
 #include "runtime/node/nodes_report.h"
 #include "runtime/node/open_times.h"
@@ -18,11 +18,11 @@ namespace monarch::admin {
 enum class Whose { kAll, kNode };  // of all nodes, if they are known, or of the one that wrote the report
 
 // All of them fail with EINVAL where it is no report. `name`: for errors.
-Result<Counts> counts_of(const nlohmann::json& report, const std::string& name, Whose whose);
+Result<Counts> counts_of(const Json& report, const std::string& name, Whose whose);
 // None: it is not in the report.
-Result<std::vector<NodeLine>> nodes_in(const nlohmann::json& report);
+Result<std::vector<NodeLine>> nodes_in(const Json& report);
 // Nothing: it is not in the report, which an older release has made.
-Result<std::optional<OpenTimes>> open_times_in(const nlohmann::json& report, Whose whose);
+Result<std::optional<OpenTimes>> open_times_in(const Json& report, Whose whose);
 
 // A report that one of a job's nodes has kept.
 struct NodeReport {

@@ -67,6 +67,7 @@ struct RunOptions {
   std::string peers, peer_key;  // files
   uint32_t peer_index = 0;
   bool json = false;  // the report, on standard output
+  std::string wait = "none";
   StagingWait staged;
 };
 
@@ -616,54 +617,49 @@ int run(const RunOptions& options) {
 
 }  // namespace
 
-void add_run(CLI::App* app, int* status) {
+void add_run(CommandLine app, int* status) {
   auto options = std::make_shared<RunOptions>();
-  app->add_option("--dataset", options->datasets, "directory of the dataset; may be given several times")
-      ->required()
-      ->allow_extra_args(false);
-  app->add_option("--tier", options->tiers,
-                  "NAME:PATH:SIZE; SIZE as 500M, 10G or 50%; filled in the order given; default: as "
-                  "'monarchctl tiers' chooses")
-      ->allow_extra_args(false);
-  app->add_option("--config", options->config, "configuration, monarch.conf(5)");
-  app->add_option("--report", options->report,
-                  "write the counters as JSON to this file; -: to standard output")
-      ->check(CLI::Validator(
-          [](const std::string& text) {
-            return text != "--" ? std::string() : "give it a file's name, or - for standard output";
-          },
-          ""));
-  app->add_flag("--json", options->json, "as --report -, also beside a --report FILE");
-  app->add_option_function<std::string>(
-         "--wait", [options](const std::string& text) { (void)parse_wait(text, &options->staged.percent); },
-         "none, NN% or full: begin once so much of the dataset is staged; stages all of it")
-      ->check(CLI::Validator(
-          [](const std::string& text) {
-            int percent = 0;
-            return parse_wait(text, &percent)
-                       ? std::string()
-                       : "'" + text + "' is not none, full, or 1% to 100%, such as 50%";
-          },
-          ""));
-  app->add_option("--wait-timeout", options->staged.seconds, "seconds that --wait takes at most")
-      ->capture_default_str()
-      ->check(CLI::Range(1, kMostWaitSeconds));
-  CLI::Option* peers =
-      app->add_option("--peers", options->peers,
-                      "file with a line ADDRESS:PORT for each node that runs the same, node 0 first");
-  CLI::Option* index = app->add_option("--peer-index", options->peer_index, "this node's line in it, from 0");
-  CLI::Option* key =
-      app->add_option("--peer-key", options->peer_key, "file with 32 bytes that the nodes share");
-  peers->needs(index)->needs(key);
-  index->needs(peers);
-  key->needs(peers);
-  app->add_option("command", options->command, "the command and its arguments, after --")->required();
-  app->footer(
+  app.add_option("--dataset", options->datasets, "directory of the dataset; may be given several times")
+      .required()
+      .takes_one();
+  app.add_option("--tier", options->tiers,
+                 "NAME:PATH:SIZE; SIZE as 500M, 10G or 50%; filled in the order given; default: as "
+                 "'monarchctl tiers' chooses")
+      .takes_one();
+  app.add_option("--config", options->config, "configuration, monarch.conf(5)");
+  app.add_option("--report", options->report,
+                 "write the counters as JSON to this file; -: to standard output")
+      .check([](const std::string& text) {
+        return text != "--" ? std::string() : "give it a file's name, or - for standard output";
+      });
+  app.add_flag("--json", options->json, "as --report -, also beside a --report FILE");
+  app.add_option("--wait", options->wait,
+                 "none, NN% or full: begin once so much of the dataset is staged; stages all of it")
+      .check([](const std::string& text) {
+        int percent = 0;
+        return parse_wait(text, &percent) ? std::string()
+                                          : "'" + text + "' is not none, full, or 1% to 100%, such as 50%";
+      });
+  app.add_option("--wait-timeout", options->staged.seconds, "seconds that --wait takes at most")
+      .capture_default_str()
+      .range(1, kMostWaitSeconds);
+  auto peers = app.add_option("--peers", options->peers,
+                              "file with a line ADDRESS:PORT for each node that runs the same, node 0 first");
+  auto index = app.add_option("--peer-index", options->peer_index, "this node's line in it, from 0");
+  auto key = app.add_option("--peer-key", options->peer_key, "file with 32 bytes that the nodes share");
+  peers.needs(index).needs(key);
+  index.needs(peers);
+  key.needs(peers);
+  app.add_option("command", options->command, "the command and its arguments, after --").required();
+  app.footer(
       "Where the agent cannot start, the command runs without Monarch.\n"
       "Exit status: the command's own, 128+N if signal N ended it,\n"
       "125 if an option or the configuration is wrong, or the report cannot be written,\n"
       "126 if the command cannot be executed, 127 if it is not found.");
-  app->callback([options, status] { *status = run(*options); });
+  app.callback([options, status] {
+    (void)parse_wait(options->wait, &options->staged.percent);
+    *status = run(*options);
+  });
 }
 
 }  // namespace monarch::admin

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -19,8 +18,6 @@
 
 namespace monarch::admin {
 namespace {
-
-using nlohmann::ordered_json;
 
 struct StatusOptions {
   std::string job, state_dir;
@@ -92,12 +89,12 @@ void print_job(const Job& job) {
 }
 
 // With what the job's nodes have told this one.
-ordered_json whole_json(const Job& job) {
-  ordered_json out = job_json(job);
+Json whole_json(const Job& job) {
+  Json out = job_json(job);
   if (!job.status || nodes_in(job) <= 1) return out;
   const std::vector<NodeLine> nodes = nodes_of(job);
   out["nodes_told"] = std::max<uint64_t>(told_count(nodes), 1);
-  out["by_node"] = nodes.empty() ? ordered_json() : by_node(nodes);
+  out["by_node"] = nodes.empty() ? Json() : by_node(nodes);
   return out;
 }
 
@@ -129,7 +126,7 @@ int status(const StatusOptions& options) {
     return fail("status", no_job_text(options.job) + "; 'monarchctl status' lists those that are, and " +
                               where_to_ask(options.job));
   if (options.json) {
-    ordered_json list = ordered_json::array();
+    Json list = Json::array();
     for (const Job& job : jobs) list.push_back(whole_json(job));
     print_json({{"version", PACKAGE_VERSION}, {"jobs", list}});
   } else if (jobs.empty()) {
@@ -148,28 +145,26 @@ int status(const StatusOptions& options) {
 
 }  // namespace
 
-void add_status(CLI::App* app, int* status_of_run) {
+void add_status(CommandLine app, int* status_of_run) {
   auto options = std::make_shared<StatusOptions>();
-  app->add_option("JOBID", options->job,
-                  "this job only, with its tiers and fallbacks: Slurm's number, NUMBER@CLUSTER where two "
-                  "clusters have that, or run.PID")
-      ->check(CLI::Validator(
-          [](const std::string& id) {
-            const size_t at = id.find('@'), begin = is_run(id) ? 4 : 0;
-            const std::string number = id.substr(begin, at == std::string::npos ? at : at - begin);
-            if (!number.empty() && number.find_first_not_of("0123456789") == std::string::npos)
-              return std::string();
-            return "'" + id +
-                   "' is no job; give its number, as 4711 (an element of an array has its own, as 'squeue -O "
-                   "JobID' tells), 4711@CLUSTER, or run.PID";
-          },
-          ""));
-  app->add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
+  app.add_option("JOBID", options->job,
+                 "this job only, with its tiers and fallbacks: Slurm's number, NUMBER@CLUSTER where two "
+                 "clusters have that, or run.PID")
+      .check([](const std::string& id) {
+        const size_t at = id.find('@'), begin = is_run(id) ? 4 : 0;
+        const std::string number = id.substr(begin, at == std::string::npos ? at : at - begin);
+        if (!number.empty() && number.find_first_not_of("0123456789") == std::string::npos)
+          return std::string();
+        return "'" + id +
+               "' is no job; give its number, as 4711 (an element of an array has its own, as 'squeue -O "
+               "JobID' tells), 4711@CLUSTER, or run.PID";
+      });
+  app.add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
   add_state_dir(app, &options->state_dir);
-  app->footer(
+  app.footer(
       "Root sees all jobs with Monarch on this node, others their own.\n"
       "Exit status: 0 if the job is there, or none was named; 1 if it is not; 2 for wrong usage.");
-  app->callback([options, status_of_run] { *status_of_run = status(*options); });
+  app.callback([options, status_of_run] { *status_of_run = status(*options); });
 }
 
 }  // namespace monarch::admin

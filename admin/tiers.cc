@@ -4,7 +4,6 @@
 
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -22,8 +21,6 @@
 namespace monarch::admin {
 namespace {
 
-using nlohmann::ordered_json;
-
 constexpr int kPartial = 4;
 
 struct TiersOptions {
@@ -31,12 +28,10 @@ struct TiersOptions {
   bool json = false;
 };
 
-ordered_json to_json(const Candidate& c) {
-  const auto text_or_null = [](const std::string& text) {
-    return text.empty() ? ordered_json() : ordered_json(text);
-  };
+Json to_json(const Candidate& c) {
+  const auto text_or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
   const bool asked = c.size > 0;
-  ordered_json tier;
+  Json tier;
   if (c.chosen)
     tier = {
         {"name", c.tier.name}, {"quota", c.tier.quota.of(c.size)}, {"min_free", c.tier.min_free.of(c.size)}};
@@ -47,21 +42,20 @@ ordered_json to_json(const Candidate& c) {
           {"fstype", text_or_null(c.fstype)},
           {"disks", c.disks},
           {"transport", text_or_null(c.transport)},
-          {"medium", c.medium ? ordered_json(medium_name(*c.medium)) : ordered_json()},
-          {"size", asked ? ordered_json(c.size) : ordered_json()},
-          {"free", asked && !c.mount_point.empty() ? ordered_json(c.free) : ordered_json()},
-          {"numa_node", c.numa_node >= 0 ? ordered_json(c.numa_node) : ordered_json()},
+          {"medium", c.medium ? Json(medium_name(*c.medium)) : Json()},
+          {"size", asked ? Json(c.size) : Json()},
+          {"free", asked && !c.mount_point.empty() ? Json(c.free) : Json()},
+          {"numa_node", c.numa_node >= 0 ? Json(c.numa_node) : Json()},
           {"chosen", c.chosen},
           {"reason", c.reason},
           {"tier", tier}};
 }
 
 void print_all(const std::vector<Candidate>& candidates, const std::string& config) {
-  ordered_json list = ordered_json::array();
+  Json list = Json::array();
   for (const Candidate& c : candidates) list.push_back(to_json(c));
-  const ordered_json all = {{"version", PACKAGE_VERSION},
-                            {"config", config.empty() ? ordered_json() : ordered_json(config)},
-                            {"tiers", list}};
+  const Json all = {
+      {"version", PACKAGE_VERSION}, {"config", config.empty() ? Json() : Json(config)}, {"tiers", list}};
   print_json(all);
 }
 
@@ -155,16 +149,16 @@ Status check_apart(const TierConfig& tier, const std::vector<std::string>& datas
   return apart.ok() ? Status() : Status(apart.error());
 }
 
-void add_tiers(CLI::App* app, int* status) {
+void add_tiers(CommandLine app, int* status) {
   auto options = std::make_shared<TiersOptions>();
-  app->add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
-  app->add_option("--config", options->config,
-                  "configuration, monarch.conf(5); " + default_text(kDefaultConfig) + ", if it is there");
-  app->footer(
+  app.add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
+  app.add_option("--config", options->config,
+                 "configuration, monarch.conf(5); " + default_text(kDefaultConfig) + ", if it is there");
+  app.footer(
       "Where the configuration names no tier, those that are chosen here are used.\n"
       "Exit status: 0 if there is a tier, 1 if there is none or on a failure, 2 for wrong usage,\n"
       "4 if some of the configured tiers cannot be used.");
-  app->callback([options, status] { *status = tiers(*options); });
+  app.callback([options, status] { *status = tiers(*options); });
 }
 
 }  // namespace monarch::admin

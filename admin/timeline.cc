@@ -14,55 +14,47 @@
 namespace monarch::admin {
 namespace {
 
-using nlohmann::json;
-
 constexpr int kReadPatienceMs = 1000;
 constexpr double kLeastSeconds = 0.1;
 
 // False: it is no column of `count` whole numbers.
-bool take_column(const json& values, uint64_t count, const std::function<void(uint64_t, uint64_t)>& take) {
+bool take_column(const Json& values, uint64_t count, const std::function<void(uint64_t, uint64_t)>& take) {
   if (!values.is_array() || values.size() != count) return false;
   for (uint64_t i = 0; i < count; ++i) {
-    if (!values[i].is_number_unsigned()) return false;
-    take(i, values[i].get<uint64_t>());
+    if (!values.at(i).is_number_unsigned()) return false;
+    take(i, values.at(i).number());
   }
   return true;
 }
 
 // Of seconds; 0: it is not known.
-bool take_time(const json& of, const char* name, uint64_t* ms) {
-  const auto at = of.find(name);
-  if (at == of.end() || at->is_null()) return true;
-  if (!at->is_number()) return false;
-  const double seconds = at->get<double>();
+bool take_time(const Json& of, const char* name, uint64_t* ms) {
+  if (of[name].is_null()) return true;
+  if (!of[name].is_number()) return false;
+  const double seconds = of[name].real();
   if (!(seconds >= 0) || seconds > 1e12) return false;
   *ms = std::max<uint64_t>(static_cast<uint64_t>(std::llround(seconds * 1000)), 1);
   return true;
 }
 
-bool take_series(const json& from, size_t tiers, Series* series) {
-  if (!from.is_object() || !from.contains("milliseconds")) return false;
-  const json& times = from["milliseconds"];
-  if (!times.is_array() || times.empty() || times.size() > kSamples) return false;
+bool take_series(const Json& from, size_t tiers, Series* series) {
+  const Json& times = from["milliseconds"];
+  if (!times.is_array() || times.size() == 0 || times.size() > kSamples) return false;
   series->magic = kSeriesMagic;
   series->count = times.size();
-  if (const auto at = from.find("began"); at != from.end() && at->is_number_unsigned())
-    series->began = at->get<uint64_t>();
+  series->began = from["began"].number();
   if (!take_time(from, "settled_seconds", &series->settled_ms) ||
       !take_time(from, "staged_seconds", &series->whole_ms))
     return false;
   for (const SeriesColumn& column : kSeriesColumns) {
-    const auto at = from.find(column.name);
-    if (at == from.end() || !take_column(*at, series->count, [&](uint64_t i, uint64_t value) {
-          series->samples[i].*column.value = value;
-        }))
+    if (!take_column(from[column.name], series->count,
+                     [&](uint64_t i, uint64_t value) { series->samples[i].*column.value = value; }))
       return false;
   }
-  const auto placed = from.find("placed");
-  if (placed == from.end() || !placed->is_array() || placed->size() != std::min<size_t>(tiers, kMaxTiers))
-    return false;
-  for (size_t t = 0; t < placed->size(); ++t)
-    if (!take_column((*placed)[t], series->count,
+  const Json& placed = from["placed"];
+  if (!placed.is_array() || placed.size() != std::min<size_t>(tiers, kMaxTiers)) return false;
+  for (size_t t = 0; t < placed.size(); ++t)
+    if (!take_column(placed.at(t), series->count,
                      [&](uint64_t i, uint64_t value) { series->samples[i].placed_bytes[t] = value; }))
       return false;
   return plausible(*series);
@@ -74,18 +66,15 @@ uint64_t from_pfs(const Sample& s) { return s.read_bytes_pfs + s.agent_bytes_pfs
 
 }  // namespace
 
-Result<Timeline> timeline_of(const json& report) {
+Result<Timeline> timeline_of(const Json& report) {
   Timeline t;
   const Error bad = bad_input("its series is none of Monarch's");
-  for (const json& tier : report.value("tiers", json::array())) {
+  for (const Json& tier : report["tiers"].elements()) {
     if (!tier.is_object()) return bad;
-    const auto name = tier.find("name"), granted = tier.find("granted");
-    t.tiers.push_back(
-        {name != tier.end() && name->is_string() ? name->get<std::string>() : "?",
-         granted != tier.end() && granted->is_number_unsigned() ? granted->get<uint64_t>() : 0});
+    t.tiers.push_back({tier["name"].is_string() ? tier["name"].text() : "?", tier["granted"].number()});
   }
-  const auto series = report.find("series");
-  if (series != report.end() && !take_series(*series, t.tiers.size(), &t.series)) return bad;
+  const Json* series = report.find("series");
+  if (series && !take_series(*series, t.tiers.size(), &t.series)) return bad;
   return t;
 }
 

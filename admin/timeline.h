@@ -2,12 +2,12 @@
 // How a job went on one node over time, as `monarchctl report` tells and draws it.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "admin/jobs.h"
+#include "runtime/base/json.h"
 #include "runtime/metadata/series.h"
 
 namespace monarch::admin {
@@ -25,7 +25,7 @@ struct Timeline {
 };
 
 // Of a report's JSON, whoever wrote that. Without a series in it: an empty one. EINVAL: it is none.
-Result<Timeline> timeline_of(const nlohmann::json& report);
+Result<Timeline> timeline_of(const Json& report);
 // Of a job that is there, with the identity of its owner.
 Timeline timeline_of(const Job& job);
 

@@ -11,7 +11,6 @@
 #include <charconv>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,8 +29,6 @@
 
 namespace monarch::admin {
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr double kLeastDelay = 0.1, kMostDelay = 86400;  // seconds
 constexpr int64_t kSecondNs = 1'000'000'000;
@@ -156,11 +153,11 @@ std::string title_of(const std::vector<Job>& jobs) {
 void print(std::vector<Job> jobs, const TopOptions& options) {
   sort(&jobs, column_of(options.sort), false);
   if (options.json) {
-    ordered_json list = ordered_json::array();
+    Json list = Json::array();
     for (const Job& job : jobs) list.push_back(job_json(job));
-    const ordered_json all = {
+    const Json all = {
         {"version", PACKAGE_VERSION}, {"time", os::clock_ns(CLOCK_REALTIME) / kSecondNs}, {"jobs", list}};
-    std::puts(all.dump(-1, ' ', true, ordered_json::error_handler_t::replace).c_str());
+    std::puts(all.dump_ascii().c_str());
     return;
   }
   std::puts(title_of(jobs).c_str());
@@ -393,25 +390,25 @@ std::string fault_of_count(const std::string& text) {
 
 }  // namespace
 
-void add_top(CLI::App* app, int* status) {
+void add_top(CommandLine app, int* status) {
   auto options = std::make_shared<TopOptions>();
-  app->add_option("--delay", options->delay, "seconds between two looks; 0.1 or more")
-      ->capture_default_str()
-      ->check(fault_of_delay);
-  app->add_option("--count", options->count, "end after so many looks")->check(fault_of_count);
-  app->add_option("--sort", options->sort,
-                  "what to sort by at first: job, user, state, staged, rate, hit, pfs or tiers")
-      ->capture_default_str()
-      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kNames), std::end(kNames))));
-  app->add_flag("--batch", options->batch, "write lines of text, to any output; no terminal is needed");
-  app->add_flag("--json", options->json,
-                "write a line of JSON for each look, with the fields of status; sizes in bytes");
+  app.add_option("--delay", options->delay, "seconds between two looks; 0.1 or more")
+      .capture_default_str()
+      .check(fault_of_delay);
+  app.add_option("--count", options->count, "end after so many looks").check(fault_of_count);
+  app.add_option("--sort", options->sort,
+                 "what to sort by at first: job, user, state, staged, rate, hit, pfs or tiers")
+      .capture_default_str()
+      .one_of({std::begin(kNames), std::end(kNames)});
+  app.add_flag("--batch", options->batch, "write lines of text, to any output; no terminal is needed");
+  app.add_flag("--json", options->json,
+               "write a line of JSON for each look, with the fields of status; sizes in bytes");
   add_state_dir(app, &options->state_dir);
-  app->footer(
+  app.footer(
       "Root sees all jobs with Monarch on this node, others their own.\n"
       "Keys: q quit, s sort by the next column, r reverse, space look now, arrows and page keys scroll.\n"
       "Exit status: 0, also when a signal ends it on a terminal; 1 if it cannot write; 2 for wrong usage.");
-  app->callback([options, status] { *status = top(*options); });
+  app.callback([options, status] { *status = top(*options); });
 }
 
 }  // namespace monarch::admin

@@ -2,7 +2,6 @@
 // monarchctl version: of Monarch, and of what its parts share, by which an upgrade in mid-job is judged.
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "admin/commands.h"
 #include "admin/output.h"
@@ -13,11 +12,11 @@
 
 namespace monarch::admin {
 
-void add_version(CLI::App* app, int* status) {
+void add_version(CommandLine app, int* status) {
   auto json = std::make_shared<bool>();
-  app->add_flag("--json", *json,
-                "print it, and the versions of catalog, board and the nodes' messages, as JSON");
-  app->callback([json, status] {
+  app.add_flag("--json", *json,
+               "print it, and the versions of catalog, board and the nodes' messages, as JSON");
+  app.callback([json, status] {
     if (*json)
       print_json({{"version", PACKAGE_VERSION},
                   {"catalog", kCatalogVersion},

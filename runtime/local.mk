@@ -27,9 +27,13 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/argv.h \
 	%D%/base/clock.cc \
 	%D%/base/clock.h \
+	%D%/base/command_line.cc \
+	%D%/base/command_line.h \
 	%D%/base/escape.cc \
 	%D%/base/escape.h \
 	%D%/base/fd.h \
+	%D%/base/json.cc \
+	%D%/base/json.h \
 	%D%/base/log.cc \
 	%D%/base/log.h \
 	%D%/base/memory.cc \
@@ -259,7 +263,7 @@ noinst_LIBRARIES += %D%/libpeer.a
 	%D%/peer/wire.h
 
 # OpenSSL and libevent take longer to start than all else of the agent: those that have no peers do without.
-# What it shares with the agent it has from monarchd, and from spdlog's shared library: one log, one os.h.
+# What it shares with the agent it has from monarchd: one log, one os.h.
 soexec_PROGRAMS += libmonarch_peers.so
 libmonarch_peers_so_CPPFLAGS = $(%C%_libpeer_a_CPPFLAGS)
 libmonarch_peers_so_CXXFLAGS = $(%C%_libpeer_a_CXXFLAGS)

@@ -5,8 +5,8 @@
 #include <sys/wait.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/nodes_told.h"
 #include "runtime/metadata/series.h"
@@ -61,9 +61,9 @@ TEST_F(AccountForTest, ARunIsAccountedForOnce) {
   EXPECT_TRUE(has(log, " timeouts=3\n")) << log;
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
   EXPECT_EQ(state_.spooled().size(), 1u);
-  const nlohmann::json report = nlohmann::json::parse(contents(report_of(r)));
+  const Json report = *Json::parse(contents(report_of(r)));
   EXPECT_EQ(report["opens"], 4);
-  EXPECT_FALSE(report.contains("job")) << "it had one node";
+  EXPECT_FALSE(report.find("job")) << "it had one node";
   fs::remove_all(state_.path() + "/spool");
   scratch_.dir("state/spool");
   fs::remove(report_of(r));
@@ -150,9 +150,9 @@ TEST_F(AccountForTest, TheFirstNodeReportsWhatTheOthersTold) {
   ASSERT_TRUE(write_nodes_told(dir.get(), nodes).ok());
   give(r, kNodesFile);
   account(r);
-  const nlohmann::json report = nlohmann::json::parse(contents(report_of(r)));
-  ASSERT_TRUE(report["job"]["by_node"].is_array()) << report;
-  EXPECT_EQ(report["job"]["by_node"][1]["node"], "n2");
+  const Json report = *Json::parse(contents(report_of(r)));
+  ASSERT_TRUE(report["job"]["by_node"].is_array()) << report.dump();
+  EXPECT_EQ(report["job"]["by_node"].at(1)["node"], "n2");
 }
 
 // The owner keeps the directory locked in the kernel for reading, and somebody waits to write there: who

@@ -52,15 +52,15 @@ TEST(NodesReport, TellsWhatWasToldAndSinceWhen) {
   EXPECT_EQ(lines[0].seconds_ago, 0u) << "the first node itself";
   EXPECT_EQ(lines[1].seconds_ago, 7u);
   EXPECT_EQ(lines[2].seconds_ago, std::nullopt) << "it has told nothing";
-  const nlohmann::ordered_json json = by_node(lines);
-  EXPECT_EQ(json[1]["opens"], 4u);
-  EXPECT_EQ(json[1]["hit"], 0.75);
-  EXPECT_EQ(json[2].size(), 2u) << json[2];
+  const Json json = by_node(lines);
+  EXPECT_EQ(json.at(1)["opens"], 4u);
+  EXPECT_EQ(json.at(1)["hit"], 0.75);
+  EXPECT_EQ(json.at(2).size(), 2u) << json.dump();
 }
 
 TEST(NodesReport, IsReadAsItWasWritten) {
   std::vector<NodeLine> lines = node_lines(three_nodes(), {});
-  const Result<std::vector<NodeLine>> read = node_lines_of(nlohmann::json::parse(by_node(lines).dump()));
+  const Result<std::vector<NodeLine>> read = node_lines_of(*Json::parse(by_node(lines).dump()));
   ASSERT_TRUE(read.ok()) << read.error().text;
   ASSERT_EQ(read->size(), 3u);
   lines[1].told.told_ms = 0;  // the clock is this node's
@@ -158,7 +158,7 @@ TEST(RunFile, WhatAUserHasMountedIsNotAsked) {
 }
 
 TEST(NodesReport, ALongNameIsCut) {
-  nlohmann::json one = {{{"node", std::string(1000, 'x')}, {"told_seconds_ago", nullptr}}};
+  const Json one = Json::array({{{"node", std::string(1000, 'x')}, {"told_seconds_ago", Json()}}});
   const Result<std::vector<NodeLine>> read = node_lines_of(one);
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(std::strlen((*read)[0].told.name), sizeof NodeTold::name - 1);

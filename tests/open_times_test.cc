@@ -14,8 +14,6 @@
 namespace monarch {
 namespace {
 
-using nlohmann::json;
-
 TEST(OpenTimes, ABucketEndsBeforeItsBound) {
   EXPECT_EQ(bucket_of(0), 0u);
   EXPECT_EQ(bucket_of(499), 0u);
@@ -106,7 +104,7 @@ TEST(OpenTimes, StayWithinBoundsWhateverIsWritten) {
   add(&sum, times);
   EXPECT_EQ(sum.of(OpenKind::kTier)[7], kMostCount);
   sum.of(OpenKind::kTier)[7] = UINT64_MAX;
-  const Result<OpenTimes> read = open_times_of(json::parse(open_times_json(sum).dump()));
+  const Result<OpenTimes> read = open_times_of(*Json::parse(open_times_json(sum).dump()));
   ASSERT_TRUE(read.ok()) << read.error().text;
   EXPECT_EQ(read->of(OpenKind::kTier)[7], kMostCount);
 }
@@ -116,8 +114,8 @@ TEST(OpenTimes, AreReadAsTheyWereWritten) {
   times.of(OpenKind::kTier)[0] = 7;
   times.of(OpenKind::kTier)[1] = 8;
   times.of(OpenKind::kWaited)[kOpenBuckets - 1] = 9;
-  const json written = json::parse(open_times_json(times).dump());
-  EXPECT_EQ(written, json::parse(R"({"tier": {"0.5": 7, "1": 8}, "waited": {"more": 9}, "pfs": {}})"));
+  const std::optional<Json> written = Json::parse(open_times_json(times).dump());
+  EXPECT_EQ(written, Json::parse(R"({"tier": {"0.5": 7, "1": 8}, "waited": {"more": 9}, "pfs": {}})"));
   const Result<OpenTimes> read = open_times_of(written);
   ASSERT_TRUE(read.ok()) << read.error().text;
   for (const OpenKind kind : kAllOpenKinds)
@@ -129,7 +127,7 @@ TEST(OpenTimes, AreReadAsTheyWereWritten) {
         R"({"tier": {}, "waited": {}, "pfs": {"2": "1"}})",
         R"({"tier": {}, "waited": {}, "pfs": {"2": 2305843009213693952}})",
         R"({"tier": {}, "waited": {}, "pfs": []})"})
-    EXPECT_FALSE(open_times_of(json::parse(bad)).ok()) << bad;
+    EXPECT_FALSE(open_times_of(*Json::parse(bad)).ok()) << bad;
 }
 
 }  // namespace

@@ -266,16 +266,17 @@ TEST(Report, OfAJobThatHasEndedIsJson) {
   record.tiers.push_back(tier);
   JobAccount account{};
   account.series = series_of(3);
-  const auto json = nlohmann::json::parse(ended_report(record, account, nullptr), nullptr, false);
-  ASSERT_FALSE(json.is_discarded());
+  const std::optional<Json> read = Json::parse(ended_report(record, account, nullptr));
+  ASSERT_TRUE(read);
+  const Json& json = *read;
   EXPECT_EQ(json["ended"]["job"], 4711);
   EXPECT_EQ(json["ended"]["agent_died"], false);
-  EXPECT_EQ(json["tiers"][0]["granted"], 7);
-  EXPECT_EQ(json["series"]["milliseconds"], (nlohmann::json{0, 1000, 2000}));
+  EXPECT_EQ(json["tiers"].at(0)["granted"], 7);
+  EXPECT_EQ(json["series"]["milliseconds"], Json::array({0, 1000, 2000}));
   EXPECT_EQ(json["series"]["placed"].size(), 1u);
   account.series = Series();
-  const auto died = nlohmann::json::parse(ended_report(record, account, nullptr, AgentEnd::kBefore));
-  EXPECT_FALSE(died.contains("series"));
+  const Json died = *Json::parse(ended_report(record, account, nullptr, AgentEnd::kBefore));
+  EXPECT_FALSE(died.find("series"));
   EXPECT_EQ(died["ended"]["agent_died"], true);
 }
 
@@ -284,10 +285,8 @@ TEST(Report, TheFirstNodeTellsOfEachNode) {
   const JobAccount account{};
   NodesTold nodes;
   nodes.nodes = nodes.count = 2;
-  const auto told = [&](const NodesTold* of) {
-    return nlohmann::json::parse(ended_report(record, account, of));
-  };
-  EXPECT_FALSE(told(nullptr).contains("job"));
+  const auto told = [&](const NodesTold* of) { return *Json::parse(ended_report(record, account, of)); };
+  EXPECT_TRUE(told(nullptr)["job"].is_null());
   record.peers = record.first_node = true;
   EXPECT_EQ(told(&nodes)["job"]["by_node"].size(), 2u);
   EXPECT_TRUE(told(nullptr)["job"]["by_node"].is_null()) << "it is not known";

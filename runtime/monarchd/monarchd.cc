@@ -4,7 +4,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +11,7 @@
 
 #include "build_config.h"
 #include "runtime/agent/agent.h"
+#include "runtime/base/command_line.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/log.h"
 #include "runtime/base/paths.h"
@@ -194,93 +194,87 @@ bool parse_groups(const std::string& text, std::vector<gid_t>* groups) {
 
 int main(int argc, char** argv) {
   ::prctl(PR_SET_NAME, "monarchd");  // the agent is executed by descriptor: it would be "exe" in ps(1)
-  CLI::App app("Monarch's node agent: stages one job's dataset into this node's tiers.", "monarchd");
+  monarch::CommandLine app("Monarch's node agent: stages one job's dataset into this node's tiers.",
+                           "monarchd", std::string("monarchd ") + PACKAGE_VERSION);
   Options o;
   std::string groups;
   std::vector<std::string> words;
   uint32_t node_id = 0;
   uint64_t memory_mib = 0;
-  app.set_version_flag("--version", std::string("monarchd ") + PACKAGE_VERSION);
   app.add_option("--config", o.config, "configuration, monarch.conf(5)");
   app.add_option("--set", words, "SECTION.KEY=VALUE, which goes before what the configuration says")
-      ->allow_extra_args(false);
+      .takes_one();
 
   app.add_option("--dataset", o.agent.datasets, "directory of the dataset; may be given several times")
-      ->allow_extra_args(false)
-      ->group("Agent");
+      .takes_one()
+      .group("Agent");
   app.add_option("--datasets-file", o.datasets_file,
                  "file with PATH[:PATH...], since a command line is seen by all")
-      ->group("Agent");
+      .group("Agent");
   app.add_option("--exclude-file", o.exclude_file,
                  "file with PATTERN[:PATTERN...] of files that are not staged")
-      ->group("Agent");
-  app.add_option("--grants", o.agent.grants, "file by which root tells quotas")->group("Agent");
+      .group("Agent");
+  app.add_option("--grants", o.agent.grants, "file by which root tells quotas").group("Agent");
   app.add_option("--tier", o.tiers, "NAME:PATH:SIZE, added after the configuration's tiers")
-      ->allow_extra_args(false)
-      ->group("Agent");
+      .takes_one()
+      .group("Agent");
   app.add_option("--run-dir", o.agent.run_dir, "directory for the catalog, the board and the log")
-      ->group("Agent");
-  app.add_option("--job-dir", o.agent.job_dir, "name of the job's directory on each tier")->group("Agent");
+      .group("Agent");
+  app.add_option("--job-dir", o.agent.job_dir, "name of the job's directory on each tier").group("Agent");
   app.add_option("--ready-fd", o.agent.ready_fd, "descriptor that is told \"ready\" or an error")
-      ->group("Agent");
+      .group("Agent");
   app.add_option("--lifeline-fd", o.agent.lifeline_fd, "descriptor whose end of file ends the agent")
-      ->group("Agent");
+      .group("Agent");
   app.add_option("--peers", o.peers.file,
                  "file with the job's nodes, a line NAME ADDRESS or ADDRESS:PORT for each, node 0 first")
-      ->group("Agent");
-  app.add_option("--peer-index", o.peers.index, "this node's place in it, from 0")->group("Agent");
+      .group("Agent");
+  app.add_option("--peer-index", o.peers.index, "this node's place in it, from 0").group("Agent");
   app.add_option("--peer-identity", o.peers.identity, "what names the key among the job's agents")
-      ->group("Agent");
+      .group("Agent");
   app.add_option("--peer-key-fd", o.peers.key_fd, "descriptor that has the job's key, 32 bytes")
-      ->group("Agent");
-  app.add_flag("--leave", o.agent.leave, "remove nothing at the end: the epilog does")->group("Agent");
+      .group("Agent");
+  app.add_flag("--leave", o.agent.leave, "remove nothing at the end: the epilog does").group("Agent");
 
-  app.add_flag("--prolog", o.prolog, "note the job's datasets for the extern step")->group("Root");
-  app.add_flag("--start", o.start, "start the job's agent unless it runs")->group("Root");
-  app.add_flag("--epilog", o.epilog, "end the job's agent, clean up, account")->group("Root");
-  app.add_flag("--flush", o.flush, "write the spooled lines for sacct")->group("Root");
+  app.add_flag("--prolog", o.prolog, "note the job's datasets for the extern step").group("Root");
+  app.add_flag("--start", o.start, "start the job's agent unless it runs").group("Root");
+  app.add_flag("--epilog", o.epilog, "end the job's agent, clean up, account").group("Root");
+  app.add_flag("--flush", o.flush, "write the spooled lines for sacct").group("Root");
   app.add_flag("--keep", o.keep, "watch over what the helpers leave to do, until nothing is left")
-      ->group("Root");
+      .group("Root");
   app.add_flag("--sweep", o.sweep, "at boot: remove what jobs of earlier boots left on the tiers")
-      ->group("Root");
+      .group("Root");
   app.add_option("--state-dir", o.request.state_dir, "root's state directory")
-      ->default_val(RUNSTATEDIR "/monarch")
-      ->group("Root");
-  app.add_option("--job", o.request.job.job, "job id")->group("Root");
+      .default_val(RUNSTATEDIR "/monarch")
+      .group("Root");
+  app.add_option("--job", o.request.job.job, "job id").group("Root");
   app.add_option("--cluster", o.request.job.cluster, "name of the cluster in Slurm")
-      ->default_val("cluster")
-      ->group("Root");
-  app.add_option("--node", o.request.job.node, "name of this node in Slurm")->group("Root");
-  app.add_option("--restart", o.request.restart, "how often the job was restarted")->group("Root");
-  app.add_option("--uid", o.request.user.uid, "the job's user; root's agent becomes that user")
-      ->group("Root");
-  app.add_option("--gid", o.request.user.gid, "the job's group")->group("Root");
-  app.add_option("--groups", groups, "the user's supplementary groups, by number, with commas")
-      ->group("Root");
+      .default_val("cluster")
+      .group("Root");
+  app.add_option("--node", o.request.job.node, "name of this node in Slurm").group("Root");
+  app.add_option("--restart", o.request.restart, "how often the job was restarted").group("Root");
+  app.add_option("--uid", o.request.user.uid, "the job's user; root's agent becomes that user").group("Root");
+  app.add_option("--gid", o.request.user.gid, "the job's group").group("Root");
+  app.add_option("--groups", groups, "the user's supplementary groups, by number, with commas").group("Root");
   app.add_option("--datasets", o.request.datasets,
                  "PATH[:PATH...], else those of MONARCH_JOB_DATASETS, else what the prolog noted")
-      ->group("Root");
+      .group("Root");
   app.add_option("--options", o.request.options,
                  "KEY=VALUE ..., else those of MONARCH_JOB_OPTIONS: what else the job's user asked for")
-      ->group("Root");
-  app.add_option("--nodes", o.request.nodes, "number of the job's nodes")->group("Root");
-  app.add_option("--node-id", node_id, "this node's number in the job")->group("Root");
-  app.add_option("--cores", o.request.part.cores, "cores of this node that the job has")->group("Root");
-  app.add_option("--memory", memory_mib, "memory of this node that the job has, in MiB")->group("Root");
-  app.add_option("--account-program", o.account, "writes the line for sacct; empty: none")->group("Root");
+      .group("Root");
+  app.add_option("--nodes", o.request.nodes, "number of the job's nodes").group("Root");
+  app.add_option("--node-id", node_id, "this node's number in the job").group("Root");
+  app.add_option("--cores", o.request.part.cores, "cores of this node that the job has").group("Root");
+  app.add_option("--memory", memory_mib, "memory of this node that the job has, in MiB").group("Root");
+  app.add_option("--account-program", o.account, "writes the line for sacct; empty: none").group("Root");
   app.add_option("--log", o.log, "log file of root's helpers, or syslog; default standard error")
-      ->group("Root");
+      .group("Root");
   app.add_flag("--tell", o.tell, "with --start: this step can tell the user why there is no agent")
-      ->group("Root");
-  app.add_flag("--tasks", o.request.tasks, "with --start: the step has tasks, which can wait")->group("Root");
+      .group("Root");
+  app.add_flag("--tasks", o.request.tasks, "with --start: the step has tasks, which can wait").group("Root");
   app.add_flag("--own-mounts", o.request.own_mounts, "with --start: the job has a mount namespace of its own")
-      ->group("Root");
-  app.add_option("--reply-fd", o.reply_fd, "descriptor that is told what --start did")->group("Root");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : kUsage;
-  }
+      .group("Root");
+  app.add_option("--reply-fd", o.reply_fd, "descriptor that is told what --start did").group("Root");
+  if (const std::optional<int> status = app.parse(argc, argv, kUsage)) return *status;
 
   o.config = monarch::with_words(o.config, words);
   o.request.peers = monarch::take_told_of_peers();
@@ -288,12 +282,12 @@ int main(int argc, char** argv) {
   const std::string options = monarch::take_told("MONARCH_JOB_OPTIONS");
   if (o.request.datasets.empty()) o.request.datasets = datasets;
   if (o.request.options.empty()) o.request.options = options;
-  o.as_user = app.count("--uid") > 0;
+  o.as_user = app.has("--uid");
   o.request.first_node = node_id == 0;
   o.request.part.memory = std::min(memory_mib, UINT64_MAX >> 20) << 20;
   const char* slurm_conf = std::getenv("SLURM_CONF");
   o.request.of_cluster = {slurm_conf ? slurm_conf : "", o.config, o.account};
-  if (app.count("--account-program") > 0) o.account_instead = o.account;
+  if (app.has("--account-program")) o.account_instead = o.account;
   const bool of_job = o.prolog || o.start || o.epilog, root = of_job || o.flush || o.keep || o.sweep;
   const bool job = o.request.job.job != 0 && monarch::is_plain_name(o.request.job.node) &&
                    monarch::is_plain_name(o.request.job.cluster);

@@ -14,18 +14,16 @@
 namespace monarch {
 namespace {
 
-using nlohmann::ordered_json;
-
-ordered_json task_counters(const NodeCounts& counts) {
-  ordered_json tasks;
+Json task_counters(const NodeCounts& counts) {
+  Json tasks;
 #define X(name, doc) tasks[#name] = counts[TaskCounter::name];
   MONARCH_TASK_COUNTERS(X)
 #undef X
   return tasks;
 }
 
-ordered_json agent_counters(const NodeCounts& counts) {
-  ordered_json agent;
+Json agent_counters(const NodeCounts& counts) {
+  Json agent;
 #define X(name, doc) agent[#name] = counts[AgentCounter::name];
   MONARCH_AGENT_COUNTERS(X)
 #undef X
@@ -40,20 +38,20 @@ NodeCounts own_counts(const JobCounters& c, const std::vector<TierInReport>& tie
 }
 
 // What is said of a node and of a job alike.
-ordered_json opens_of(const NodeCounts& counts) {
+Json opens_of(const NodeCounts& counts) {
   const uint64_t hits = counts.opens_tier, opens = hits + counts[TaskCounter::opens_pfs];
   return {{"opens", opens},
           {"opens_tier", hits},
           {"hit", opens ? static_cast<double>(hits) / static_cast<double>(opens) : 0.0}};
 }
 
-ordered_json job_of(const JobCounters& counters, NodeCounts counts) {
+Json job_of(const JobCounters& counters, NodeCounts counts) {
   add(&counts, counters.others);
   const uint64_t nodes = std::max<uint64_t>(counters.nodes, 1);
-  ordered_json placed = ordered_json::object();
+  Json placed = Json::object();
   for (uint32_t i = 0; i < kMedia; ++i)
     if (counts.placed_bytes[i] > 0) placed[medium_name(static_cast<Medium>(i))] = counts.placed_bytes[i];
-  ordered_json job = {{"nodes", nodes}, {"nodes_told", std::min(1 + counters.ended, nodes)}};
+  Json job = {{"nodes", nodes}, {"nodes_told", std::min(1 + counters.ended, nodes)}};
   job.update(opens_of(counts));
   job["read_calls_tier"] = counts.read_calls_tier;
   job["read_bytes_tier"] = counts.read_bytes_tier;
@@ -65,30 +63,24 @@ ordered_json job_of(const JobCounters& counters, NodeCounts counts) {
 }
 
 // Null: it has not come to that.
-ordered_json seconds_of(uint64_t ms) {
-  return ms == 0 ? ordered_json() : ordered_json(static_cast<double>(ms) / 1000);
-}
+Json seconds_of(uint64_t ms) { return ms == 0 ? Json() : Json(static_cast<double>(ms) / 1000); }
 
-ordered_json series_of(const Series& series, size_t tiers) {
+Json series_of(const Series& series, size_t tiers) {
   const auto column = [&](const auto& value) {
-    ordered_json values = ordered_json::array();
+    Json values = Json::array();
     for (uint64_t i = 0; i < series.count; ++i) values.push_back(value(series.samples[i]));
     return values;
   };
-  ordered_json placed = ordered_json::array();
+  Json placed = Json::array();
   for (size_t t = 0; t < std::min<size_t>(tiers, kMaxTiers); ++t)
     placed.push_back(column([&](const Sample& s) { return s.placed_bytes[t]; }));
-  ordered_json all = {{"began", series.began},
-                      {"settled_seconds", seconds_of(series.settled_ms)},
-                      {"staged_seconds", seconds_of(series.whole_ms)}};
+  Json all = {{"began", series.began},
+              {"settled_seconds", seconds_of(series.settled_ms)},
+              {"staged_seconds", seconds_of(series.whole_ms)}};
   for (const SeriesColumn& c : kSeriesColumns)
     all[c.name] = column([&](const Sample& s) { return s.*c.value; });
   all["placed"] = placed;
   return all;
-}
-
-std::string dumped(const ordered_json& json, int indent) {
-  return json.dump(indent, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -110,9 +102,9 @@ void drop_implausible(Series* series) {
   if (!plausible(*series)) *series = Series();
 }
 
-ordered_json report(const JobCounters& counters, const std::vector<TierInReport>& tiers, Reports what,
-                    const NodesTold* nodes) {
-  ordered_json levels = ordered_json::array();
+Json report(const JobCounters& counters, const std::vector<TierInReport>& tiers, Reports what,
+            const NodesTold* nodes) {
+  Json levels = Json::array();
   for (size_t i = 0; i < std::min<size_t>(tiers.size(), kMaxTiers); ++i)
     levels.push_back({{"name", tiers[i].name},
                       {"opens", counters.opens_tier[i]},
@@ -121,7 +113,7 @@ ordered_json report(const JobCounters& counters, const std::vector<TierInReport>
                       {"placed_bytes", counters.placed_bytes[i]},
                       {"granted", tiers[i].granted}});
   const NodeCounts counts = own_counts(counters, tiers);
-  ordered_json all = {{"version", PACKAGE_VERSION}};
+  Json all = {{"version", PACKAGE_VERSION}};
   all.update(opens_of(counts));
   all["open_times"] = open_times_json(counters.open_times);
   all["tiers"] = levels;
@@ -129,18 +121,18 @@ ordered_json report(const JobCounters& counters, const std::vector<TierInReport>
   all["agent"] = agent_counters(counts);
   if (what == Reports::kJob) {
     all["job"] = job_of(counters, counts);
-    all["job"]["by_node"] = nodes ? by_node(node_lines(*nodes, counts)) : ordered_json();
+    all["job"]["by_node"] = nodes ? by_node(node_lines(*nodes, counts)) : Json();
   }
   return all;
 }
 
-std::string report_text(const ordered_json& report, size_t tiers, const Series& series) {
-  std::string text = dumped(report, 2);
+std::string report_text(const Json& report, size_t tiers, const Series& series) {
+  std::string text = report.dump(2);
   if (series.count > 0) {
     std::string columns;
-    const ordered_json all = series_of(series, tiers);
-    for (const auto& [name, values] : all.items())
-      columns += (columns.empty() ? "\n    \"" : ",\n    \"") + name + "\": " + dumped(values, -1);
+    const Json all = series_of(series, tiers);
+    for (const auto& [name, values] : all.members())
+      columns += (columns.empty() ? "\n    \"" : ",\n    \"") + name + "\": " + values.dump();
     text.insert(text.size() - 2, ",\n  \"series\": {" + columns + "\n  }");
   }
   return text + "\n";
@@ -153,7 +145,7 @@ std::string ended_report(const JobRecord& record, const JobAccount& account, con
     const Result<Medium> medium = parse_medium(tier.medium);
     tiers.push_back({tier.name, medium.ok() ? *medium : Medium::kSsd, tier.quota});
   }
-  ordered_json json =
+  Json json =
       report(account.counters, tiers, is_first_of_several(record) ? Reports::kJob : Reports::kNode, nodes);
   json["ended"] = {{"job", record.job.job},
                    {"cluster", record.job.cluster},

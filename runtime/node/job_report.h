@@ -3,10 +3,10 @@
 // field is documented in monarchctl(1).
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/base/result.h"
 #include "runtime/metadata/nodes_told.h"
 #include "runtime/metadata/series.h"
@@ -51,11 +51,11 @@ void drop_implausible(Series* series);
 
 // Of one node, and on the first of several those of the whole job. `tiers`: in the hierarchy's order. `what`:
 // of the first of several nodes, the job. `nodes`: what each of its nodes has counted; nullptr: not known.
-nlohmann::ordered_json report(const JobCounters& counters, const std::vector<TierInReport>& tiers,
-                              Reports what, const NodesTold* nodes = nullptr);
+Json report(const JobCounters& counters, const std::vector<TierInReport>& tiers, Reports what,
+            const NodesTold* nodes = nullptr);
 
 // The report as text, with the series, unless that is empty, a line for each of its columns.
-std::string report_text(const nlohmann::ordered_json& report, size_t tiers, const Series& series);
+std::string report_text(const Json& report, size_t tiers, const Series& series);
 
 // Whether this node hears what the job's other nodes have counted.
 bool is_first_of_several(const JobRecord& record);

@@ -10,10 +10,6 @@
 
 namespace monarch {
 namespace {
-
-using nlohmann::json;
-using nlohmann::ordered_json;
-
 struct Field {
   const char* name;
   uint64_t NodeTold::*value;
@@ -24,44 +20,41 @@ constexpr Field kFields[] = {{"files", &NodeTold::files},
                              {"peer_bytes", &NodeTold::peer_bytes},
                              {"served_bytes", &NodeTold::served_bytes}};
 
-ordered_json placed_bytes(const NodeTold& told) {
-  ordered_json placed = ordered_json::object();
+Json placed_bytes(const NodeTold& told) {
+  Json placed = Json::object();
   for (uint32_t i = 0; i < kMedia; ++i)
     if (told.placed_bytes[i] > 0) placed[medium_name(static_cast<Medium>(i))] = told.placed_bytes[i];
   return placed;
 }
 
-bool read_number(const json& object, const char* name, uint64_t* number) {
-  const auto at = object.find(name);
-  if (at == object.end() || !at->is_number_unsigned() || *at > kMostCount) return false;
-  *number = *at;
+bool read_number(const Json& object, const char* name, uint64_t* number) {
+  const Json& at = object[name];
+  if (!at.is_number_unsigned() || at.number() > kMostCount) return false;
+  *number = at.number();
   return true;
 }
 
-bool read_counts(const json& object, NodeTold* told) {
+bool read_counts(const Json& object, NodeTold* told) {
   bool good = std::all_of(std::begin(kFields), std::end(kFields),
                           [&](const Field& f) { return read_number(object, f.name, &(told->*f.value)); });
   uint64_t opens = 0;
   good &= read_number(object, "opens", &opens) && opens >= told->opens_tier;
   told->opens_pfs = opens - std::min(opens, told->opens_tier);
-  const auto ended = object.find("ended"), placed = object.find("placed_bytes");
-  if (!good || ended == object.end() || !ended->is_boolean() || placed == object.end() ||
-      !placed->is_object())
-    return false;
-  told->ended = *ended ? 1 : 0;
-  return std::all_of(placed->items().begin(), placed->items().end(), [&](const auto& item) {
-    const Result<Medium> medium = parse_medium(item.key());
+  const Json &ended = object["ended"], &placed = object["placed_bytes"];
+  if (!good || !ended.is_bool() || !placed.is_object()) return false;
+  told->ended = ended.boolean() ? 1 : 0;
+  return std::all_of(placed.members().begin(), placed.members().end(), [&](const auto& member) {
+    const Result<Medium> medium = parse_medium(member.first);
     return medium.ok() &&
-           read_number(*placed, item.key().c_str(), &told->placed_bytes[static_cast<uint32_t>(*medium)]);
+           read_number(placed, member.first.c_str(), &told->placed_bytes[static_cast<uint32_t>(*medium)]);
   });
 }
 
-bool read_line(const json& object, NodeLine* line) {
+bool read_line(const Json& object, NodeLine* line) {
   if (!object.is_object()) return false;
-  const auto name = object.find("node"), ago = object.find("told_seconds_ago");
-  if (name == object.end() || !name->is_string() || ago == object.end()) return false;
-  const auto& text = name->get_ref<const std::string&>();
-  text.copy(line->told.name, sizeof line->told.name - 1);
+  const Json *name = object.find("node"), *ago = object.find("told_seconds_ago");
+  if (!name || !name->is_string() || !ago) return false;
+  name->text().copy(line->told.name, sizeof line->told.name - 1);
   if (ago->is_null()) return true;
   uint64_t seconds = 0;
   if (!read_number(object, "told_seconds_ago", &seconds) || !read_counts(object, &line->told)) return false;
@@ -95,13 +88,11 @@ std::vector<NodeLine> node_lines(const NodesTold& nodes, const NodeCounts& own) 
   return lines;
 }
 
-ordered_json by_node(const std::vector<NodeLine>& lines) {
-  ordered_json all = ordered_json::array();
+Json by_node(const std::vector<NodeLine>& lines) {
+  Json all = Json::array();
   for (const NodeLine& line : lines) {
     const NodeTold& told = line.told;
-    ordered_json node = {
-        {"node", told.name},
-        {"told_seconds_ago", line.seconds_ago ? ordered_json(*line.seconds_ago) : ordered_json()}};
+    Json node = {{"node", told.name}, {"told_seconds_ago", line.seconds_ago}};
     if (line.seconds_ago) {
       const uint64_t opens = told.opens_tier + told.opens_pfs;
       node.update({{"ended", told.ended == 1}, {"placed_bytes", placed_bytes(told)}, {"opens", opens}});
@@ -113,12 +104,12 @@ ordered_json by_node(const std::vector<NodeLine>& lines) {
   return all;
 }
 
-Result<std::vector<NodeLine>> node_lines_of(const json& by_node) {
+Result<std::vector<NodeLine>> node_lines_of(const Json& by_node) {
   const Error none = bad_input("by_node is none of Monarch's");
   if (!by_node.is_array() || by_node.size() > kMostNodesTold) return none;
   std::vector<NodeLine> lines(by_node.size());
   for (size_t i = 0; i < lines.size(); ++i)
-    if (!read_line(by_node[i], &lines[i])) return none;
+    if (!read_line(by_node.at(i), &lines[i])) return none;
   return lines;
 }
 

@@ -4,10 +4,10 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
+#include "runtime/base/json.h"
 #include "runtime/base/result.h"
 #include "runtime/metadata/nodes_told.h"
 
@@ -25,9 +25,9 @@ struct NodeLine {
 // read.
 std::vector<NodeLine> node_lines(const NodesTold& nodes, const NodeCounts& own);
 
-nlohmann::ordered_json by_node(const std::vector<NodeLine>& lines);
+Json by_node(const std::vector<NodeLine>& lines);
 
 // The other way round, whoever wrote the JSON. EINVAL: it is not what by_node() makes.
-Result<std::vector<NodeLine>> node_lines_of(const nlohmann::json& by_node);
+Result<std::vector<NodeLine>> node_lines_of(const Json& by_node);
 
 }  // namespace monarch

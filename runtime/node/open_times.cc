@@ -7,10 +7,6 @@
 
 namespace monarch {
 namespace {
-
-using nlohmann::json;
-using nlohmann::ordered_json;
-
 constexpr char kLast[] = "more";
 
 // The bound in microseconds.
@@ -20,14 +16,14 @@ std::string key_of(uint32_t bucket) {
   return std::to_string(ns / 1000) + (ns % 1000 == 0 ? "" : "." + std::to_string(ns % 1000 / 100));
 }
 
-bool read_buckets(const json& from, uint64_t* counts) {
+bool read_buckets(const Json& from, uint64_t* counts) {
   if (!from.is_object()) return false;
   size_t known = 0;
   for (uint32_t b = 0; b < kOpenBuckets; ++b) {
-    const auto at = from.find(key_of(b));
-    if (at == from.end()) continue;
-    if (!at->is_number_unsigned() || *at > kMostCount) return false;
-    counts[b] = *at;
+    const Json* at = from.find(key_of(b));
+    if (!at) continue;
+    if (!at->is_number_unsigned() || at->number() > kMostCount) return false;
+    counts[b] = at->number();
     ++known;
   }
   return known == from.size();
@@ -41,24 +37,22 @@ const char* name_of(OpenKind kind) {
   return kNames[static_cast<uint32_t>(kind)];
 }
 
-ordered_json open_times_json(const OpenTimes& times) {
-  ordered_json all;
+Json open_times_json(const OpenTimes& times) {
+  Json all;
   for (const OpenKind kind : kAllOpenKinds) {
-    ordered_json& buckets = all[name_of(kind)] = ordered_json::object();
+    Json& buckets = all[name_of(kind)] = Json::object();
     for (uint32_t b = 0; b < kOpenBuckets; ++b)
       if (times.of(kind)[b] != 0) buckets[key_of(b)] = std::min(times.of(kind)[b], kMostCount);
   }
   return all;
 }
 
-Result<OpenTimes> open_times_of(const json& json) {
+Result<OpenTimes> open_times_of(const Json& json) {
   const Error none = bad_input("open_times is none of Monarch's");
   if (!json.is_object() || json.size() != kOpenKinds) return none;
   OpenTimes times;
-  for (const OpenKind kind : kAllOpenKinds) {
-    const auto at = json.find(name_of(kind));
-    if (at == json.end() || !read_buckets(*at, times.of(kind))) return none;
-  }
+  for (const OpenKind kind : kAllOpenKinds)
+    if (!read_buckets(json[name_of(kind)], times.of(kind))) return none;
   return times;
 }
 

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "runtime/base/json.h"
 #include "runtime/base/result.h"
 #include "runtime/layout/board_layout.h"
 
@@ -15,9 +15,9 @@ inline constexpr OpenKind kAllOpenKinds[] = {OpenKind::kTier, OpenKind::kWaited,
 const char* name_of(OpenKind kind);
 
 // Of each kind those of its buckets that are not empty, by their bounds in microseconds.
-nlohmann::ordered_json open_times_json(const OpenTimes& times);
+Json open_times_json(const OpenTimes& times);
 // The other way round, whoever wrote the JSON. EINVAL: it is not what open_times_json() makes.
-Result<OpenTimes> open_times_of(const nlohmann::json& json);
+Result<OpenTimes> open_times_of(const Json& json);
 
 void add(OpenTimes* sum, const OpenTimes& more);
 

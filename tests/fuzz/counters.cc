@@ -24,7 +24,7 @@ void check_line(const JobCounters& counters) {
   }
   OpenTimes times = counters.open_times;
   add(&times, counters.others.open_times);
-  FUZZ_CHECK(open_times_of(nlohmann::json::parse(open_times_json(times).dump())).ok());
+  FUZZ_CHECK(open_times_of(*Json::parse(open_times_json(times).dump())).ok());
   for (const OpenKind kind : kAllOpenKinds) {
     const std::optional<uint64_t> median = within_ns(times, kind, 50), most = within_ns(times, kind, 99);
     FUZZ_CHECK(timed(times, kind) <= kMostCount && (!most || (median && *median <= *most)));
