@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/log.h"
+#include "tests/logged.h"
 #include "tests/scratch.h"
 
 namespace monarch {

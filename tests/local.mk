@@ -83,6 +83,7 @@ tests_unit_SOURCES = \
 	%D%/listed.h \
 	%D%/locality_test.cc \
 	%D%/loopback.h \
+	%D%/logged.cc \
 	%D%/logged.h \
 	%D%/machine.h \
 	%D%/manual_clock.h \

@@ -4,12 +4,24 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "runtime/base/log.h"
 #include "tests/scratch.h"
 
+namespace spdlog {
+class logger;
+}
+
 namespace monarch {
+
+namespace spdlog {  // as in runtime/base/log.h
+
+std::shared_ptr<::spdlog::logger> default_logger();
+void set_default_logger(std::shared_ptr<::spdlog::logger> logger);
+
+}  // namespace spdlog
 
 // What `body` logs, in a file that is in `scratch` meanwhile.
 inline std::string logged(const Scratch& scratch, const std::function<void()>& body) {

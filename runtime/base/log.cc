@@ -159,10 +159,6 @@ void vlog(Level level, fmt::string_view format, fmt::format_args args) noexcept 
   logger->log(level_of(level), ::spdlog::string_view_t(line));
 }
 
-std::shared_ptr<::spdlog::logger> default_logger() { return ::spdlog::default_logger(); }
-void set_default_logger(std::shared_ptr<::spdlog::logger> logger) {
-  ::spdlog::set_default_logger(std::move(logger));
-}
 void shutdown() { ::spdlog::shutdown(); }
 
 }  // namespace spdlog

@@ -5,15 +5,10 @@
 #include <fmt/core.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
-
-namespace spdlog {
-class logger;
-}
 
 namespace monarch {
 
@@ -62,9 +57,6 @@ void error(fmt::format_string<const T&...> format, const T&... args) {
   vlog(Level::kError, format, fmt::make_format_args(args...));
 }
 
-// What open_log has made, or spdlog's own, which writes to standard output.
-std::shared_ptr<::spdlog::logger> default_logger();
-void set_default_logger(std::shared_ptr<::spdlog::logger> logger);
 void shutdown();
 
 }  // namespace spdlog

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/config/show.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 namespace monarch {
 namespace {
