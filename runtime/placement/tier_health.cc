@@ -24,8 +24,8 @@ void TierHealth::no_room(Ref ref) {
   context_->settle(ref, for_now ? state_word(State::kNoFit, Reason::kTierError) : state_word(State::kNoFit));
   if (++misfits_ < kMisfitsToStop || has_room()) return;
   if (board->header.full.exchange(1, std::memory_order_relaxed) == 0)
-    spdlog::info(for_now ? "no tier takes files now"
-                         : "the tiers are full; the rest of the dataset stays on the PFS");
+    spdlog::info("{}", for_now ? "no tier takes files now"
+                               : "the tiers are full; the rest of the dataset stays on the PFS");
   queue_->end_prefetch();
   room_is_left();  // just now
 }
