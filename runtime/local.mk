@@ -108,6 +108,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/metadata/walker.cc \
 	%D%/metadata/walker.h \
 	%D%/node/account_for.cc \
+	%D%/node/await.cc \
+	%D%/node/await.h \
 	%D%/node/account_for.h \
 	%D%/node/accounting.cc \
 	%D%/node/accounting.h \

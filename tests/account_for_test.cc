@@ -169,8 +169,13 @@ TEST_F(AccountForTest, WhoHangsInWhatTheOthersToldIsNotedAndLeftBehind) {
     locked.lock(::open(r.run_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     const pid_t writes = ::fork();
     if (writes == 0) ::_exit(::mkdir((r.run_dir + "/new").c_str(), 0700));
-    ::usleep(200000);  // until it is in the kernel, which does not tell
-    account(r, {500, 60000});
+    m->check(is_soon_in_kernel(writes), "it waits");
+    // Not one that waits for a disk for a moment.
+    clock_.pass_once([before = children_in_state('D'), looks = 0]() mutable {
+      looks = children_in_state('D') > before ? looks + 1 : 0;
+      return looks > 20;
+    });
+    account(r);
     m->check(state_.spooled().size() == 1 && exists(report_of(r)), "all else is kept");
     m->check(hangs(state_, "jobs/" + r.job.key()), "it is noted, and the remover will not be another one");
     for (const int pid : Cgroups().processes(state_.helpers_cgroup())) ::kill(pid, SIGKILL);

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/base/os.h"
 #include "tests/lack_of_memory.h"
 #include "tests/placement_fixture.h"
 
@@ -26,13 +25,13 @@ class AgainTest : public PlacementTest {
   }
   // Opens the file, as tasks do, until it is staged again; for `seconds` at most.
   bool comes(const std::string& name, int seconds = 20) {
-    const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + seconds * int64_t{1000000000};
+    const int64_t end = clock_.now_ns() + seconds * int64_t{1000000000};
     const Ref before = newest(name).ref;
-    for (bool first = true; first || os::clock_ns(CLOCK_MONOTONIC) < end; first = false) {
+    do {
       placement_->demand(rel(name));
+      pass(50);
       if (const Found now = newest(name); now && now.ref != before) return serves(name, now);
-      ::usleep(50000);
-    }
+    } while (clock_.now_ns() < end);
     return false;
   }
   bool serves(const std::string& name, const Found& found) {
@@ -101,10 +100,10 @@ TEST_F(AgainTest, NotBeforeItWasLeftAlone) {
   start();
   demand("f");
   write("f", noise(1000, 2));
-  const int64_t written = os::clock_ns(CLOCK_MONOTONIC);
+  const int64_t written = clock_.now_ns();
   placement_->demand(rel("f"));  // and nobody asks any more
   EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_again) == 1; }));
-  EXPECT_GE(os::clock_ns(CLOCK_MONOTONIC) - written, 3 * int64_t{1000000000});
+  EXPECT_GE(clock_.now_ns() - written, 3 * int64_t{1000000000});
 }
 
 TEST_F(AgainTest, WhatTheJobMade) {
@@ -212,7 +211,7 @@ TEST_F(AgainTest, NotWhatCameToBeAnotherMeanwhile) {
   catalog_->entry(newest("settled").ref).state = state_word(State::kPass, Reason::kUnreadable);
   set_invalid(board_->get(), rel("written").hash);
   const uint64_t changes = (*board_)->header.changes.exchange(kLastChange);
-  ::usleep(2500000);
+  pass(2500);
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), opens);
   (*board_)->header.changes = changes;
   EXPECT_TRUE(comes("written"));
@@ -227,7 +226,7 @@ TEST_F(AgainTest, NotWhatIsSettledOtherwiseMeanwhile) {
   write("f", noise(1000, 2));
   placement_->demand(rel("f"));
   catalog_->entry(newest("f").ref).state = state_word(State::kPass, Reason::kUnreadable);
-  ::usleep(2000000);
+  pass(2000);
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 1u);
 }
 
@@ -235,7 +234,7 @@ TEST_F(AgainTest, NotWhatNobodyChanged) {
   scratch_.file("pfs/f", noise(1000, 1));
   start();
   for (int i = 0; i < 2; ++i) demand("f");
-  ::usleep(2500000);
+  pass(2500);
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 1u);
 }
 
@@ -462,31 +461,11 @@ TEST_F(AgainInVainTest, WhatTheDeviceLosesTakesOneEntry) {
     ASSERT_TRUE(eventually([&] { return tier().closed(); }));
     expect_as_before();
   }
-  const LaterBy later(20);
+  clock_.advance_ms(20000);
   expect_comes();
 }
 
 // While its copy is on its way to the device there is no other one.
-TEST_F(AgainInVainTest, WhatIsInWorkIsNotBegunOnceMore) {
-  std::atomic<bool> waits{false}, goes_on{false};
-  const Intercept sync(Call::kFinishSync, [&](Arguments&) {
-    waits = true;
-    EXPECT_TRUE(eventually([&] { return goes_on.load(); }));
-    return 0;
-  });
-  placement_->demand(rel("f"));  // once: nobody waits for the copy
-  ASSERT_TRUE(eventually([&] { return waits.load(); }));
-  const uint64_t opens = counter(AgentCounter::agent_opens_pfs);
-  EXPECT_TRUE(eventually([&] {
-    placement_->demand(rel("f"));
-    return counter(AgentCounter::agent_opens_pfs) > opens;
-  }));
-  EXPECT_EQ(entries(), 2);
-  EXPECT_EQ(files(), before_);
-  goes_on = true;
-  expect_comes();
-}
-
 // The copy would serve nobody.
 TEST_F(AgainInVainTest, WhatCannotBeReplacedIsNotKept) {
   const Ref first = newest("f").ref;

@@ -13,7 +13,6 @@
 #include "runtime/agent/progress.h"
 #include "runtime/agent/use_watch.h"
 #include "runtime/base/fd.h"
-#include "runtime/base/os.h"
 #include "runtime/layout/board_client.h"
 #include "runtime/metadata/board.h"
 #include "tests/catalog_fixture.h"
@@ -37,13 +36,17 @@ class ProgressTest : public PlacementTest {
     using PfsSource::PfsSource;
     bool is_ours(Ref ref) override {
       ++asked;
-      if (stops && !stopped) stopped.emplace(600);
+      if (stops && stopped == 0) {
+        clock->advance_ms(600 * 1000);
+        stopped = clock->now_ns();
+      }
       return ref != other;
     }
     std::atomic<Ref> other{0};
     std::atomic<int> asked{0};
     bool stops = false;  // the agent, once, while it looks
-    std::optional<LaterBy> stopped;
+    std::atomic<int64_t> stopped{0};
+    ManualClock* clock = nullptr;
   };
   ProgressTest() { start(); }
   ~ProgressTest() override {
@@ -63,7 +66,8 @@ class ProgressTest : public PlacementTest {
   ProgressFile& progress() {
     if (!progress_)
       progress_.emplace(ProgressFile::Parts{directory_.get(), 0, board_->get(), catalog_.get(), &shared_,
-                                            walker_.get(), placement_.get(), AgentConfig::Prefetch::kOn, 1});
+                                            walker_.get(), placement_.get(), AgentConfig::Prefetch::kOn, 1},
+                        clock_);
     return *progress_;
   }
   std::string told(const std::string& key) const {
@@ -72,7 +76,7 @@ class ProgressTest : public PlacementTest {
       if (line.starts_with(key + "=")) return line.substr(key.size() + 1);
     return "";
   }
-  bool tells(const std::string& key, const std::string& value) const {
+  bool tells(const std::string& key, const std::string& value) {
     return eventually([&] { return told(key) == value; });
   }
   void moved() { add(board_->get(), AgentCounter::staged_files); }
@@ -122,7 +126,8 @@ TEST_F(ProgressTest, EachFileCountsByWhatBecameOfIt) {
 }
 
 TEST_F(ProgressTest, HowMuchThereIsIsToldOnceAllIsListed) {
-  walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(), &rates_->pfs_stats, [] {});
+  walker_ = std::make_unique<Walker>(
+      catalog_.get(), &*dataset_, board_->get(), &rates_->pfs_stats, [] {}, nullptr, clock_);
   file("placed", State::kPlaced, Reason::kNone, 100);
   progress().start();
   EXPECT_TRUE(tells("state", "staging-in")) << "more may be found";
@@ -143,12 +148,14 @@ TEST_F(ProgressTest, PartsOfAFileAreToldAsTheyCome) {
 TEST_F(ProgressTest, AnAgentThatWasStoppedWhileItLookedTellsSoon) {
   walk();
   const Ref waits = file("waits", State::kQueued, Reason::kNone, 100);
+  shared_.clock = &clock_;
   shared_.stops = true;
   progress().start();
   EXPECT_TRUE(tells("state", "staging-in"));
   catalog_->entry(waits).state = state_word(State::kPlaced);
   moved();
   EXPECT_TRUE(tells("state", "staged-in"));
+  EXPECT_LE(clock_.now_ns() - shared_.stopped, 2'000'000'000);
 }
 
 TEST_F(ProgressTest, WhatDoesNotMoveIsNotLookedAt) {
@@ -157,7 +164,7 @@ TEST_F(ProgressTest, WhatDoesNotMoveIsNotLookedAt) {
   progress().start();
   EXPECT_TRUE(tells("state", "staged-in"));
   const int asked = shared_.asked;
-  ::usleep(1500000);
+  pass(1500);
   EXPECT_EQ(shared_.asked, asked);
   moved();
   EXPECT_TRUE(eventually([&] { return shared_.asked > asked; }));
@@ -174,7 +181,7 @@ TEST_F(ProgressTest, WhatIsAsItWasToldIsNotWrittenAgain) {
   const int asked = shared_.asked;
   moved();
   EXPECT_TRUE(eventually([&] { return shared_.asked > asked; }));
-  ::usleep(50000);
+  EXPECT_TRUE(quiet());
   ASSERT_EQ(::stat((run_dir_ + "/state").c_str(), &after), 0);
   EXPECT_EQ(after.st_ino, before.st_ino);
 }
@@ -189,7 +196,7 @@ TEST_F(ProgressTest, TheFileIsNotWrittenOftenerThanItSays) {
   int written = -1;  // the first look finds it
   for (int i = 0; i < 160; ++i) {
     file("placed" + std::to_string(i), State::kPlaced, Reason::kNone, 1);
-    ::usleep(10000);
+    pass(10);
     if (::stat((run_dir_ + "/state").c_str(), &st) == 0)
       written += std::exchange(last, st.st_ino) != st.st_ino;
   }
@@ -244,10 +251,10 @@ class UseWatchTest : public ::testing::Test {
     board_.emplace(board.take());
     directory_ = Fd(::open((scratch_ / "run").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   }
-  static int64_t now_ms() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; }
   void began(int64_t ms) const { scratch_.file("run/began", std::to_string(ms)); }
-  UseWatch watch(int patience_s) const { return {(*board_).get(), directory_.get(), patience_s}; }
+  UseWatch watch(int patience_s) { return {(*board_).get(), directory_.get(), patience_s, clock_}; }
 
+  ManualClock clock_;
   const Scratch scratch_;
   std::optional<BoardFile> board_;
   Fd directory_;
@@ -264,13 +271,18 @@ TEST_F(UseWatchTest, WithoutATaskNothingIsUnused) {
   UseWatch one = watch(1);
   EXPECT_FALSE(one.is_unused()) << "there is no file";
   EXPECT_EQ(one.wait_ms(), 1000);
+  for (const char* text : {"", "soon", "-5"}) {
+    scratch_.file("run/began", text);
+    EXPECT_FALSE(one.is_unused()) << text;
+  }
+  fs::remove(scratch_ / "run/began");
   ASSERT_EQ(::symlink(scratch_.file("elsewhere", "1").c_str(), (scratch_ / "run/began").c_str()), 0);
   EXPECT_FALSE(one.is_unused()) << "a link is not followed";
   fs::remove(scratch_ / "run/began");
   ASSERT_EQ(::mkfifo((scratch_ / "run/began").c_str(), 0600), 0);
   EXPECT_FALSE(one.is_unused()) << "and nobody waits for a writer";
   fs::remove(scratch_ / "run/began");
-  for (const int64_t far : {now_ms() + 3600000, INT64_MAX}) {
+  for (const int64_t far : {clock_.now_ms() + 3600000, INT64_MAX}) {
     began(far);
     EXPECT_FALSE(one.is_unused()) << far;
     EXPECT_EQ(one.wait_ms(), 1000) << far;

@@ -18,6 +18,7 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/node/life.h"
+#include "tests/manual_clock.h"
 #include "tests/hanging_fs.h"
 #include "tests/private_mounts.h"
 #include "tests/scratch.h"
@@ -81,6 +82,7 @@ class PlainGroups : public ::testing::Test {
           "v2/monarch/cgroup.controllers", "v2/monarch/cgroup.subtree_control"})
       scratch_.file(file, "");
   }
+  PatientClock clock_;
   std::string in(const std::string& file) const { return contents(scratch_ / file); }
   static std::string own_status(const std::string& name) {
     std::ifstream status("/proc/self/status");
@@ -93,7 +95,7 @@ class PlainGroups : public ::testing::Test {
   const Scratch scratch_;
   const std::string v1_ = scratch_.dir("v1"), v2_ = scratch_.dir("v2");
   const Cgroups& groups() {
-    if (!groups_) groups_ = std::make_unique<Cgroups>(scratch_ / "mountinfo");
+    if (!groups_) groups_ = std::make_unique<Cgroups>(scratch_ / "mountinfo", "/proc/1/cgroup", clock_);
     return *groups_;
   }
 
@@ -184,15 +186,15 @@ TEST_F(PlainGroups, WhatIsInThemIsFrozenWhileItIsKilled) {
 }
 
 TEST_F(PlainGroups, TheirEndIsWaitedFor) {
-  std::thread later([&] {
-    ::usleep(50000);  // as long as what was killed takes to end
-    for (const std::string& dir : {v1_, v2_}) {
-      std::error_code gone;
-      std::filesystem::remove_all(dir + "/monarch/job", gone);
-    }
+  PausingClock clock;
+  const Cgroups groups(scratch_ / "mountinfo", "/proc/1/cgroup", clock);
+  const int64_t begin = clock.now_ms();
+  EXPECT_FALSE(groups.end("job", 40));
+  EXPECT_EQ(clock.now_ms() - begin, 40);
+  clock.at_pause(3, [&] {
+    for (const std::string& dir : {v1_, v2_}) std::filesystem::remove_all(dir + "/monarch/job");
   });
-  EXPECT_TRUE(groups().end("job", 30000));
-  later.join();
+  EXPECT_TRUE(groups.end("job", 30000));
 }
 
 TEST_F(PlainGroups, AreThoseDirectoriesThatBeginSo) {
@@ -255,6 +257,7 @@ TEST_F(PlainGroups, WhoLocksTheRootsFileHoldsUpNoneButAParentThatIsMissing) {
   EXPECT_TRUE(s.ok()) << s.error().text;
   EXPECT_TRUE(std::filesystem::is_directory(v2_ + "/monarch/job"));
   std::filesystem::remove_all(v1_ + "/monarch");
+  clock_.pass_once([] { return true; });
   s = groups().make("job", 0);
   EXPECT_EQ(s.error().code, ETIMEDOUT);
   EXPECT_TRUE(s.error().text.starts_with("make " + v1_ + "/monarch: ")) << s.error().text;
@@ -373,8 +376,8 @@ TEST(RealGroups, WhatIsInThemIsKilled) {
     (void)groups.enter(name).ok();
     for (;;) ::pause();
   }
-  const bool entered = eventually([&] { return groups.processes(name) == std::vector<int>{member}; },
-                                  std::chrono::seconds(::geteuid() == 0 ? 10 : 0));
+  const bool entered =
+      ::geteuid() == 0 && eventually([&] { return groups.processes(name) == std::vector<int>{member}; });
   if (entered) {
     EXPECT_TRUE(groups.end(name, 10000));
     EXPECT_TRUE(eventually([&] { return ::waitpid(member, nullptr, WNOHANG) == member; }));
@@ -450,7 +453,8 @@ class LockedRoot : public ::testing::Test {
       return ::rmdir(root_.c_str()) == 0 || errno == ENOENT;
     });
   }
-  Cgroups groups() const { return Cgroups(scratch_ / "groups"); }
+  Cgroups groups() { return Cgroups(scratch_ / "groups", "/proc/1/cgroup", clock_); }
+  PatientClock clock_;
   // In a process of the step's, while a user keeps the root locked.
   void while_locked(const std::function<void(PrivateMounts*)>& body) const {
     in_private_mounts(scratch_, [&](PrivateMounts* m) {
@@ -490,6 +494,7 @@ TEST_F(LockedRoot, CostsTheGroupThatHasNoParentYet) {
   const Fd step(::open((root_ + "/step/cgroup.procs").c_str(), O_RDONLY | O_CLOEXEC));
   const Fd root(::open((root_ + "/cgroup.procs").c_str(), O_RDONLY | O_CLOEXEC));
   while_locked([&](PrivateMounts* m) {
+    clock_.pass_once([] { return true; });
     const long before = processes(step);
     m->check(is_soon_done([&] { return groups().make("job", 0).error().code == ETIMEDOUT; }),
              "there is none, and nobody waits");

@@ -2,6 +2,8 @@
 #include "runtime/base/clock.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
@@ -78,6 +80,42 @@ TEST(ManualClockTest, SleepEndsWhenItsTimeHasCome) {
   clock.advance(kSecond);
   sleeper.join();
   EXPECT_TRUE(awake);
+}
+
+TEST(ManualClockTest, SleepsMayEndThoughNoTimePasses) {
+  ManualClock clock;
+  std::thread sleeper([&] { clock.sleep_ns(kSecond); });
+  EXPECT_TRUE(eventually([&] { return clock.sleeping() == 1; }));
+  clock.end_sleeps();
+  sleeper.join();
+  clock.sleep_ns(kSecond);
+  EXPECT_EQ(clock.sleeping(), 0u);
+  clock.hold_sleeps();
+  std::thread again([&] { clock.sleep_ns(kSecond); });
+  ASSERT_TRUE(clock.await_waiting(1));
+  clock.advance(kSecond);
+  again.join();
+}
+
+TEST(ManualClockTest, PollEndsWhenItsTimeHasComeOrThereIsSomething) {
+  ManualClock clock;
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  std::atomic<int> has{-1};
+  const auto poll = [&] { has = clock.poll_until(ends[0], POLLIN, clock.now_ns() + kSecond); };
+  std::thread late(poll);
+  ASSERT_TRUE(clock.await_waiting(1));
+  EXPECT_EQ(has, -1);
+  clock.advance(kSecond);
+  late.join();
+  EXPECT_EQ(has, 0);
+  std::thread soon(poll);
+  ASSERT_TRUE(clock.await_waiting(1));
+  ASSERT_EQ(::write(ends[1], "x", 1), 1);
+  soon.join();
+  EXPECT_EQ(has, 1);
+  EXPECT_EQ(clock.waiting(), 0u);
+  for (const int end : ends) ::close(end);
 }
 
 TEST(SystemClockTest, WaitAndSleepLastUntilTheTime) {

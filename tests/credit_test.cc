@@ -2,8 +2,6 @@
 // What prefetch reads that nobody has asked for has a bound, and grows with what the job reads.
 #include "runtime/placement/credit.h"
 
-#include <unistd.h>
-
 #include <fstream>
 
 #include "tests/placement_fixture.h"
@@ -42,7 +40,7 @@ class CreditTest : public PlacementTest {
   // That so many files are staged in the end, and no more.
   void expect_staged(uint64_t files) {
     EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) >= files; }));
-    ::usleep(300000);
+    pass(2000);
     EXPECT_EQ(counter(AgentCounter::staged_files), files);
   }
   int opened_by_demand() {
@@ -84,7 +82,7 @@ TEST_F(CreditTest, WhatCostsLessThanItsOpenIsNotPutBack) {
   start();
   walk();
   EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) >= 15; }));
-  ::usleep(300000);
+  pass(2000);
   EXPECT_LT(counter(AgentCounter::staged_files), 30u);
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), counter(AgentCounter::staged_files));
 }
@@ -136,12 +134,11 @@ TEST_F(CreditTest, WhatAnOpenWaitedForWasNotPrefetched) {
 // for.
 TEST_F(CreditTest, WhatAnOpenWaitedForWasNotPrefetchedWhileOthersAreOnTheirWay) {
   make_files(40, 10 * kCost);
-  const Intercept slow(Call::kFinishSync, [](Arguments&) {
-    ::usleep(60000);
+  const Intercept slow(Call::kFinishSync, [this](Arguments&) {
+    clock_.sleep_ns(60'000'000);
     return 0;
   });
   const uint64_t staged = read_what_was_waited_for();
-  ::usleep(500000);
   expect_staged(staged);
 }
 
@@ -202,7 +199,7 @@ TEST_F(CreditTest, AFileThatCostsTooMuchWaitsAndTheOthersDoNot) {
   EXPECT_EQ(state("a"), State::kKnown);
   job_reads_on_pfs(10);
   EXPECT_TRUE(staged_at_last(18));
-  ::usleep(300000);
+  pass(2000);
   EXPECT_EQ(state("a"), State::kKnown);
   EXPECT_LE(counter(AgentCounter::agent_opens_pfs), 24u) << "it is not opened again and again";
   job_reads_on_pfs(60);
@@ -242,7 +239,7 @@ TEST_F(CreditTest, TheBurstIsAPartOfTheDatasetWithinBounds) {
     board_->get()->agent[static_cast<uint32_t>(AgentCounter::walk_files)] = files;
     config_.nodes = nodes;
     const PlacementContext context{&*catalog_, &*hierarchy_,  &*dataset_, board_->get(),
-                                   config_,    source_.get(), nullptr};
+                                   config_,    source_.get(), nullptr,    clock_};
     return PrefetchCredit(&context, [] { return kMiB; }).affords(bytes);
   };
   EXPECT_TRUE(affords(0, 1, 63 * kMiB));

@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 
 #include <atomic>
-#include <optional>
 
 #include "tests/evict_fixture.h"
 #include "tests/lack_of_memory.h"
@@ -160,10 +159,7 @@ TEST_F(EvictTest, CopiesThatStayOpenDoNotKeepWhatNobodyHasOpen) {
   std::vector<Fd> held;
   for (int i = 0; i < kFiles; ++i) held.push_back(open_copy(name(i)));
   set_quota(0);
-  {
-    const LaterBy patience(4);
-    ASSERT_TRUE(eventually([&] { return placed(kFiles).size() == kFiles - kTaken; }));
-  }
+  ASSERT_TRUE(eventually([&] { return placed(kFiles).size() == kFiles - kTaken; }));
   EXPECT_EQ(tier().used(), kFiles * kSpace);
   held[0].reset();
   ASSERT_TRUE(is_gone(name(0)));
@@ -182,10 +178,7 @@ TEST_F(EvictTest, WhatIsClosedMeanwhileGoesAlthoughOthersAreToLeave) {
   std::vector<Fd> held;
   for (int i = 0; i < kFiles; ++i) held.push_back(open_copy(name(i)));
   set_quota(2 * kSpace);
-  {
-    const LaterBy patience(4);
-    ASSERT_TRUE(eventually([&] { return placed(kFiles) == numbers(0, 2); }));
-  }
+  ASSERT_TRUE(eventually([&] { return placed(kFiles) == numbers(0, 2); }));
   EXPECT_EQ(tier().used(), kFiles * kSpace);
   held[1].reset();
   ASSERT_TRUE(is_gone(name(1)));
@@ -202,7 +195,7 @@ TEST_F(EvictTest, EachTimeThoseWhoHaveCopiesOpenAreGivenTime) {
   set_quota(kSpace);
   ASSERT_TRUE(keeps_to(kSpace));
   const Fd held = open_copy(name(0));
-  const LaterBy patience(4);
+  clock_.advance_ms(4000);
   const Looks looks;
   set_quota(0);
   ASSERT_TRUE(eventually([&] { return looks.made() >= 2; }));
@@ -215,11 +208,11 @@ TEST_F(EvictTest, WhatIsWaitedForIsLookedAtNowAndThen) {
   place_all(1);
   const Fd held = open_copy(name(0));
   set_quota(0);
-  const LaterBy patience(4);
   ASSERT_TRUE(eventually([&] { return word(name(0)) == kHeld; }));
   const Looks looks;
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  EXPECT_LT(looks.made(), 100);
+  pass(20000);
+  EXPECT_GE(looks.made(), 2);
+  EXPECT_LE(looks.made(), 40) << "one a second";
 }
 
 // It is a candidate from the time before.
@@ -232,8 +225,8 @@ TEST_F(EvictTest, WhatWasWithdrawnMeanwhileIsNotRemovedOnceMore) {
   set_quota(0);
   ASSERT_TRUE(is_gone(name(0)));
   placement_->withdraw(ref, tier().open_copy(ref));
+  clock_.advance_ms(4000);
   {
-    const LaterBy patience(4);
     const Looks looks;
     ASSERT_TRUE(eventually([&] { return looks.made() >= 3; }));
   }
@@ -417,7 +410,6 @@ TEST_F(EvictTest, ACopyThatWasTakenAwayCanStillBeLost) {
     ASSERT_EQ(demand(name(0)), kPlaced);
     ASSERT_TRUE(eventually([&] { return waits.load(); }));
     set_quota(0);
-    const LaterBy patience(4);
     EXPECT_TRUE(eventually([&] { return word(name(0)) == kHeld; }));
     EXPECT_EQ((*board_)->placed_bytes[0], 0u);
     goes_on = true;
@@ -515,14 +507,16 @@ TEST_F(EvictTest, AnAgentThatWasStoppedWhileItLookedLooksAgainSoon) {
   make(1);
   start();
   place_all(1);
-  std::optional<LaterBy> stopped;
+  std::atomic<int64_t> stopped{0};
   const Intercept removes(Call::kUnlinkat, [&](Arguments&) {
-    if (stopped) return 0;
-    stopped.emplace(600);
+    if (stopped != 0) return 0;
+    clock_.advance_ms(600 * 1000);
+    stopped = clock_.now_ns();
     return EIO;
   });
   set_quota(0);
   EXPECT_TRUE(keeps_to(0));
+  EXPECT_LE(clock_.now_ns() - stopped, 2'000'000'000);
 }
 
 TEST_F(EvictTest, WhatFitsOnAnotherTierIsPlacedThere) {
@@ -554,6 +548,12 @@ TEST_F(EvictTest, ReadersGetTheCopyOrThePfsWhileQuotasChange) {
   std::atomic<bool> stop{false};
   std::atomic<int> hits{0}, missed{0}, wrong{0};
   {
+    Threads time(1, [&](uint32_t) {
+      EXPECT_TRUE(monarch::eventually([&] {
+        clock_.advance_ms(10);
+        return stop.load();
+      }));
+    });
     Threads readers(3, [&](uint32_t number) {
       std::string bytes(kBytes + 1, '\0');
       for (uint32_t i = number; !stop; i = i * 5 + 7) {
@@ -578,7 +578,8 @@ TEST_F(EvictTest, ReadersGetTheCopyOrThePfsWhileQuotasChange) {
       set_quota(quota);
       EXPECT_TRUE(keeps_to(quota)) << turn;
       set_quota(kFiles * kSpace);
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      const int before = hits;
+      EXPECT_TRUE(eventually([&] { return hits > before; }));
     }
     stop = true;
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// File systems that make processes hang in the kernel, and what such a process keeps locked there.
+// Processes that hang, file systems that make them hang in the kernel, and what such a process keeps locked
+// there.
 #pragma once
 
 #include <fcntl.h>
@@ -17,12 +18,43 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <functional>
-#include <new>
 #include <optional>
 #include <string>
 
+#include "tests/scratch.h"
+
 namespace monarch {
+
+// Waits until a process is in a call of the kernel's, and does not come out at once.
+inline bool is_soon_in_kernel(pid_t process) {
+  return eventually([=] {
+    long call = -1;  // "running", or -1 at a fault
+    return (std::ifstream("/proc/" + std::to_string(process) + "/syscall") >> call) && call >= 0;
+  });
+}
+
+// The state of a process in /proc/PID/stat; X: there is none.
+inline char state_of(pid_t pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  return std::getline(in, line) ? line.at(line.rfind(')') + 2) : 'X';
+}
+
+// A process that is made to hang, which all that are forked know of.
+class Hung {
+ public:
+  [[noreturn]] void here() const {
+    for (*pid_ = ::getpid();;) ::pause();
+  }
+  bool has_begun() const { return *pid_ != 0; }
+  // It does, and has not been killed.
+  bool now() const { return has_begun() && state_of(*pid_) != 'Z' && state_of(*pid_) != 'X'; }
+
+ private:
+  const Shared<std::atomic<pid_t>> pid_;
+};
 
 // What a server of FUSE answers to a request: so many bytes that it has put there, or -errno, or nothing.
 using FuseAnswer = std::function<std::optional<int>(const fuse_in_header& request, char* bytes)>;
@@ -63,7 +95,10 @@ class HangingFs {
     const std::string options = "fd=" + std::to_string(fd) + ",rootmode=40000,user_id=0,group_id=0" + more;
     is_mounted_ = ::mount("test", directory.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) == 0;
     if (is_mounted_ && (server_ = ::fork()) == 0)
-      serve_fuse(fd, [](const fuse_in_header&, char*) { return std::nullopt; });
+      serve_fuse(fd, [this](const fuse_in_header&, char*) {
+        ++*asked_;
+        return std::nullopt;
+      });
     ::close(fd);
   }
   HangingFs(const HangingFs&) = delete;
@@ -74,8 +109,12 @@ class HangingFs {
     ::waitpid(server_, nullptr, 0);
   }
   bool is_mounted() const { return is_mounted_; }
+  // Whoever asked hangs now.
+  bool is_asked() const { return asked() > 0; }
+  int asked() const { return *asked_; }
 
  private:
+  const Shared<std::atomic<int>> asked_;
   bool is_mounted_ = false;
   pid_t server_ = -1;
 };
@@ -89,10 +128,6 @@ class LockedDirectory {
     const int fd = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
     const std::string options = "fd=" + std::to_string(fd) + ",rootmode=100000,user_id=0,group_id=0";
     if (::mount("test", file.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0) return;
-    void* const shared =
-        ::mmap(nullptr, sizeof *is_read_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED) return;
-    is_read_ = new (shared) std::atomic<bool>(false);
     if ((server_ = ::fork()) == 0)
       serve_fuse(fd, [this](const fuse_in_header& in, char* bytes) { return answer(in, bytes); });
     ::close(fd);
@@ -108,15 +143,14 @@ class LockedDirectory {
   bool is_ready() const { return memory_ != MAP_FAILED; }
   // From now on. Of the calling process, which may be another one by now.
   void lock(int directory) const {
-    const bool is_first = !*is_read_;
-    if (::fork() != 0) {
-      for (int i = 0; is_first && !*is_read_ && i < 6000; ++i) ::usleep(5000);
-      if (!is_first) ::usleep(200000);  // it waits for the same page, which nobody is asked for again
-      return;
+    if (const pid_t pid = ::fork(); pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, 0);
+      ::syscall(SYS_getdents64, directory, memory_, kBytes);
+      ::_exit(0);
+    } else {
+      // The page is asked for once, whoever else waits for it.
+      EXPECT_TRUE(eventually([&] { return is_read_->load(); }) && is_soon_in_kernel(pid));
     }
-    ::prctl(PR_SET_PDEATHSIG, 0);
-    ::syscall(SYS_getdents64, directory, memory_, kBytes);
-    ::_exit(0);
   }
   // Unlocks all: who waits for the file is told that it cannot be read.
   void end() {
@@ -147,7 +181,7 @@ class LockedDirectory {
   }
 
   pid_t server_ = -1;
-  std::atomic<bool>* is_read_ = nullptr;  // shared with the server
+  const Shared<std::atomic<bool>> is_read_;
   void* memory_ = MAP_FAILED;
 };
 
@@ -156,8 +190,7 @@ inline bool is_soon_done(const std::function<bool()>& work) {
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(work() ? 0 : 1);
   int status = -1;
-  for (int i = 0; i < 6000 && ::waitpid(pid, &status, WNOHANG) == 0; ++i) ::usleep(5000);
-  return status == 0;
+  return eventually([&] { return ::waitpid(pid, &status, WNOHANG) != 0; }) && status == 0;
 }
 
 }  // namespace monarch

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <atomic>
-#include <chrono>
 #include <filesystem>
 #include <new>
 #include <thread>
@@ -83,15 +82,16 @@ TEST(HardLinksTest, ANameIsTakenBeforeItIsOneOfItsOwn) {
   files.published({1, 0, 99}, links.link());
   ASSERT_EQ(files.begin(2, file(5), links.link()), Turn::kLinked);
   std::atomic<bool> taken{false}, begun{false};
+  std::atomic<int> looks{0};
   std::thread evictor([&] {
     while (!begun) std::this_thread::yield();
-    while (files.maker_of(2) != 2) std::this_thread::yield();
+    while (files.maker_of(2) != 2) ++looks;
     EXPECT_TRUE(taken);
   });
   files.ended(1, [&](Ref name) {
     EXPECT_EQ(name, 2u);
     begun = true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_TRUE(eventually([&] { return looks >= 2 || others_sleep(); })) << "it looks, or waits to look";
     taken = true;
   });
   evictor.join();
@@ -220,7 +220,7 @@ TEST_F(HardLinksPlacementTest, WhoWaitsForANameHastensTheCopy) {
       placement_->catalog_grew();
       ASSERT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) == 2; }));
     }
-    ::usleep(100000);
+    pass(100);
     EXPECT_EQ(state("a"), State::kStaging) << "it waits for the rate";
     EXPECT_EQ(demand("b"), state_word(State::kPlaced));
     EXPECT_TRUE(placed_at_last("a"));
@@ -300,7 +300,7 @@ TEST_F(HardLinksPlacementTest, WhoWaitedForACopyThatFailedGetsItsVerdict) {
   start();
   Intercept fails(Call::kPread, [&](Arguments&) {
     eventually([&] { return state("b") == State::kStaging; });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_TRUE(quiet()) << "it waits for this one";
     return EIO;
   });
   placement_->demand(rel("a"));
@@ -332,7 +332,7 @@ TEST_F(HardLinksPlacementTest, WhoWaitedAndCannotBeLinkedGetsItsCopy) {
     if (++names == 1) {  // the copy of "a" gets its name while "b" waits for it
       placement_->demand(rel("b"));
       eventually([&] { return state("b") == State::kStaging; });
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_TRUE(quiet()) << "they wait for this one";
     }
     return names == 2 || names == 3 ? EPERM : 0;
   });
@@ -351,7 +351,7 @@ TEST_F(HardLinksPlacementTest, WhoWaitedWhileMemoryLackedIsGivenUp) {
     if (++names == 1) {  // the copy of "a" gets its name while the others wait for it
       for (const char* name : {"b", "c"}) placement_->demand(rel(name));
       eventually([&] { return state("b") == State::kStaging && state("c") == State::kStaging; });
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_TRUE(quiet()) << "they wait for this one";
     }
     if (names == 3) throw std::bad_alloc();
     return 0;

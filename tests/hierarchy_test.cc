@@ -12,6 +12,7 @@
 #include "runtime/agent/sweep.h"
 #include "runtime/hierarchy/grant.h"
 #include "tests/faulty_os.h"
+#include "tests/manual_clock.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
 
@@ -29,7 +30,7 @@ class HierarchyTest : public ::testing::Test {
  protected:
   TierConfig tier(const std::string& name, uint64_t quota) { return tier_config(scratch_, name, quota); }
   Tier open(const TierConfig& config) {
-    Result<Tier> opened = Tier::open(config, kJob);
+    Result<Tier> opened = Tier::open(config, kJob, clock_);
     EXPECT_TRUE(opened.ok()) << opened.error().text;
     return opened.take();
   }
@@ -42,6 +43,7 @@ class HierarchyTest : public ::testing::Test {
       return 0;
     };
   }
+  ManualClock clock_;
   Scratch scratch_;
 };
 
@@ -454,18 +456,17 @@ INSTANTIATE_TEST_SUITE_P(FileSystem, CopyTest, ::testing::Values("Tmpfile", "NoT
                          [](const ::testing::TestParamInfo<const char*>& how) { return how.param; });
 
 TEST_F(HierarchyTest, AClosedTierIsTriedAgainAfterTenSeconds) {
-  Result<Hierarchy> opened = Hierarchy::open({tier("ram", 10 * kBlock), tier("ssd", 10 * kBlock)}, kJob);
+  Result<Hierarchy> opened =
+      Hierarchy::open({tier("ram", 10 * kBlock), tier("ssd", 10 * kBlock)}, kJob, clock_);
   ASSERT_TRUE(opened.ok()) << opened.error().text;
   Tier& ram = opened->tiers()[0];
   ram.close("a test");
   EXPECT_TRUE(ram.closed());
   EXPECT_EQ(opened->reserve(kBlock), 1) << "the next tier takes it";
-  {
-    LaterBy some(9);
-    EXPECT_FALSE(ram.probe()) << "too early";
-    EXPECT_EQ(opened->reserve(kBlock), 1);
-  }
-  LaterBy enough(11);
+  clock_.advance_ms(9999);
+  EXPECT_FALSE(ram.probe()) << "too early";
+  EXPECT_EQ(opened->reserve(kBlock), 1);
+  clock_.advance_ms(1);
   EXPECT_TRUE(ram.probe());
   EXPECT_EQ(opened->reserve(kBlock), 0);
   EXPECT_FALSE(ram.closed());

@@ -13,6 +13,7 @@
 
 #include "runtime/node/cgroup.h"
 #include "runtime/node/probe.h"
+#include "tests/manual_clock.h"
 #include "tests/faulty_os.h"
 #include "tests/hanging_fs.h"
 #include "tests/logged.h"
@@ -32,7 +33,7 @@ class JobDirTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-    Result<StateDir> state = StateDir::open(scratch_ / "state");
+    Result<StateDir> state = StateDir::open(scratch_ / "state", clock_);
     ASSERT_TRUE(state.ok()) << state.error().text;
     state_ = state.take();
     tier_.name = "nvme";
@@ -57,6 +58,7 @@ class JobDirTest : public ::testing::Test {
   }
 
   const Scratch scratch_;
+  PatientClock clock_;
   StateDir state_;
   TierConfig tier_;
 };
@@ -184,7 +186,11 @@ TEST_F(JobDirTest, WhatRootPutThereStaysAndIsNotTrusted) {
       ASSERT_EQ(::symlink(scratch_.dir("elsewhere").c_str(), jobs().c_str()), 0);
     }
     const struct stat before = stat_of(jobs());
-    ::usleep(20000);  // what is renamed from now on has another time
+    // What is renamed from now on has another time.
+    ASSERT_TRUE(eventually([&] {
+      const struct stat now = stat_of(scratch_.file("now", ""));
+      return now.st_ctim.tv_nsec != before.st_ctim.tv_nsec;
+    }));
     EXPECT_FALSE(make().ok());
     EXPECT_EQ(stat_of(jobs()).st_ctim.tv_nsec, before.st_ctim.tv_nsec) << "not even for a moment";
     EXPECT_EQ(stat_of(jobs()).st_ino, before.st_ino);
@@ -436,8 +442,10 @@ TEST_F(JobDirTest, TwoHelpersDoNotTakeEachOthersAway) {
   ASSERT_EQ(::chown(jobs().c_str(), 65533, 65533), 0);
   const struct stat tier = stat_of(tier_.path);
   Result<Fd> lock = state_.lock_file(fmt::format("tier.{:x}.{:x}.lock", tier.st_dev, tier.st_ino), 0);
+  clock_.pass_once([] { return true; });
   EXPECT_EQ(make().error().code, ETIMEDOUT);
   EXPECT_EQ(make_tier_jobs(state_, tier_).error().code, ETIMEDOUT);
+  clock_.pass_once({});
   EXPECT_EQ(stat_of(jobs()).st_uid, 65533u);
   lock.take().reset();
   const Result<Fd> ledger = state_.lock_ledger(0);

@@ -501,9 +501,7 @@ TEST_F(PlacementWithoutMemory, ATurnEndsWithItsFile) {
     });
     for (const std::string& name : files) catalog_->add(rel(name), DT_REG);
     placement_->catalog_grew();
-    std::list<LaterBy> later;  // prefetch does not rest for long
     EXPECT_TRUE(eventually([&] {
-      later.emplace_back(1);
       placement_->catalog_grew();
       return state(files.back()) == State::kPlaced;
     }));
@@ -588,7 +586,6 @@ class RequestsWithoutMemory : public PlacementWithoutMemory {
       if (times_memory_lacked() != lacked) {
         EXPECT_FALSE(unsettled(state(name))) << "who opens it would wait in vain";
         EXPECT_EQ(counter(AgentCounter::put_off_files), put_off + 1);
-        const LaterBy later(2);
         EXPECT_TRUE(eventually([&] {
           placement_->catalog_grew();
           return word(name) != state_word(State::kNoFit, Reason::kTierError);

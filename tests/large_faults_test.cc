@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Large files whose source, copy or tier fails between the chunks; and tiers that fail when they are tried.
+// Large files whose source, copy or tier fails between the chunks.
 #include <fcntl.h>
 #include <sys/stat.h>
 
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
-#include "runtime/base/os.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {
@@ -55,7 +55,7 @@ TEST_F(LargeFault, WhatFailsForTwoThreadsAtOnceIsCountedOnce) {
   std::atomic<int> reading{0};
   const Intercept broken(Call::kPread, [&](Arguments&) {
     ++reading;
-    for (int i = 0; i < 3000 && reading < 2; ++i) ::usleep(10000);
+    EXPECT_TRUE(eventually([&] { return reading >= 2; }));
     return EIO;
   });
   demand("f");
@@ -73,14 +73,14 @@ TEST_F(LargeFault, WhatTheEndCutsShortIsNoFault) {
   std::atomic<bool> reading{false}, ending{false};
   const Intercept reads(Call::kPread, [&](Arguments&) {
     reading = true;
-    for (int i = 0; i < 3000 && !ending; ++i) ::usleep(10000);
+    EXPECT_TRUE(eventually([&] { return ending.load(); }));
     return 0;
   });
   demand("f");
   ask();
   ASSERT_TRUE(eventually([&] { return reading.load(); }));
   std::thread end([&] { placement_->stop(); });
-  ::usleep(100000);
+  EXPECT_TRUE(quiet());
   ending = true;
   end.join();
   EXPECT_FALSE(tier().closed());
@@ -118,69 +118,55 @@ TEST_F(LargeFault, WhatTheJobWritesMeanwhileIsDropped) {
   EXPECT_EQ(counter(AgentCounter::dropped_files), 1u);
 }
 
-TEST_F(LargeFault, ASourceThatCannotBeOpenedAnyMore) {
-  start();
-  demand("f");
-  {
-    Intercept opens(Call::kOpenBeneath, EACCES);
-    ask();
-    expect_end(state_word(State::kPass, Reason::kUnreadable));
-  }
-  EXPECT_EQ(counter(AgentCounter::source_errors), 1u);
-}
+// What fails once a chunk is asked for, and what becomes of the file and of its tier.
+struct Fault {
+  const char* name;
+  Call call;
+  int error;
+  uint64_t end;
+  bool closes;                          // the tier: a missing file or a shortage says nothing about it
+  std::optional<AgentCounter> counted;  // once
+};
+constexpr uint64_t kUnreadable = state_word(State::kPass, Reason::kUnreadable),
+                   kSourceError = state_word(State::kPass, Reason::kSourceError),
+                   kTierError = state_word(State::kNoFit, Reason::kTierError);
 
-TEST_F(LargeFault, ASourceThatCannotBeLookedAt) {
-  start();
-  demand("f");
-  {
-    Intercept looks(Call::kFstat, EIO);
-    ask();
-    expect_end(state_word(State::kPass, Reason::kSourceError));
-  }
-  EXPECT_EQ(counter(AgentCounter::source_errors), 1u);
-}
+class LargeFaults : public LargeFault, public ::testing::WithParamInterface<Fault> {};
 
-TEST_F(LargeFault, ATierThatTakesNoPartialCopy) {
-  start();
-  demand("f");
-  Intercept fault(Call::kFallocate, EIO);
-  ask();
-  expect_end(state_word(State::kNoFit, Reason::kTierError));
-  EXPECT_TRUE(tier().closed());
-  EXPECT_EQ(counter(AgentCounter::tier_errors), 1u);
-}
-
-TEST_F(LargeFault, WriteBackThatFailsIsNeverServed) {
+TEST_P(LargeFaults, LeaveNothingAndSayWhy) {
+  const Fault& fault = GetParam();
   start();
   const Fd file(::open(tier().copies_path().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!file || tier().driver().prepare(file.get(), 4 * kMiB, false) != Writing::kBuffered)
+  if (fault.call == Call::kFinishSync &&
+      (!file || tier().driver().prepare(file.get(), 4 * kMiB, false) != Writing::kBuffered))
     GTEST_SKIP() << "written past the page cache here";
   demand("f");
   {
-    Intercept sync(Call::kFinishSync, EIO);
+    const Intercept fails(fault.call, fault.error);
     ask();
-    expect_end(state_word(State::kNoFit, Reason::kTierError));
+    expect_end(fault.end);
   }
-  EXPECT_TRUE(tier().closed());
+  EXPECT_EQ(tier().closed(), fault.closes);
+  if (fault.counted) {
+    for (const AgentCounter c :
+         {AgentCounter::source_errors, AgentCounter::tier_errors, AgentCounter::put_off_files})
+      EXPECT_EQ(counter(c), c == *fault.counted ? 1u : 0u);
+  }
 }
 
-// What renameat says when the whole copy gets its name.
-class LargeEnd : public LargeFault, public ::testing::WithParamInterface<int> {};
-
-TEST_P(LargeEnd, ACopyThatGetsNoNameIsNone) {
-  const int error = GetParam();
-  start();
-  demand("f");
-  {
-    Intercept names(Call::kRenameat, error);
-    ask();
-    expect_end(state_word(State::kNoFit, Reason::kTierError));
-  }
-  EXPECT_EQ(tier().closed(), error == EIO) << "a missing file or a shortage says nothing about the tier";
-  EXPECT_EQ(counter(AgentCounter::put_off_files), error == ENOMEM ? 1u : 0u);
-}
-
-INSTANTIATE_TEST_SUITE_P(Errors, LargeEnd, ::testing::Values(EIO, ENOENT, ENOMEM));
+INSTANTIATE_TEST_SUITE_P(
+    Of, LargeFaults,
+    ::testing::Values(
+        Fault{"SourceCannotBeOpened", Call::kOpenBeneath, EACCES, kUnreadable, false,
+              AgentCounter::source_errors},
+        Fault{"SourceCannotBeLookedAt", Call::kFstat, EIO, kSourceError, false, AgentCounter::source_errors},
+        Fault{"TierTakesNoPart", Call::kFallocate, EIO, kTierError, true, AgentCounter::tier_errors},
+        Fault{"WriteBackFails", Call::kFinishSync, EIO, kTierError, true, AgentCounter::tier_errors},
+        Fault{"CopyGetsNoName", Call::kRenameat, EIO, kTierError, true, AgentCounter::tier_errors},
+        Fault{"CopyIsGone", Call::kRenameat, ENOENT, kTierError, false, {}},
+        Fault{"CopyGetsNoNameForLackOfMemory", Call::kRenameat, ENOMEM, kTierError, false,
+              AgentCounter::put_off_files}),
+    [](const ::testing::TestParamInfo<Fault>& fault) { return fault.param.name; });
 
 TEST_F(LargeFault, ADirectoryOfCopiesThatIsGoneComesBackForALargeOne) {
   start();
@@ -198,76 +184,6 @@ TEST_F(LargeFault, ADirectoryOfCopiesThatIsGoneComesBackForALargeOne) {
   }
   EXPECT_TRUE(removed);
   EXPECT_TRUE(contents(copy_of("f")) == contents(pfs_ + "/f"));
-}
-
-// A tier that was closed is opened again only when it keeps what is written.
-class Probe : public PlacementTest, public ::testing::WithParamInterface<std::pair<Call, int>> {};
-
-TEST_P(Probe, ATierThatStillFailsStaysClosed) {
-  start();
-  tier().close("a test");
-  LaterBy some(11);
-  std::atomic<int> failed{0};
-  {
-    Intercept fault(GetParam().first, [&](Arguments&) {
-      ++failed;
-      return GetParam().second;
-    });
-    const bool open = tier().probe();
-    if (failed == 0 && GetParam().first == Call::kFinishSync)
-      GTEST_SKIP() << "written past the page cache here";
-    EXPECT_GT(failed, 0);
-    EXPECT_FALSE(open);
-  }
-  EXPECT_TRUE(tier().closed());
-  const int64_t pause = tier().next_probe_ns() - os::clock_ns(CLOCK_MONOTONIC);
-  if (GetParam().second == EMFILE) {
-    EXPECT_LE(pause, 10 * int64_t{1000000000}) << "a shortage of the agent's says nothing about the tier";
-  } else {
-    EXPECT_GT(pause, 10 * int64_t{1000000000}) << "it is left alone for longer";
-  }
-  EXPECT_FALSE(tier().probe()) << "not at once";
-  EXPECT_EQ(tier().room(), 0u);
-  LaterBy more(60);
-  EXPECT_TRUE(tier().probe());
-  EXPECT_FALSE(tier().closed());
-  EXPECT_GT(tier().room(), 0u);
-}
-
-INSTANTIATE_TEST_SUITE_P(Calls, Probe,
-                         ::testing::Values(std::pair{Call::kOpenat, EIO}, std::pair{Call::kOpenat, EMFILE},
-                                           std::pair{Call::kFallocate, ENOSPC}, std::pair{Call::kPwrite, EIO},
-                                           std::pair{Call::kFinishSync, EIO}, std::pair{Call::kPread, EIO}));
-
-TEST_F(PlacementTest, ATierThatReturnsOtherBytesStaysClosed) {
-  start();
-  tier().close("a test");
-  LaterBy some(11);
-  {
-    // Written over behind its back.
-    Intercept reads(Call::kPread, [&](Arguments& a) {
-      const int flags = ::fcntl(a.fd, F_GETFL);
-      ::fcntl(a.fd, F_SETFL, flags & ~O_DIRECT);
-      EXPECT_EQ(::pwrite(a.fd, "other", 5, 0), 5);
-      return 0;
-    });
-    EXPECT_FALSE(tier().probe());
-  }
-  EXPECT_TRUE(tier().closed());
-}
-
-TEST_F(PlacementTest, AShortWriteOrReadIsNoSuccess) {
-  start();
-  for (const Call call : {Call::kPwrite, Call::kPread}) {
-    tier().close("a test");
-    LaterBy some(call == Call::kPwrite ? 11 : 3600);
-    Intercept half(call, [](Arguments& a) {
-      a.bytes /= 2;
-      return 0;
-    });
-    EXPECT_FALSE(tier().probe()) << static_cast<int>(call);
-    EXPECT_TRUE(tier().closed());
-  }
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "runtime/node/life.h"
 #include "runtime/node/slurmstepds.h"
 #include "runtime/node/state.h"
+#include "tests/manual_clock.h"
 #include "tests/faulty_os.h"
 #include "tests/hanging_fs.h"
 #include "tests/logged.h"
@@ -34,7 +35,7 @@ class LedgerTest : public ::testing::Test {
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root";
     std::filesystem::permissions(scratch_.path(), std::filesystem::perms(0755));
-    Result<StateDir> state = StateDir::open(scratch_ / "state");
+    Result<StateDir> state = StateDir::open(scratch_ / "state", clock_);
     ASSERT_TRUE(state.ok()) << state.error().text;
     state_ = state.take();
   }
@@ -123,6 +124,7 @@ class LedgerTest : public ::testing::Test {
 
   const Scratch scratch_;
   const std::string tier_ = scratch_.dir("tier");
+  PatientClock clock_;
   StateDir state_;
 };
 
@@ -253,13 +255,14 @@ TEST_F(LedgerTest, OfTheReadersOfAJobsFilesOneAtMostHangs) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     std::optional<HangingFs> hanging(std::in_place, runs, ",allow_other");
     m->check(hanging->is_mounted(), "mount");
+    clock_.pass_once([&] { return hanging->is_asked(); });
     grant(state_);
     m->check(hangs(state_, "jobs/" + key), "one hangs");
     m->check(children(::getpid()).size() == 2, "and no other, beside the file system's process");
     m->check(!hangs(state_, "jobs/" + record(2).job.key()), "which is the one job's");
     hanging.reset();
-    for (int i = 0; i < 10000 && hangs(state_, "jobs/" + key); ++i) ::usleep(1000);
-    m->check(!hangs(state_, "jobs/" + key), "once it does not hang any more it does not count");
+    m->check(eventually([&] { return !hangs(state_, "jobs/" + key); }),
+             "once it does not hang any more it does not count");
   });
 }
 
@@ -362,6 +365,7 @@ TEST_F(LedgerTest, WithoutTheLockThereIsNoSpace) {
   EXPECT_EQ(quota(1), 0u);
   EXPECT_TRUE(can_grant(state_)) << "it was not told";
   EXPECT_TRUE(tell_quotas(state_, r).ok());
+  clock_.pass_once([] { return true; });
   grant(state_);
   EXPECT_EQ(quota(1), 0u) << "still locked";
 }

@@ -61,6 +61,7 @@ tests_unit_SOURCES = \
 	%D%/faulty_os.cc \
 	%D%/faulty_os.h \
 	%D%/fuzz_test.cc \
+	%D%/gate.h \
 	%D%/grant_watch_test.cc \
 	%D%/hanging_fs.h \
 	%D%/hard_links_test.cc \
@@ -117,6 +118,8 @@ tests_unit_SOURCES = \
 	%D%/policy_test.cc \
 	%D%/probe_test.cc \
 	%D%/queue_test.cc \
+	%D%/quiet.cc \
+	%D%/quiet.h \
 	%D%/reader_test.cc \
 	%D%/removal_test.cc \
 	%D%/remover_attempts_test.cc \

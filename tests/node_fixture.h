@@ -19,7 +19,9 @@
 #include "runtime/node/cgroup.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/state.h"
+#include "tests/hanging_fs.h"
 #include "tests/logged.h"
+#include "tests/manual_clock.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -32,7 +34,7 @@ class NodeTest : public ::testing::Test {
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root";
     std::filesystem::permissions(scratch_.path(), std::filesystem::perms(0755));
-    Result<StateDir> state = StateDir::open(scratch_ / "state");
+    Result<StateDir> state = StateDir::open(scratch_ / "state", clock_);
     ASSERT_TRUE(state.ok()) << state.error().text;
     state_ = state.take();
     make_tier("tier");
@@ -74,10 +76,15 @@ class NodeTest : public ::testing::Test {
       return children().empty();
     });
   }
-  static char state_of(pid_t pid) {
-    std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
-    std::string line;
-    return std::getline(in, line) ? line.at(line.rfind(')') + 2) : 'X';
+  static long children_in_state(char state) {
+    const std::vector<pid_t> all = children();
+    return std::count_if(all.begin(), all.end(), [=](pid_t pid) { return state_of(pid) == state; });
+  }
+  static bool has_child_in_state(char state) { return children_in_state(state) > 0; }
+  // Those that have not ended.
+  static long children_that_run() {
+    const std::vector<pid_t> all = children();
+    return std::count_if(all.begin(), all.end(), [](pid_t pid) { return state_of(pid) != 'Z'; });
   }
   // A process that does nothing, and ends with this one.
   static pid_t start_idle() {
@@ -166,6 +173,7 @@ class NodeTest : public ::testing::Test {
 
   using Names = std::vector<std::string>;
   const Scratch scratch_;
+  PatientClock clock_;
   StateDir state_;
 };
 

@@ -302,11 +302,14 @@ TEST(RemoveTree, ThreadsShareALargeTree) {
   std::atomic<uint64_t> removed{0};
   std::mutex lock;
   std::set<pid_t> threads;
-  // Each waits a little, so that all have their turn.
+  // The first ones wait for others, so that several have their turn.
   Intercept unlinks(Call::kUnlinkat, [&](Arguments& a) {
-    ::usleep(50);
-    const std::lock_guard<std::mutex> hold(lock);
-    threads.insert(::gettid());
+    const auto count = [&] {
+      const std::lock_guard<std::mutex> hold(lock);
+      threads.insert(::gettid());
+      return threads.size();
+    };
+    EXPECT_TRUE(eventually([&] { return count() > 2; }));
     removed += fs::path(a.path).filename() != "";
     return 0;
   });

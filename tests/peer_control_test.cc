@@ -10,7 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -19,6 +19,7 @@
 #include "tests/lack_of_memory.h"
 #include "tests/logged.h"
 #include "tests/loopback.h"
+#include "tests/manual_clock.h"
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"
 
@@ -26,18 +27,18 @@ namespace monarch {
 namespace {
 
 constexpr int kPatienceMs = 20000;
-// A node's control, which answers Want by Read with the number of the node that asks.
+// A node's control, which answers Want by Read with the number of the node that asks. Its time stands still
+// unless a test moves it.
 struct Agent {
   Agent(NodeIndex own, const std::vector<PeerAddress>& nodes, const PeerTls* tls,
         const std::function<void(ControlOptions*)>& change = {},
-        const std::function<void(ControlHandlers*)>& hear = {}) {
+        const std::function<void(ControlHandlers*)>& hear = {}, Clock* by = nullptr) {
     ControlOptions options;
     options.hello.node = own;
     options.hello.incarnation = 100 + own;
     options.hello.dataset = 42;
     options.nodes = nodes;
     options.tls = tls;
-    options.connect_ms = options.handshake_ms = 5000;
     if (change) change(&options);
     ControlHandlers handlers;
     handlers.message = [this](NodeIndex from, const MessageHeader& header, std::string_view body) {
@@ -68,7 +69,7 @@ struct Agent {
       data.emplace_back(node, std::move(socket));
     };
     if (hear) hear(&handlers);
-    control = std::make_unique<Control>(std::move(options), std::move(handlers));
+    control = std::make_unique<Control>(std::move(options), std::move(handlers), by ? *by : clock);
   }
   template <typename T>
   T seen(T Agent::*what) {
@@ -78,6 +79,15 @@ struct Agent {
   Result<Reply> want(NodeIndex node, int patience_ms = kPatienceMs) {
     return control->ask(node, encode(Want{}), patience_ms);
   }
+  // The same, in vain: its patience ends once the other end has `heard` of it.
+  Result<Reply> want_in_vain(
+      NodeIndex node, const std::function<bool()>& heard = [] { return true; }) {
+    auto reply = std::async(std::launch::async, [this, node] { return want(node); });
+    EXPECT_TRUE(clock.await_waiting(1) && eventually(heard));
+    EXPECT_TRUE(clock.advance_to_next());
+    return reply.get();
+  }
+  ManualClock clock;
   std::mutex lock;
   bool answers = true;
   std::vector<std::vector<uint32_t>> marks;
@@ -151,7 +161,7 @@ class ControlTest : public ::testing::Test {
   }
   std::unique_ptr<Agent> start(NodeIndex own, const std::function<void(ControlOptions*)>& change = {},
                                const std::function<void(ControlHandlers*)>& hear = {}) {
-    auto agent = std::make_unique<Agent>(own, nodes, &ours, change, hear);
+    auto agent = std::make_unique<Agent>(own, nodes, &ours, change, hear, by_);
     const Status started = agent->control->start();
     EXPECT_TRUE(started.ok()) << started.error().text;
     return agent;
@@ -185,6 +195,7 @@ class ControlTest : public ::testing::Test {
     EXPECT_TRUE(fd);
     return fd;
   }
+  Clock* by_ = nullptr;  // of agents to come; nullptr: of their own
   const PeerTls ours = tls("c.1.0");
   const std::vector<PeerAddress> nodes = {{kLoopback, {free_port(), free_port()}},
                                           {kLoopback, {free_port(), free_port()}},
@@ -216,15 +227,19 @@ TEST_F(ControlTest, EachAsksEach) {
 TEST_F(ControlTest, ItRingsOnceAtTheSoonestTime) {
   std::atomic<int> rung{0};
   const auto agent = start(0, {}, [&](ControlHandlers* handlers) { handlers->rings = [&] { ++rung; }; });
-  const auto begin = std::chrono::steady_clock::now();
-  agent->control->ring_after(60000);
-  agent->control->ring_after(50);
-  agent->control->ring_after(60000);
+  for (const int ms : {60000, 50, 60000}) agent->control->ring_after(ms);
+  settle(*agent);
+  agent->clock.advance_ms(49);
+  settle(*agent);
+  EXPECT_EQ(rung, 0);
+  agent->clock.advance_ms(1);
   EXPECT_TRUE(eventually([&] { return rung == 1; }));
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(40));
-  ::usleep(150000);
-  EXPECT_EQ(rung, 1);
-  agent->control->ring_after(1);
+  agent->control->ring_after(60000);
+  settle(*agent);
+  agent->clock.advance_ms(59999);
+  settle(*agent);
+  EXPECT_EQ(rung, 1) << "what was to be later is forgotten";
+  agent->clock.advance_ms(1);
   EXPECT_TRUE(eventually([&] { return rung == 2; })) << "and again";
 }
 
@@ -232,13 +247,27 @@ TEST_F(ControlTest, ItRingsOnceAtTheSoonestTime) {
 TEST_F(ControlTest, ANodeThatIsSlowGetsMoreTime) {
   const Result<Fd> silent = listen_at(kLoopback, nodes[1].ports[0]);
   ASSERT_TRUE(silent.ok());
-  const auto agent = start(0, [](ControlOptions* options) { options->handshake_ms = 50; });
-  const auto takes = [&] {
-    const auto begin = std::chrono::steady_clock::now();
-    EXPECT_FALSE(agent->want(1).ok());
-    return std::chrono::steady_clock::now() - begin;
-  };
-  for (const int ms : {50, 100, 200, 400, 400}) EXPECT_GE(takes(), std::chrono::milliseconds(ms));
+  const auto agent = start(0);
+  std::vector<Fd> dialled;
+  for (const int times : {1, 2, 4, 8, 8}) {
+    std::atomic<bool> ended{false};
+    std::thread asks([&] {
+      EXPECT_FALSE(agent->want(1).ok());
+      ended = true;
+    });
+    EXPECT_TRUE(eventually([&] {
+      dialled.emplace_back(::accept4(silent->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      return dialled.back().get() >= 0;
+    }));
+    char byte;
+    EXPECT_TRUE(eventually([&] { return ::recv(dialled.back().get(), &byte, 1, MSG_DONTWAIT) == 1; }))
+        << "the handshake has begun";
+    agent->clock.advance_ms(times * patience::kPeerConnectMs - 1);
+    settle(*agent);
+    EXPECT_FALSE(ended);
+    agent->clock.advance_ms(1);
+    asks.join();
+  }
 }
 
 TEST_F(ControlTest, ANodeThatComesInTimeIsNotComplainedOf) {
@@ -246,11 +275,12 @@ TEST_F(ControlTest, ANodeThatComesInTimeIsNotComplainedOf) {
   constexpr char kAbsent[] = "node 2: cannot be reached: ";
   std::string soon;
   const std::string later = logged(scratch, [&] {
-    const auto agent = start(0, [](ControlOptions* options) { options->patience_ms = 1000; });
+    const auto agent = start(0);
     for (const NodeIndex node : {1u, 2u}) EXPECT_FALSE(agent->want(node).ok());
     soon = contents(scratch / "log");
     const auto other = start(1);
     expect_read(agent->want(1), 0);
+    agent->clock.advance_ms(patience::kPeerSilenceMs);
     EXPECT_TRUE(eventually([&] { return contents(scratch / "log").find(kAbsent) != std::string::npos; }));
     EXPECT_FALSE(agent->want(2).ok());
   });
@@ -261,7 +291,7 @@ TEST_F(ControlTest, ANodeThatComesInTimeIsNotComplainedOf) {
 
 TEST_F(ControlTest, NothingIsMadeBeforeSomebodyHasSomethingToSay) {
   const auto one = start(0), other = start(1);
-  ::usleep(200000);
+  for (const Agent* agent : {one.get(), other.get()}) settle(*agent);
   EXPECT_TRUE(one->seen(&Agent::met).empty());
   EXPECT_TRUE(other->seen(&Agent::met).empty());
 }
@@ -308,26 +338,33 @@ TEST_F(ControlTest, WhoDoesNotAnswerIsWaitedForNoLongerThanAsked) {
     const std::lock_guard hold(other->lock);
     other->answers = false;
   }
-  const auto begin = std::chrono::steady_clock::now();
-  const Result<Reply> late = one->want(1, 100);
-  ASSERT_FALSE(late.ok());
-  EXPECT_EQ(late.error().code, ETIMEDOUT);
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(99));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  auto late = std::async(std::launch::async, [&] { return one->want(1, 100); });
+  ASSERT_TRUE(one->clock.await_waiting(1));
+  EXPECT_EQ(one->clock.next_ns() - one->clock.now_ns(), 100'000'000);
+  one->clock.advance_ms(100);
+  EXPECT_EQ(late.get().error().code, ETIMEDOUT);
 }
 
 TEST_F(ControlTest, HowLongItIsWaitedForMayChangeMeanwhile) {
   const auto one = start(0), other = start(1);
   other->answers = false;
-  EXPECT_EQ(one->control->ask(1, encode(Want{}), 1, [] { return 50; }).error().text,
-            "no answer within 50 ms");
+  std::atomic<int> patience_ms{1000};
+  auto late = std::async(std::launch::async, [&] {
+    return one->control->ask(1, encode(Want{}), 1, [&] { return patience_ms.load(); });
+  });
+  ASSERT_TRUE(one->clock.await_waiting(1));
+  one->clock.advance_ms(50);
+  ASSERT_TRUE(one->clock.await_waiting(1));
+  patience_ms = 50;
+  one->clock.advance_ms(patience::kPeerNapMs);
+  EXPECT_EQ(late.get().error().text, "no answer within 50 ms");
 }
 
 TEST_F(ControlTest, WhatComesTooLateIsNobodysAnswer) {
   const auto one = start(0), other = start(1);
   expect_read(one->want(1), 0);
   other->lock.lock();  // its control thread waits
-  EXPECT_FALSE(one->want(1, 50).ok());
+  EXPECT_FALSE(one->want_in_vain(1).ok());
   other->lock.unlock();
   for (int i = 0; i < 20; ++i) expect_read(one->want(1), 0);
 }
@@ -370,7 +407,10 @@ TEST_F(ControlTest, WhoIsHungUpOnIsToldToBeGoneOnceThereIsMemory) {
     char byte;
     EXPECT_TRUE(eventually([&] { return ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) == 0; }));
   }
-  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1}; }));
+  EXPECT_TRUE(eventually([&] {
+    one->clock.advance_ms(patience::kPeerRestMs);
+    return one->seen(&Agent::gone) == std::vector<NodeIndex>{1};
+  }));
   EXPECT_EQ(lacks, 3);
   const auto other = start(1);
   expect_read(one->want(1), 0);
@@ -380,13 +420,15 @@ TEST_F(ControlTest, WhoIsHungUpOnIsToldToBeGoneOnceThereIsMemory) {
 // and asks.
 TEST_F(ControlTest, WhereMemoryLacksTheOthersAreServedAllTheSame) {
   int before = -1, n = 0;
+  const auto patient = [](ControlOptions* o) { o->connect_ms = o->handshake_ms = kPatienceMs; };
+  by_ = &system_clock();  // what memory lacked for is told after a rest
   const Scratch scratch;
   (void)logged(scratch, [&] {
     while (before != times_memory_lacked() && !HasFailure()) {
       before = times_memory_lacked();
       SCOPED_TRACE("allocation " + std::to_string(++n));
       std::atomic<bool> is_there{false};
-      const auto one = start(0, {}, [&](ControlHandlers* handlers) {
+      const auto one = start(0, patient, [&](ControlHandlers* handlers) {
         handlers->met = [&, was = handlers->met](const Hello& hello) {
           was(hello);
           is_there = true;
@@ -396,19 +438,19 @@ TEST_F(ControlTest, WhereMemoryLacksTheOthersAreServedAllTheSame) {
           is_there = false;
         };
       });
-      auto other = start(1);
+      auto other = start(1, patient);
       one->control->soon([n] { lack_memory_at(n); });
-      (void)one->want(1, 500).ok();
+      (void)one->want(1, 2000).ok();
       one->control->tell(1, encode(Mark{0, 0, {7}}));
       other.reset();
-      other = start(1);
-      (void)other->want(0, 500).ok();
+      other = start(1, patient);
+      (void)other->want(0, 2000).ok();
       other.reset();
       one->control->soon([] { lack_memory_at(0); });
       EXPECT_TRUE(eventually([&] { return !is_there; })) << "who is gone is known to be";
-      other = start(1);
-      EXPECT_TRUE(eventually([&] { return one->want(1, 500).ok(); }));
-      EXPECT_TRUE(eventually([&] { return other->want(0, 500).ok(); }));
+      other = start(1, patient);
+      EXPECT_TRUE(eventually([&] { return one->want(1, 2000).ok(); }));
+      EXPECT_TRUE(eventually([&] { return other->want(0, 2000).ok(); }));
     }
   });
   EXPECT_GT(n, 20);
@@ -430,12 +472,21 @@ TEST_F(ControlTest, WhereMemoryLacksToAskNobodyIsAnsweredLater) {
     const auto one = start(0);
     auto other = start(1);
     other->answers = false;
+    std::atomic<bool> ended{false};
+    std::thread passes([&] {
+      EXPECT_TRUE(eventually([&] {
+        one->clock.advance_ms(kPatienceMs);
+        return ended.load();
+      }));
+    });
     lack_memory_at(n);
     try {
-      EXPECT_FALSE(one->want(1, 200).ok());
+      EXPECT_FALSE(one->want(1).ok());
     } catch (const std::bad_alloc&) {
     }
     lack_memory_at(0);
+    ended = true;
+    passes.join();
     EXPECT_TRUE(leaves_the_stack([&] {
       other.reset();
       settle(*one);
@@ -466,8 +517,7 @@ TEST_F(ControlTest, WhereMemoryLacksToDialTheNodeCannotBeReached) {
 TEST_F(ControlTest, WhoHasDialledMeanwhileCanBeReached) {
   for (const bool lacks : {false, true}) {
     const Squatter there;
-    Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours,
-              [](ControlOptions* o) { o->handshake_ms = kPatienceMs; });
+    Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours, {});
     ASSERT_TRUE(one.control->start().ok());
     one.control->tell(1, encode(Mark{0, 0, {3}}));
     Fd dialled = accept(there);
@@ -508,8 +558,7 @@ TEST_F(ControlTest, WhoIsReachedIsToldAtOnceOrHungUpOn) {
       SCOPED_TRACE("allocation " + std::to_string(n));
       before = times_memory_lacked();
       const Squatter there;
-      Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours,
-                [](ControlOptions* o) { o->handshake_ms = kPatienceMs; });
+      Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours, {});
       ASSERT_TRUE(one.control->start().ok());
       one.control->tell(1, encode(Mark{0, 0, {3}}));
       Hello theirs = hello(1);
@@ -531,11 +580,18 @@ TEST_F(ControlTest, TheNextPortIsTakenAndFound) {
     Squatter squatter;
     std::vector<PeerAddress> there = {nodes[0], {kLoopback, {squatter.port, free_port()}}};
     if (!listens) squatter.fd.reset();
-    Agent one(0, there, &ours, [](ControlOptions* o) { o->handshake_ms = 250; });
+    Agent one(0, there, &ours);
     Agent other(1, there, &ours);
     ASSERT_TRUE(one.control->start().ok() && other.control->start().ok());
     EXPECT_EQ(other.control->port(), there[1].ports[listens ? 1 : 0]);
-    expect_read(one.want(1), 0);
+    auto reply = std::async(std::launch::async, [&] { return one.want(1); });
+    if (listens) {
+      const Fd dialled = accept(squatter);
+      char byte;
+      EXPECT_EQ(::recv(dialled.get(), &byte, 1, 0), 1) << "the handshake has begun";
+      one.clock.advance_ms(patience::kPeerConnectMs);
+    }
+    expect_read(reply.get(), 0);
   }
 }
 
@@ -709,8 +765,11 @@ TEST_F(ControlTest, NobodyAnswersForAnother) {
     }
     EXPECT_TRUE(eventually([&] { return late == 9; })) << "all but to 0, which was no question";
   });  // and hangs up
-  const Result<Reply> none = one->want(2, 2000);
+  auto vain = std::async(std::launch::async, [&] { return one->want(2); });
   speaks.join();
+  EXPECT_TRUE(one->clock.await_waiting(1)) << "nobody has answered it";
+  one->clock.advance_ms(kPatienceMs);
+  const Result<Reply> none = vain.get();
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().code, ETIMEDOUT) << none.error().text;
   EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1}; }));
@@ -739,7 +798,7 @@ TEST_F(ControlTest, AMessageInPiecesIsOne) {
   const std::string message = encode(Mark{0, 0, {3, 7}});
   for (const char byte : message) {
     ASSERT_EQ(::write(socket.get(), &byte, 1), 1);
-    ::usleep(200);
+    settle(*one);
   }
   const std::vector<std::vector<uint32_t>> whole = {{3, 7}};
   EXPECT_TRUE(eventually([&] { return one->seen(&Agent::marks) == whole; }));
@@ -802,7 +861,7 @@ TEST_F(ControlTest, WhoAnswersForDataCannotBeReached) {
       Handshake listens(ours, accept(there), Handshake::Side::kListens, data, Handshake::After::kClear);
       EXPECT_TRUE(listens.wait(kPatienceMs).ok());
     });
-    const Result<Reply> none = one.want(1, 2000);
+    const Result<Reply> none = one.want(1);
     ASSERT_FALSE(none.ok());
     EXPECT_EQ(none.error().code, EPROTO) << none.error().text;
     if (HasFailure()) (void)dial(there.port);  // it was not dialled again
@@ -819,9 +878,14 @@ TEST_F(ControlTest, StrangersDoNotKeepOthersOut) {
   const int before = open_descriptors();
   std::vector<Fd> strangers;
   for (int i = 0; i < 100; ++i) strangers.push_back(dial(one->control->port()));
-  ::usleep(200000);
-  EXPECT_LE(open_descriptors(), before + 100 + 64) << "the others wait to be accepted";
-  EXPECT_TRUE(eventually([&] { return other->want(0).ok(); }));
+  EXPECT_TRUE(eventually([&] { return open_descriptors() == before + 100 + 64; }));
+  settle(*one);
+  EXPECT_EQ(open_descriptors(), before + 100 + 64) << "the others wait to be accepted";
+  auto reply = std::async(std::launch::async, [&] { return other->want(0); });
+  EXPECT_TRUE(eventually([&] { return open_descriptors() > before + 100 + 64; })) << "it dials";
+  one->clock.advance_ms(patience::kPeerSlowMs);
+  expect_read(reply.get(), 1);
+  one->clock.advance_ms(patience::kPeerSlowMs);
   char byte;
   for (const Fd& fd : strangers) EXPECT_TRUE(eventually([&] { return ::recv(fd.get(), &byte, 1, 0) == 0; }));
 }
@@ -855,10 +919,11 @@ TEST_F(ControlTest, WhereNobodyCanBeAcceptedItRests) {
       return 77;
     const auto one = start(0);
     const Fd stranger = dial(one->control->port());
-    if (!eventually([&] { return asked > 0; })) return 1;
-    ::usleep(300000);
-    if (asked > 10) return 2;
+    if (!eventually([&] { return asked == 1; })) return 1;
+    for (int i = 0; i < 5; ++i) settle(*one);
+    if (asked != 1) return 2;
     is_short = false;
+    one->clock.advance_ms(patience::kPeerRestMs);
     return start(1)->want(0).ok() ? 0 : 3;
   });
   if (result == 77) GTEST_SKIP() << "not to be had here";
@@ -874,15 +939,11 @@ TEST_F(ControlTest, WhereNobodyWaitsItDoesNotRest) {
           return 0;
         }))
       return 77;
-    std::atomic<int> asked_by_then{0};
-    const auto one =
-        start(0, {}, [&](ControlHandlers* hear) { hear->rings = [&] { asked_by_then = asked.load(); }; });
+    const auto one = start(0);
     const Fd stranger = dial(one->control->port());
     if (!eventually([&] { return asked == 2; })) return 1;  // it, and nobody
     const Fd next = dial(one->control->port());
-    one->control->ring_after(300);
-    if (!eventually([&] { return asked_by_then != 0; })) return 2;
-    return asked_by_then == 4 ? 0 : 3;
+    return eventually([&] { return asked == 4; }) ? 0 : 2;
   });
   if (result == 77) GTEST_SKIP() << "not to be had here";
   EXPECT_EQ(result, 0);
@@ -896,6 +957,7 @@ TEST_F(ControlTest, OnlySoMuchWaitsForANodeThatIsNotReachedYet) {
   Agent one(0, there, &ours), other(1, there, &ours);
   ASSERT_TRUE(one.control->start().ok() && other.control->start().ok());
   for (uint32_t i = 0; i < kMost + 100; ++i) one.control->tell(1, encode(Mark{0, 0, {i}}));
+  settle(one);
   silent.reset();
   EXPECT_TRUE(eventually([&] { return other.seen(&Agent::marks).size() == kMost; }));
   expect_read(one.want(1), 0);
@@ -939,7 +1001,9 @@ TEST_F(ControlTest, ANewAgentTakesThePlaceOfTheOneBefore) {
   char head[MessageHeader::kBytes];
   EXPECT_TRUE(eventually([&] { return ::recv(before.get(), head, sizeof head, MSG_DONTWAIT) > 0; }));
   const Fd again = connect(7);  // the same one, by another connection
-  ::usleep(50000);
+  const std::string mark = encode(Mark{0, 0, {3}});
+  ASSERT_EQ(::write(again.get(), mark.data(), mark.size()), static_cast<ssize_t>(mark.size()));
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::marks).size() == 1; }));
   EXPECT_EQ(met().size(), 1u);
   const Fd after = connect(8);
   asks.join();
@@ -995,12 +1059,10 @@ TEST_F(ControlTest, WhoWaitsIsToldOfTheEnd) {
     other->answers = false;
   }
   std::thread ends([&] {
-    ::usleep(100000);
+    EXPECT_TRUE(one->clock.await_waiting(1));
     one->control->stop();
   });
-  const auto begin = std::chrono::steady_clock::now();
   EXPECT_FALSE(one->want(1).ok());
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kPatienceMs / 2));
   ends.join();
   EXPECT_EQ(one->want(1).error().code, ESHUTDOWN);
 }
@@ -1014,14 +1076,13 @@ TEST_F(ControlTest, ABrokenConnectionEndsTheWait) {
   }
   std::thread ends([&] {
     EXPECT_TRUE(eventually([&] { return !other->seen(&Agent::met).empty(); }));
-    ::usleep(100000);
+    EXPECT_TRUE(one->clock.await_waiting(1));
+    EXPECT_TRUE(eventually([&] { return !one->seen(&Agent::met).empty(); }));
     other->control->stop();
   });
-  const auto begin = std::chrono::steady_clock::now();
   const Result<Reply> broken = one->want(1);
   ASSERT_FALSE(broken.ok());
   EXPECT_EQ(broken.error().code, ECONNRESET) << broken.error().text;
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kPatienceMs / 2));
   ends.join();
 }
 

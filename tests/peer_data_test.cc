@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
@@ -33,8 +32,10 @@
 #include "runtime/peer/socket.h"
 #include "runtime/peer/wire.h"
 #include "tests/faulty_os.h"
+#include "tests/gate.h"
 #include "tests/lack_of_memory.h"
 #include "tests/loopback.h"
+#include "tests/manual_clock.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -50,6 +51,12 @@ struct Held {
   std::mutex lock;
   std::condition_variable grew;
   size_t there = 0;
+  bool ends = false;  // what is not there does not come
+  void end() {
+    const std::lock_guard hold(lock);
+    ends = true;
+    grew.notify_all();
+  }
   void set(size_t pieces) {
     const std::lock_guard hold(lock);
     there = pieces;
@@ -62,11 +69,10 @@ class Opened : public ServedFile {
   explicit Opened(Held* held) : held_(held), fd_(::open(held->path.c_str(), O_RDONLY | O_CLOEXEC)) {}
   int copy() const override { return fd_.get(); }
   FileIdentity identity() const override { return held_->identity; }
-  std::optional<uint64_t> check(uint64_t piece, int patience_ms) override {
+  std::optional<uint64_t> check(uint64_t piece, int) override {
     std::unique_lock hold(held_->lock);
-    if (!held_->grew.wait_for(hold, std::chrono::milliseconds(patience_ms),
-                              [&] { return piece < held_->there; }))
-      return {};
+    held_->grew.wait(hold, [&] { return piece < held_->there || held_->ends; });
+    if (piece >= held_->there) return {};
     return held_->checks[piece];
   }
 
@@ -80,9 +86,8 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
   static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }
   void SetUp() override { start(); }
 
-  void start(int piece_ms = kPatienceMs) {
+  void start() {
     ServeOptions serves;
-    serves.piece_ms = serves.wait_ms = piece_ms;
     serves.most_connections = most_served;
     serves.open = [this](const Get& get, GetResult* why) -> std::unique_ptr<ServedFile> {
       const auto at = files.find(get.path);
@@ -90,7 +95,7 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
       *why = get.path == "changed" ? GetResult::kChanged : GetResult::kGone;
       return nullptr;
     };
-    serve = std::make_unique<Serve>(std::move(serves));
+    serve = std::make_unique<Serve>(std::move(serves), clock);
     ASSERT_TRUE(serve->start().ok());
     ControlHandlers handlers;
     handlers.data = [this](NodeIndex node, Fd socket, Tls session) {
@@ -98,12 +103,14 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
       ++connections;
       serve->add(std::move(socket), std::move(session));
     };
-    control = std::make_unique<Control>(options(1), std::move(handlers));
+    control = std::make_unique<Control>(options(1), std::move(handlers), clock);
     ASSERT_TRUE(control->start().ok());
   }
   void TearDown() override {
     control.reset();
+    for (auto& [name, held] : files) held.end();
     serve.reset();
+    for (auto& [name, held] : files) held.ends = false;
   }
   ControlOptions options(NodeIndex own) const {
     ControlOptions o;
@@ -111,7 +118,6 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
     o.nodes = nodes;
     o.tls = &tls;
     o.after = GetParam();
-    o.connect_ms = o.handshake_ms = kPatienceMs;
     return o;
   }
   Held& hold(const std::string& name, const std::string& content) {
@@ -150,10 +156,14 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
                         [&](uint64_t at, const char* bytes, size_t n, uint64_t check) {
                           EXPECT_EQ(at, offset + came.bytes.size());
                           came.bytes.append(bytes, n);
+                          ++came_of_it;
                           came.checks.push_back(check);
                           return came.bytes.size() <= most_kept;
                         }});
     return came;
+  }
+  FetchOptions fetches(size_t most_idle) {
+    return {.peers = options(0), .port = [this](NodeIndex) { return met.load(); }, .most_idle = most_idle};
   }
   static PeerTls make_tls() {
     Result<PeerTls> made = PeerTls::create("c.1.0", JobKey());
@@ -161,6 +171,7 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
     return made.take();
   }
 
+  ManualClock clock;  // which stands still unless a test moves it
   const Scratch scratch;
   const PeerTls tls = make_tls();
   const std::vector<PeerAddress> nodes = {{kLoopback, {free_port()}}, {kLoopback, {free_port()}}};
@@ -170,8 +181,9 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
   Follow follow = Follow::kNo;
   std::atomic<Purpose> purpose{Purpose::kDemand};
   std::atomic<int> connections{0};
+  std::atomic<size_t> came_of_it{0};  // pieces, in all
   std::atomic<uint16_t> met{nodes[1].ports[0]};
-  Fetch fetch{{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 16}};
+  Fetch fetch{fetches(16), clock};
   std::unique_ptr<Serve> serve;
   std::unique_ptr<Control> control;
 };
@@ -262,8 +274,8 @@ TEST_P(PeerDataTest, AReaderIsFollowedWhileItReads) {
   held.set(0);
   std::thread reads([&] {
     for (size_t there = 1; there <= 6; ++there) {
-      ::usleep(20000);
       held.set(there);
+      EXPECT_TRUE(eventually([&] { return came_of_it >= there || there == 6; }));
     }
   });
   const Came came = get("f");
@@ -273,10 +285,9 @@ TEST_P(PeerDataTest, AReaderIsFollowedWhileItReads) {
 }
 
 TEST_P(PeerDataTest, AReaderThatStopsIsLeft) {
-  TearDown();
-  start(100);
   Held& held = hold("f", noise(3 * kMiB, 1));
   held.set(2);
+  held.end();
   const Came came = get("f");
   EXPECT_EQ(came.how, Fetched::kGone);
   EXPECT_EQ(came.bytes.size(), 2 * kMiB);
@@ -308,7 +319,7 @@ TEST_P(PeerDataTest, TheThirdOneIsSentAway) {
   std::vector<std::thread> gets;
   const auto get_later = [&](const std::string& name) {
     gets.emplace_back([&, name] {
-      Fetch one{{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 1}};
+      Fetch one{fetches(1), clock};
       const Fetched fetched = get_by(&one, name).how;
       const std::lock_guard hold(lock);
       how.insert(fetched);
@@ -338,7 +349,7 @@ TEST_P(PeerDataTest, WhereAllSendTheNextOneIsToldSo) {
   std::atomic<int> ok{0};
   for (int i = 0; i < kMost; ++i)
     gets.emplace_back([&, i] {
-      Fetch one{{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 1}};
+      Fetch one{fetches(1), clock};
       ok += get_by(&one, "f" + std::to_string(i)).how == Fetched::kOk;
     });
   EXPECT_TRUE(eventually([&] { return serve->serving() == kMost; }));
@@ -359,7 +370,7 @@ TEST_P(PeerDataTest, WhatATaskWaitsForDoesNotWaitBehindPrefetch) {
   std::atomic<int> ok{0}, busy{0};
   const auto get_later = [&](const std::string& name) {
     gets.emplace_back([&, name] {
-      Fetch one{{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 1}};
+      Fetch one{fetches(1), clock};
       const Fetched how = get_by(&one, name).how;
       ok += how == Fetched::kOk;
       busy += how == Fetched::kBusy;
@@ -402,14 +413,13 @@ TEST_P(PeerDataTest, WhoIsGoneIsNotReached) {
 
 TEST_P(PeerDataTest, WhoHangsIsNotWaitedForLong) {
   hold("f", noise(2 * kMiB, 1)).set(1);
-  Fetch hasty{{options(0), [this](NodeIndex) { return met.load(); }, 50, 16}};
-  const auto begin = std::chrono::steady_clock::now();
-  const Came came = get_by(&hasty, "f");
-  EXPECT_EQ(came.how, Fetched::kLate);
-  EXPECT_EQ(came.bytes.size(), kMiB);
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(49));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
-  files["f"].set(2);
+  auto came = std::async(std::launch::async, [&] { return get("f"); });
+  EXPECT_TRUE(eventually([&] { return came_of_it == 1; }) && clock.await_waiting(1));
+  EXPECT_EQ(clock.next_ns() - clock.now_ns(), patience::kPeerDataMs * int64_t{1'000'000});
+  clock.advance_ms(patience::kPeerDataMs);
+  const Came half = came.get();
+  EXPECT_EQ(half.how, Fetched::kLate);
+  EXPECT_EQ(half.bytes.size(), kMiB);
 }
 
 TEST_P(PeerDataTest, ManyGetManyAtATime) {
@@ -433,7 +443,7 @@ TEST_P(PeerDataTest, ManyGetManyAtATime) {
 
 TEST_P(PeerDataTest, NoMoreConnectionsAreKeptThanAllowed) {
   hold("f", "content");
-  Fetch few{{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 0}};
+  Fetch few{fetches(0), clock};
   const int before = open_descriptors();
   for (int i = 0; i < 5; ++i) EXPECT_EQ(get_by(&few, "f").how, Fetched::kOk);
   EXPECT_EQ(connections, 5);
@@ -445,7 +455,7 @@ TEST_P(PeerDataTest, NoMoreConnectionsAreKeptThanAllowed) {
 
 TEST_P(PeerDataTest, OfThoseThatWereNeededAtATimeOnlySoManyAreKept) {
   hold("f", noise(100, 1)).set(0);
-  Fetch few{{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 1}};
+  Fetch few{fetches(1), clock};
   const int before = open_descriptors();
   Threads all(3, [&](uint32_t) { EXPECT_EQ(get_by(&few, "f").how, Fetched::kOk); });
   EXPECT_TRUE(eventually([&] { return serve->serving() == 3; }));
@@ -466,9 +476,7 @@ TEST_P(PeerDataTest, NoMoreConnectionsAreServedThanAllowed) {
   hold("f", "content");
   const int before = open_descriptors();
   std::vector<std::unique_ptr<Fetch>> all;
-  for (size_t i = 0; i < kAsk; ++i)
-    all.push_back(std::make_unique<Fetch>(
-        FetchOptions{options(0), [this](NodeIndex) { return met.load(); }, kPatienceMs, 1}));
+  for (size_t i = 0; i < kAsk; ++i) all.push_back(std::make_unique<Fetch>(fetches(1), clock));
   for (int round = 0; round < 3; ++round)
     for (const auto& one : all) EXPECT_EQ(get_by(one.get(), "f").how, Fetched::kOk);
   EXPECT_GT(connections, static_cast<int>(kAsk));
@@ -478,37 +486,30 @@ TEST_P(PeerDataTest, NoMoreConnectionsAreServedThanAllowed) {
 TEST_P(PeerDataTest, ANetworkThatDoesNotWorkIsNotTriedAgain) {
   hold("f", "content");
   int asked = 0;
-  FetchOptions broken;
-  broken.peers = options(0);
-  broken.port = [this](NodeIndex) { return met.load(); };
-  broken.answer_ms = kPatienceMs;
-  broken.most_idle = 0;
+  FetchOptions broken = fetches(0);
   broken.data_address = [&](NodeIndex) {
     ++asked;
     return "127.0.0.9";  // nobody listens there
   };
-  Fetch other{broken};
+  Fetch other{broken, clock};
   for (int i = 1; i <= 3; ++i) {
     EXPECT_EQ(get_by(&other, "f").how, Fetched::kOk);
     EXPECT_EQ(asked, i);
     EXPECT_EQ(connections, i);
   }
   broken.port = [](NodeIndex) { return free_port(); };  // nor at its address
-  Fetch away{broken};
+  Fetch away{broken, clock};
   EXPECT_EQ(get_by(&away, "f").how, Fetched::kUnreachable);
 }
 
 // Both its addresses were in vain: that says nothing of the network.
 TEST_P(PeerDataTest, ANodeThatWasAwayIsTriedInItsNetworkAgain) {
   hold("f", "content");
-  FetchOptions options_of_one;
-  options_of_one.peers = options(0);
+  FetchOptions options_of_one = fetches(0);
   std::atomic<uint16_t> port{free_port()};
   options_of_one.port = [&](NodeIndex) { return port.load(); };
-  options_of_one.answer_ms = kPatienceMs;
-  options_of_one.most_idle = 0;
   options_of_one.data_address = [&](NodeIndex) { return "127.0.0.9"; };
-  Fetch one{options_of_one};
+  Fetch one{options_of_one, clock};
   EXPECT_EQ(get_by(&one, "f").how, Fetched::kUnreachable);
   port = met.load();
   const Result<Fd> there = listen_at("127.0.0.9", met);
@@ -523,9 +524,9 @@ TEST_P(PeerDataTest, ANodeThatWasAwayIsTriedInItsNetworkAgain) {
 }
 
 TEST_P(PeerDataTest, WhoHasNoAddressOrDoesNotAcceptIsNotReached) {
-  ControlOptions peers = options(0);
-  peers.nodes[1].host = "localhost";  // no number
-  Fetch nowhere{{peers, [this](NodeIndex) { return met.load(); }, kPatienceMs, 1}};
+  FetchOptions options_of_one = fetches(1);
+  options_of_one.peers.nodes[1].host = "localhost";  // no number
+  Fetch nowhere{options_of_one, clock};
   EXPECT_EQ(get_by(&nowhere, "f").how, Fetched::kUnreachable);
   const Squatter full;
   ASSERT_EQ(::listen(full.fd.get(), 0), 0);
@@ -537,21 +538,22 @@ TEST_P(PeerDataTest, WhoHasNoAddressOrDoesNotAcceptIsNotReached) {
     pollfd at = {wait.back().get(), POLLOUT, 0};
     accepts = ::poll(&at, 1, 300) == 1;
   }
-  peers = options(0);
-  peers.connect_ms = 100;
-  const auto begin = std::chrono::steady_clock::now();
-  Fetch one{{peers, [&](NodeIndex) { return full.port; }, kPatienceMs, 1}};
-  EXPECT_EQ(get_by(&one, "f").how, Fetched::kUnreachable);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kPatienceMs / 2));
+  options_of_one = fetches(1);
+  options_of_one.port = [&](NodeIndex) { return full.port; };
+  Fetch one{options_of_one, clock};
+  auto came = std::async(std::launch::async, [&] { return get_by(&one, "f"); });
+  EXPECT_TRUE(clock.await_waiting(1));
+  EXPECT_EQ(clock.next_ns() - clock.now_ns(), patience::kPeerConnectMs * int64_t{1'000'000});
+  clock.advance_ms(patience::kPeerConnectMs);
+  EXPECT_EQ(came.get().how, Fetched::kUnreachable);
 }
 
 // As where nobody wants to know how slow nodes are.
 TEST_P(PeerDataTest, WhatTakesLongIsWaitedForAllTheSame) {
   hold("f", "content").set(0);
-  Fetch patient{{options(0), [this](NodeIndex) { return met.load(); }, 60000, 1}};
-  std::thread gets([&] { EXPECT_EQ(get_by(&patient, "f").how, Fetched::kOk); });
-  EXPECT_TRUE(eventually([&] { return serve->serving() == 1; }));
-  const LaterBy later(40);
+  std::thread gets([&] { EXPECT_EQ(get("f").how, Fetched::kOk); });
+  EXPECT_TRUE(eventually([&] { return serve->serving() == 1; }) && clock.await_waiting(1));
+  clock.advance_ms(patience::kPeerDataMs - 1);
   files["f"].set(1);
   gets.join();
 }
@@ -569,36 +571,49 @@ class SlowWireTest : public ::testing::Test {
     const int least = 1;
     EXPECT_EQ(::setsockopt(here.get(), SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
   }
-  // The other end gives or takes a part each 100 ms, 2.5 s in all.
-  void slowly(const std::function<ssize_t(char*)>& step) {
-    slow = std::thread([this, step] {
-      std::vector<char> part(kPart);
-      for (size_t moved = 0; moved < kParts * kPart;) {
-        ::usleep(100000);
-        if (const ssize_t n = step(part.data()); n > 0) moved += static_cast<size_t>(n);
-        if (given_up) return;
-      }
+  // The other end gives or takes a part, by `step`, each tenth of a second until `ended` or all have moved:
+  // 2.5 s in all.
+  void slowly(const std::function<bool()>& ended, const std::function<ssize_t(char*)>& step) {
+    std::vector<char> part(kPart);
+    for (size_t moved = 0; moved < kParts * kPart && !ended();) {
+      EXPECT_TRUE(eventually([&] { return clock.waiting() == 1 || ended(); }));
+      clock.advance_ms(100);
+      EXPECT_TRUE(eventually([&] {
+        const ssize_t n = ended() ? 1 : step(part.data());
+        if (n > 0) moved += static_cast<size_t>(n);
+        return n > 0;
+      }));
+    }
+  }
+  // The same while `work` goes on in a thread of its own; what becomes of it.
+  Status beside(const std::function<Status()>& work, const std::function<ssize_t(char*)>& step) {
+    std::atomic<bool> ended{false};
+    Status status;
+    std::thread works([&] {
+      status = work();
+      ended = true;
     });
+    slowly([&] { return ended.load(); }, step);
+    works.join();
+    return status;
   }
-  void TearDown() override {
-    given_up = true;
-    slow.join();
-  }
+  ssize_t give(char* part) const { return ::send(there.get(), part, kPart, MSG_NOSIGNAL); }
+  ManualClock clock;
   Fd here, there;
-  std::atomic<bool> given_up{false};
-  std::thread slow;
+  std::vector<char> to = std::vector<char>(kParts * kPart);
 };
 
 TEST_F(SlowWireTest, APieceComesAsLongAsItMoves) {
-  slowly([this](char* part) { return ::send(there.get(), part, kPart, MSG_NOSIGNAL); });
-  std::vector<char> to(kParts * kPart);
-  EXPECT_TRUE(Wire(here.get(), nullptr).receive_slowly(to.data(), to.size(), kPatience).ok());
+  EXPECT_TRUE(
+      beside([&] { return Wire(here.get(), nullptr, clock).receive_slowly(to.data(), to.size(), kPatience); },
+             [&](char* part) { return give(part); })
+          .ok());
 }
 
 TEST_F(SlowWireTest, WhatIsNoPieceHasALimit) {
-  slowly([this](char* part) { return ::send(there.get(), part, kPart, MSG_NOSIGNAL); });
-  std::vector<char> to(kParts * kPart);
-  const Status late = Wire(here.get(), nullptr).receive(to.data(), to.size(), kPatience);
+  const Status late =
+      beside([&] { return Wire(here.get(), nullptr, clock).receive(to.data(), to.size(), kPatience); },
+             [&](char* part) { return give(part); });
   ASSERT_FALSE(late.ok());
   EXPECT_EQ(late.error().code, ETIMEDOUT);
 }
@@ -606,8 +621,13 @@ TEST_F(SlowWireTest, WhatIsNoPieceHasALimit) {
 TEST_F(SlowWireTest, APieceGoesAsLongAsItMoves) {
   const Scratch scratch;
   const Fd file(::open(scratch.file("f", noise(kParts * kPart, 1)).c_str(), O_RDONLY | O_CLOEXEC));
-  slowly([this](char* part) { return ::recv(there.get(), part, kPart, 0); });
-  EXPECT_TRUE(Wire(here.get(), nullptr).send_file(file.get(), 0, kParts * kPart, kPatience).ok());
+  EXPECT_TRUE(
+      beside(
+          [&] {
+            return Wire(here.get(), nullptr, clock).send_file(file.get(), 0, kParts * kPart, kPatience);
+          },
+          [&](char* part) { return ::recv(there.get(), part, kPart, 0); })
+          .ok());
 }
 
 // How many bytes a reader is woken for: parts, then the rest, and in the end any.
@@ -639,7 +659,6 @@ TEST(WireTest, AReaderIsWokenForParts) {
     };
     EXPECT_TRUE(eventually([&] { return mark() == (slowly ? kPart : 1); }));
     send(1000);
-    ::usleep(20000);
     EXPECT_EQ(mark(), slowly ? kPart : 1) << "not for all that is left";
     send(kPart);
     send(kPart);
@@ -658,14 +677,15 @@ TEST(WireTest, WhoHasHungUpIsToldFromWhoIsLate) {
   const Fd here(ends[0]);
   Fd there(ends[1]);
   char to[10];
-  const auto said = [&] {
-    const Status s = Wire(here.get(), nullptr).receive(to, sizeof to, 50);
+  ManualClock clock;
+  const auto said = [&](int patience_ms) {
+    const Status s = Wire(here.get(), nullptr, clock).receive(to, sizeof to, patience_ms);
     return s.ok() ? "" : s.error().text;
   };
-  EXPECT_EQ(said(), "the peer does not go on");
+  EXPECT_EQ(said(0), "the peer does not go on");
   ASSERT_EQ(::send(there.get(), "12345", 5, MSG_NOSIGNAL), 5);
   there.reset();
-  EXPECT_EQ(said(), "closed by the peer");
+  EXPECT_EQ(said(kPatienceMs), "closed by the peer");
 }
 
 TEST(WireTest, AFileThatIsShorterIsToldFromAPeerThatHasGone) {
@@ -694,7 +714,7 @@ TEST(WireTest, WhatIsNoTlsIsToldAtOnce) {
   const Tls session = dials.take_tls();
   char to[10];
   errno = EAGAIN;
-  const Status said = Wire(dials.socket(), session.get()).receive(to, sizeof to, 300);
+  const Status said = Wire(dials.socket(), session.get()).receive(to, sizeof to, kPatienceMs);
   ASSERT_FALSE(said.ok());
   EXPECT_EQ(said.error().text, "closed by the peer");
 }
@@ -702,14 +722,9 @@ TEST(WireTest, WhatIsNoTlsIsToldAtOnce) {
 // It may have been a moment's trouble.
 TEST_P(PeerDataTest, ANetworkThatDidNotWorkIsTriedAgainLater) {
   hold("f", "content");
-  FetchOptions options_of_one;
-  options_of_one.peers = options(0);
-  options_of_one.port = [this](NodeIndex) { return met.load(); };
-  options_of_one.answer_ms = kPatienceMs;
-  options_of_one.most_idle = 0;
+  FetchOptions options_of_one = fetches(0);
   options_of_one.data_address = [&](NodeIndex) { return "127.0.0.9"; };
-  options_of_one.elsewhere_ms = 1000;
-  Fetch one{options_of_one};
+  Fetch one{options_of_one, clock};
   EXPECT_EQ(get_by(&one, "f").how, Fetched::kOk);
   const Result<Fd> there = listen_at("127.0.0.9", met);
   ASSERT_TRUE(there.ok());
@@ -723,7 +738,7 @@ TEST_P(PeerDataTest, ANetworkThatDidNotWorkIsTriedAgainLater) {
   });
   EXPECT_EQ(get_by(&one, "f").how, Fetched::kOk);
   EXPECT_FALSE(dialled) << "not so soon";
-  ::usleep(1100000);
+  clock.advance_ms(patience::kPeerBeginMs);
   EXPECT_EQ(get_by(&one, "f").how, Fetched::kOk);
   EXPECT_TRUE(dialled);
   ended = true;
@@ -939,20 +954,19 @@ class ServedTest : public ::testing::Test {
   static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }
   void start(const std::function<void(ServeOptions*)>& change = {}) {
     ServeOptions options;
-    options.piece_ms = kPatienceMs;
     options.open = [this](const Get& get, GetResult* why) -> std::unique_ptr<ServedFile> {
       ++opened;
-      slow += get.path == "slow";
-      while (get.path == "slow" && !goes_on) ::usleep(1000);
+      if (get.path == "slow") slow.pass();
       *why = GetResult::kGone;
       return nullptr;
     };
     if (change) change(&options);
-    serve = std::make_unique<Serve>(std::move(options));
+    slow.shut();
+    serve = std::make_unique<Serve>(std::move(options), clock);
     ASSERT_TRUE(serve->start().ok());
   }
   void TearDown() override {
-    goes_on = true;
+    slow.open();
     serve.reset();
   }
   // The other end of a new connection.
@@ -1001,8 +1015,9 @@ class ServedTest : public ::testing::Test {
     }
     return true;
   }
-  std::atomic<int> opened{0}, slow{0};
-  std::atomic<bool> goes_on{false};
+  ManualClock clock;  // which stands still
+  std::atomic<int> opened{0};
+  Gate slow;  // for files of that name
   std::unique_ptr<Serve> serve;
 };
 
@@ -1031,14 +1046,14 @@ TEST_F(ServedTest, WhoWasAskedLastTheLongestAgoGivesItsPlace) {
   });
   const Fd works = connect(), idlest = connect(), idle = connect();
   ask(works, "slow");
-  EXPECT_TRUE(eventually([&] { return slow == 1; }));
+  EXPECT_TRUE(slow.await_waiting(1));
   EXPECT_TRUE(answers(idlest));
   EXPECT_TRUE(answers(idle));
   const Fd comes = connect();
   EXPECT_TRUE(is_hung_up(idlest));
   EXPECT_TRUE(answers(idle));
   EXPECT_TRUE(answers(comes));
-  goes_on = true;
+  slow.open();
   EXPECT_TRUE(is_answered(works));
 }
 
@@ -1046,10 +1061,10 @@ TEST_F(ServedTest, WhereAllWorkNobodyIsHungUpOn) {
   start([](ServeOptions* options) { options->most_connections = 1; });
   const Fd works = connect();
   ask(works, "slow");
-  EXPECT_TRUE(eventually([&] { return slow == 1; }));
+  EXPECT_TRUE(slow.await_waiting(1));
   const Fd comes = connect();
   EXPECT_TRUE(answers(comes));
-  goes_on = true;
+  slow.open();
   EXPECT_TRUE(is_answered(works));
 }
 
@@ -1112,6 +1127,7 @@ TEST_F(ServedTest, WithoutDescriptorsItDoesNotStart) {
 TEST(ManyNodesTest, AConnectionWithEachIsKept) {
   constexpr uint32_t kNodes = 100;
   ::signal(SIGPIPE, SIG_IGN);
+  ManualClock clock;  // which stands still
   const Scratch scratch;
   Result<PeerTls> tls = PeerTls::create("c.1.0", JobKey());
   ASSERT_TRUE(tls.ok());
@@ -1121,12 +1137,12 @@ TEST(ManyNodesTest, AConnectionWithEachIsKept) {
   held.checks = {check_of_piece("content", 7)};
   held.identity = {7, 1, 2, 3, check_of(held.checks)};
   held.there = 1;
-  Serve serve(ServeOptions{.open = [&](const Get&, GetResult*) { return std::make_unique<Opened>(&held); }});
+  Serve serve(ServeOptions{.open = [&](const Get&, GetResult*) { return std::make_unique<Opened>(&held); }},
+              clock);
   ASSERT_TRUE(serve.start().ok());
   PeersOptions options;
   for (uint32_t i = 0; i < kNodes; ++i) options.peers.nodes.push_back({kLoopback, {free_port()}});
   options.peers.tls = &session;
-  options.peers.connect_ms = options.peers.handshake_ms = options.piece_ms = kPatienceMs;
   std::atomic<int> connections{0};
   ControlHandlers hears;
   hears.message = [](NodeIndex, const MessageHeader&, std::string_view) { return ""; };
@@ -1143,14 +1159,14 @@ TEST(ManyNodesTest, AConnectionWithEachIsKept) {
     ControlOptions other = options.peers;
     other.hello.node = node;
     other.hello.incarnation = node;
-    others.push_back(std::make_unique<Control>(other, hears));
+    others.push_back(std::make_unique<Control>(other, hears, clock));
     ASSERT_TRUE(others.back()->start().ok());
   }
   PeersHandlers handlers;
   handlers.changes = [] { return std::vector<Mark>(); };
   handlers.met = [](NodeIndex, uint64_t) {};
   handlers.gone = [](NodeIndex) {};
-  Peers peers(options, std::move(handlers));
+  Peers peers(options, std::move(handlers), clock);
   ASSERT_TRUE(peers.start().ok());
   std::vector<char> buffer(kPieceBytes);
   Get get;

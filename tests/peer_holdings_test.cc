@@ -24,6 +24,7 @@
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/lack_of_memory.h"
+#include "tests/manual_clock.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
 
@@ -278,7 +279,8 @@ class ComingTest : public HoldingsTest {
                                         EXPECT_EQ(path.hash, rel("f").hash);
                                         wanted_.push_back(piece);
                                       },
-                                      nullptr});
+                                      nullptr},
+                      clock_);
     ref_ = catalog_->add(rel("f"), DT_REG);
     coming_ = holdings_->begin(ref_, kIdentity, false, copy_);
   }
@@ -289,6 +291,7 @@ class ComingTest : public HoldingsTest {
     get.purpose = purpose;
     return holdings_->open(get, &why_);
   }
+  ManualClock clock_;
   std::shared_ptr<Fd> copy_ = std::make_shared<Fd>(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   Ref ref_ = 0;
   std::shared_ptr<Holdings::Coming> coming_;
@@ -312,18 +315,22 @@ TEST_F(ComingTest, APieceIsWaitedForUntilItIsThereOrWillNotBe) {
   constexpr int kPatienceMs = 60000;
   std::optional<uint64_t> came;
   std::thread waits([&] { came = follow(Purpose::kPrefetch)->check(1, kPatienceMs); });
-  ::usleep(50000);
+  ASSERT_TRUE(clock_.await_waiting(1));
   holdings_->piece(coming_.get(), 0, 5);
   holdings_->piece(coming_.get(), 1, 6);
   waits.join();
   EXPECT_EQ(came, 6u);
-  EXPECT_EQ(follow(Purpose::kPrefetch)->check(2, 20), std::nullopt);
+  std::thread late([&] { came = follow(Purpose::kPrefetch)->check(2, 20); });
+  ASSERT_TRUE(clock_.await_waiting(1));
+  clock_.advance_ms(20);
+  late.join();
+  EXPECT_EQ(came, std::nullopt);
   std::atomic<bool> ended{false};
   std::thread in_vain([&, file = std::shared_ptr(follow(Purpose::kPrefetch))] {
     came = file->check(2, kPatienceMs);
     ended = true;
   });
-  ::usleep(50000);
+  ASSERT_TRUE(clock_.await_waiting(1));
   EXPECT_FALSE(holdings_->given_up(ref_));
   EXPECT_TRUE(eventually([&] { return ended.load(); }));
   in_vain.join();

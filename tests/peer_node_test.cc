@@ -26,16 +26,20 @@
 #include <tuple>
 #include <vector>
 
-#include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/metadata/walker.h"
+#include "runtime/peer/directory.h"
 #include "runtime/peer/key.h"
+#include "runtime/peer/serve.h"
 #include "runtime/placement/placement.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
+#include "tests/gate.h"
 #include "tests/lack_of_memory.h"
 #include "tests/listed.h"
 #include "tests/logged.h"
 #include "tests/loopback.h"
+#include "tests/manual_clock.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
 
@@ -47,8 +51,8 @@ constexpr uint64_t kMiB = 1 << 20;
 // A node of the job: all of its agent but the requests.
 class Member {
  public:
-  Member(const std::string& pfs, const PeerNodeOptions& job, AgentConfig config, uint64_t quota)
-      : config_(std::move(config)), rates_(config_) {
+  Member(const std::string& pfs, const PeerNodeOptions& job, AgentConfig config, uint64_t quota, Clock* clock)
+      : clock_(clock), config_(std::move(config)), rates_(config_) {
     Result<Dataset> dataset = Dataset::open({pfs});
     Result<Hierarchy> hierarchy = Hierarchy::open({tier_config(scratch_, "ssd", quota)}, "monarch-run.test");
     const std::string run_dir = scratch_.dir("run");
@@ -65,8 +69,8 @@ class Member {
     EXPECT_TRUE(catalog.ok());
     catalog_ = catalog.take();
     source_.emplace(catalog_.get(), &*dataset_, board_->get(), &rates_);
-    Result<std::unique_ptr<PeerNode>> node =
-        PeerNode::create(job, config_, {catalog_.get(), &*hierarchy_, &*dataset_, board_->get(), &*source_});
+    Result<std::unique_ptr<PeerNode>> node = PeerNode::create(
+        job, config_, {catalog_.get(), &*hierarchy_, &*dataset_, board_->get(), &*source_}, *clock_);
     EXPECT_TRUE(node.ok());
     peers = node.take();
     placement = std::make_unique<PlacementHandler>(catalog_.get(), &*hierarchy_, &*dataset_, board_->get(),
@@ -88,7 +92,7 @@ class Member {
                             {catalog_.get(), &*hierarchy_, &*dataset_, board_->get(), &*source_});
   }
   // As an agent does at its end, but for as long as it takes.
-  void account(int64_t patience_ns) { peers->account(os::clock_ns(CLOCK_MONOTONIC) + patience_ns); }
+  void account(int64_t patience_ns) { peers->account(clock_->now_ns() + patience_ns); }
   // As if it was found in a walk.
   void find(const std::string& path) {
     EXPECT_NE(catalog_->add(rel(path), DT_REG), 0u);
@@ -146,6 +150,7 @@ class Member {
   bool tells = false;  // what it has counted, as it ends
 
  private:
+  Clock* const clock_;
   const Scratch scratch_;
   const AgentConfig config_;
   Rates rates_;
@@ -163,6 +168,7 @@ class PeerNodeTest : public ::testing::Test {
     for (const int signal : {SIGPIPE, SIGIO}) ::signal(signal, SIG_IGN);  // as the agent does
   }
   void SetUp() override {
+    clock_.end_sleeps();
     config_.threads = 6;
     config_.prefetch = AgentConfig::Prefetch::kOff;
   }
@@ -185,7 +191,7 @@ class PeerNodeTest : public ::testing::Test {
   void start_one(NodeIndex own) {
     job_.own = own;
     if (nodes_.size() <= own) nodes_.resize(own + 1);
-    nodes_[own] = std::make_unique<Member>(pfs_, job_, config_, quota_);
+    nodes_[own] = std::make_unique<Member>(pfs_, job_, config_, quota_, &clock_);
   }
   // All these nodes place all files, each in an order of its own.
   void epoch(const std::vector<NodeIndex>& who) {
@@ -205,6 +211,24 @@ class PeerNodeTest : public ::testing::Test {
     for (const std::string& name : names_)
       EXPECT_TRUE(contents(nodes_[node]->copy(name)) == contents(pfs_ + "/" + name)) << name;
   }
+  // As time passes: seldom enough for what has begun to end before.
+  bool eventually_later(const std::function<bool()>& condition, int step_ms = patience::kPeerRestMs) {
+    int polls = 0;
+    return eventually([&] {
+      if (++polls % 50 == 0) clock_.advance_ms(step_ms);
+      return condition();
+    });
+  }
+  bool is_told(NodeIndex node, const std::string& name) {
+    return eventually_later([&] { return nodes_[node]->is_told(name); }, patience::kPeerAnswerMs);
+  }
+  // All that it has told the other one before is known there.
+  void sync(NodeIndex from, NodeIndex to) {
+    const uint32_t mark = rel("no file of the job, " + std::to_string(++syncs_)).hash;
+    set_invalid(nodes_[from]->board(), mark);
+    nodes_[from]->peers->tell_changes();
+    EXPECT_TRUE(eventually([&] { return is_invalid(*nodes_[to]->board(), mark); }));
+  }
   uint64_t sum(AgentCounter c) {
     uint64_t all = 0;
     for (const auto& node : nodes_) all += node ? node->counter(c) : 0;
@@ -216,6 +240,8 @@ class PeerNodeTest : public ::testing::Test {
     }));
   }
 
+  ManualClock clock_;  // in which sleeps end, and no time passes unless a test moves it
+  int syncs_ = 0;
   const Scratch scratch_;
   const std::string pfs_ = scratch_.dir("pfs");
   AgentConfig config_;
@@ -267,10 +293,16 @@ TEST_F(PeerNodeTest, TheFirstNodeHasWhatAllHaveCounted) {
 
 TEST_F(PeerNodeTest, LargeFilesAreReadOnceToo) {
   config_.stage_wait_max = 4 * kMiB;
-  for (int i = 0; i < 3; ++i) file("large" + std::to_string(i), 21 * kMiB + static_cast<uint64_t>(i));
+  for (int i = 0; i < 3; ++i) file("large" + std::to_string(i), 9 * kMiB + static_cast<uint64_t>(i));
   start(3);
+  std::atomic<bool> ended{false};
+  std::thread passes([&] {  // slowly: who serves a piece that does not come does not wait for ever
+    EXPECT_TRUE(eventually_later([&] { return ended.load(); }, ServeOptions().wait_ms));
+  });
   epoch({0, 1, 2});
-  // On a machine that is too slow for the nodes' patience some is read again, which is counted by files.
+  ended = true;
+  passes.join();
+  // Where that takes longer than the nodes' patience some is read again, which is counted by files.
   const bool again = sum(AgentCounter::dup_files) > 0;
   EXPECT_LE(sum(AgentCounter::agent_bytes_pfs), again ? nodes_.size() * bytes_ : bytes_ + bytes_ / 100);
   for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
@@ -331,6 +363,9 @@ TEST_F(PeerWalkTest, AnotherNodeGoesOnWithTheWalk) {
   ASSERT_TRUE(eventually([&] { return nodes_[2]->counter(AgentCounter::walk_files) > 150; }));
   const uint64_t read = nodes_[0]->counter(AgentCounter::walk_dirs);
   nodes_[0].reset();
+  EXPECT_TRUE(eventually_later([&] { return nodes_[1]->counter(AgentCounter::walk_dirs) > 0; }));
+  EXPECT_TRUE(
+      eventually_later([&] { return nodes_[1]->walked() && nodes_[2]->walked(); }, patience::kPeerSoonMs));
   for (const NodeIndex node : {1u, 2u}) expect_all(node);
   EXPECT_LE(sum(AgentCounter::walk_dirs) + read, paths_.size() + 25) << "but for what was on its way";
   EXPECT_EQ(nodes_[2]->counter(AgentCounter::walk_dirs), 0u);
@@ -361,7 +396,7 @@ TEST_F(PeerNodeTest, WhatIsMarkedByAnyOfItsNamesIsNotSent) {
   EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
 }
 
-// More than a message has. On a machine that is too slow for the nodes' patience some is read again.
+// More than a message has.
 TEST_F(PeerNodeTest, AHomeThatComesLateHearsOfAllThatIsHeld) {
   constexpr int kFiles = 900;
   for (int i = 0; i < kFiles; ++i) file(std::to_string(i), 100);
@@ -370,11 +405,9 @@ TEST_F(PeerNodeTest, AHomeThatComesLateHearsOfAllThatIsHeld) {
   place_all(0);
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
   start_one(1);
-  for (int i = 0; i < 8; ++i) EXPECT_TRUE(nodes_[1]->place(names_[static_cast<size_t>(i)]));
-  ::usleep(300000);  // it has asked
   place_all(1);
-  EXPECT_GE(nodes_[1]->counter(AgentCounter::peer_files), uint64_t{kFiles} * 7 / 8);
-  EXPECT_LE(sum(AgentCounter::agent_bytes_pfs), bytes_ * 9 / 8);
+  EXPECT_EQ(nodes_[1]->counter(AgentCounter::peer_files), uint64_t{kFiles});
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
   expect_right(1);
 }
 
@@ -385,7 +418,7 @@ TEST_F(PeerNodeTest, ADeputyHearsOfAllThatIsHeld) {
   place_all(0);
   nodes_[2].reset();
   place_all(1);
-  EXPECT_GE(nodes_[1]->counter(AgentCounter::peer_files), uint64_t{kFiles} * 7 / 8);
+  EXPECT_EQ(nodes_[1]->counter(AgentCounter::peer_files), uint64_t{kFiles});
 }
 
 TEST_F(PeerNodeTest, WhatANodeTakesWithItIsReadAgain) {
@@ -433,8 +466,7 @@ TEST_F(PeerNodeTest, OneNodeAsksThePfsForAll) {
   start(3);
   for (const std::string& name : names_) {
     EXPECT_TRUE(nodes_[0]->place(name));
-    for (const NodeIndex node : {1u, 2u})
-      ASSERT_TRUE(eventually([&] { return nodes_[node]->is_told(name); }));
+    for (const NodeIndex node : {1u, 2u}) ASSERT_TRUE(is_told(node, name));
     const Asked asked(name);
     for (const NodeIndex node : {1u, 2u}) EXPECT_TRUE(nodes_[node]->place(name));
     EXPECT_EQ(asked.times(), 0) << name;
@@ -445,8 +477,7 @@ TEST_F(PeerNodeTest, OneNodeAsksThePfsForAll) {
   start_one(2);
   nodes_[2]->peers->tell_changes();
   EXPECT_TRUE(nodes_[2]->place("f"));
-  for (const char* name : {"large", "empty"})
-    EXPECT_TRUE(eventually([&] { return nodes_[2]->is_told(name); })) << "who comes late is told all";
+  for (const char* name : {"large", "empty"}) EXPECT_TRUE(is_told(2, name)) << "who comes late is told all";
 }
 
 TEST_F(PeerNodeTest, WhatATaskHasSeenAllNodesKnow) {
@@ -455,7 +486,7 @@ TEST_F(PeerNodeTest, WhatATaskHasSeenAllNodesKnow) {
   const Ref ref = nodes_[0]->see("f");
   ASSERT_NE(ref, 0u);
   nodes_[0]->peers->saw(ref);
-  ASSERT_TRUE(eventually([&] { return nodes_[1]->is_told("f"); }));
+  ASSERT_TRUE(is_told(1, "f"));
   const Asked asked("f");
   EXPECT_TRUE(nodes_[1]->place("f"));
   EXPECT_GT(asked.times(), 0) << "no copy is compared with what a task says";
@@ -465,7 +496,7 @@ TEST_F(PeerNodeTest, WhatHasChangedSinceItWasToldIsLeftToThePfs) {
   file("f", 100000);
   start(2);
   EXPECT_TRUE(nodes_[0]->place("f"));
-  ASSERT_TRUE(eventually([&] { return nodes_[1]->is_told("f"); }));
+  ASSERT_TRUE(is_told(1, "f"));
   nodes_[0].reset();
   // The same inode, size and mtime.
   const Fd file(::open((pfs_ + "/f").c_str(), O_WRONLY | O_CLOEXEC));
@@ -482,7 +513,7 @@ TEST_F(PeerNodeTest, WhatIsMarkedIsNotStagedByWhatWasTold) {
   file("f", 100000);
   start(2);
   EXPECT_TRUE(nodes_[0]->place("f"));
-  ASSERT_TRUE(eventually([&] { return nodes_[1]->is_told("f"); }));
+  ASSERT_TRUE(is_told(1, "f"));
   struct stat st;
   ASSERT_EQ(::stat((pfs_ + "/f").c_str(), &st), 0);
   set_invalid(nodes_[1]->board(), mark_of_inode(st.st_ino), kChangedInodes);
@@ -526,8 +557,8 @@ TEST_F(PeerNodeTest, WhatTheJobMarksAllNodesHearOf) {
   }
   const uint64_t changes = nodes_[0]->board()->header.changes;
   for (const auto& node : nodes_) node->peers->tell_changes();
-  ::usleep(50000);
-  EXPECT_EQ(nodes_[0]->board()->header.changes, changes) << "what is known is not told again";
+  for (const NodeIndex node : {1u, 2u}) sync(node, 0);
+  EXPECT_EQ(nodes_[0]->board()->header.changes, changes + 2) << "what is known is not told again";
   nodes_[1]->board()->header.closed = 1;
   nodes_[1]->peers->tell_changes();
   for (const NodeIndex node : {0u, 2u})
@@ -556,7 +587,7 @@ TEST_F(PeerNodeTest, WhoIsGoneIsNotHeardUntilAllIsTold) {
   EXPECT_TRUE(eventually([&] { return unheard(0) == 1; }));
   start_one(1);
   set_invalid(nodes_[1]->board(), rel("f").hash);
-  EXPECT_TRUE(eventually([&] {
+  EXPECT_TRUE(eventually_later([&] {
     nodes_[0]->peers->tell_changes();
     return unheard(0) == 0;
   })) << "it is looked for, though nothing is to be told";
@@ -577,14 +608,14 @@ TEST_P(AllMarksTest, WhoComesLateHearsOfThem) {
   nodes_[0]->peers->tell_changes();
   EXPECT_TRUE(eventually([&] { return is_invalid(*nodes_[1]->board(), rel("f").hash); }));
   start_one(2);
-  EXPECT_TRUE(eventually([&] { return is_invalid(*nodes_[2]->board(), rel("f").hash); }))
+  EXPECT_TRUE(eventually_later([&] { return is_invalid(*nodes_[2]->board(), rel("f").hash); }))
       << "it is looked for by itself";
   EXPECT_TRUE(eventually([&] {
     return std::equal(std::begin(nodes_[0]->board()->invalid), std::end(nodes_[0]->board()->invalid),
                       std::begin(nodes_[2]->board()->invalid));
   }));
-  const LaterBy later(60);  // whoever was not reached while it was away is left alone for up to 30 s
-  EXPECT_TRUE(eventually([&] {
+  clock_.advance_ms(patience::kPeerRetryMs);  // whoever was not reached is left alone for so long
+  EXPECT_TRUE(eventually_later([&] {
     for (const auto& node : nodes_) node->peers->tell_changes();
     return std::all_of(nodes_.begin(), nodes_.end(),
                        [](const auto& node) { return node->board()->header.unheard == 0; });
@@ -656,13 +687,14 @@ TEST_F(PeerNodeTest, ARottenCopyIsFoundByNoneOfItsNames) {
     ASSERT_EQ(::pwrite(copy.get(), "?", 1, kMiB + 3), 1);
   }
   EXPECT_TRUE(nodes_[kHome]->place("f"));
-  ::usleep(300000);  // it has told what it got
+  for (const NodeIndex node : {0u, 2u}) sync(kHome, node);  // it has told what it got
   // Its deputy hears of all copies that there are.
   nodes_[kHome].reset();
   EXPECT_TRUE(nodes_[2]->place("f"));
-  for (const char* name : {"f", "g"}) EXPECT_EQ(nodes_[0]->state(name), State::kNoFit) << name;
-  EXPECT_EQ(tier_totals(*nodes_[0]->board(), 0).placed_bytes, 0u);
+  for (const char* name : {"f", "g"})
+    EXPECT_TRUE(eventually([&] { return nodes_[0]->state(name) == State::kNoFit; })) << name;
   EXPECT_TRUE(eventually([&] { return nodes_[0]->used() == 0; }));
+  EXPECT_EQ(tier_totals(*nodes_[0]->board(), 0).placed_bytes, 0u);
   EXPECT_EQ(nodes_[0]->files(), 0);
   EXPECT_TRUE(nodes_[0]->place("h"));
   EXPECT_TRUE(contents(nodes_[0]->copy("h")) == contents(pfs_ + "/f"));
@@ -673,7 +705,7 @@ TEST_F(PeerNodeTest, AHolderShortOfDescriptorsIsAskedAgain) {
   file("f", 100000);
   start(2);
   EXPECT_TRUE(nodes_[0]->place("f"));
-  ::usleep(300000);  // the home knows that it has it
+  sync(0, 1);  // the home knows that it has it
   char name[kCopyNameBytes];
   copy_name(nodes_[0]->reader().find(rel("f")).ref, name);
   std::atomic<int> opens{0};
@@ -689,16 +721,29 @@ TEST_F(PeerNodeTest, AHolderShortOfDescriptorsIsAskedAgain) {
 // Both wait for the same file, whose first read takes so long.
 class PeerSlowPfsTest : public PeerNodeTest {
  protected:
-  void place_by_both(useconds_t first_read_us) {
+  void place_by_both(int64_t first_read_ns) {
     file("f", 100000);
     start(2);
     std::atomic<int> reads{0};
+    Gate gate;
+    gate.shut();
     const Intercept slow(Call::kPread, [&](Arguments&) {
-      if (reads++ == 0) ::usleep(first_read_us);
+      if (reads++ == 0) gate.pass();
       return 0;
     });
     nodes_[0]->placement->demand(rel("f"));
-    EXPECT_TRUE(eventually([&] { return reads > 0; }));
+    EXPECT_TRUE(gate.await_waiting(1));
+    nodes_[1]->placement->demand(rel("f"));
+    // It follows: each time the reader waits for the piece, and it waits for the reader.
+    for (int64_t left = first_read_ns; left > 0; left -= patience::kPeerSoonMs * 1'000'000) {
+      EXPECT_TRUE(clock_.await_waiting(2));
+      clock_.advance(std::min(left, patience::kPeerSoonMs * int64_t{1'000'000}));
+    }
+    if (first_read_ns > Directory::kLeaseNs) {
+      EXPECT_TRUE(
+          eventually_later([&] { return nodes_[1]->state("f") == State::kPlaced; }, patience::kPeerSoonMs));
+    }
+    gate.open();
     EXPECT_TRUE(nodes_[1]->place("f"));
     EXPECT_TRUE(eventually([&] { return nodes_[0]->state("f") == State::kPlaced; }));
     for (const auto& node : nodes_) node->account(0);
@@ -706,13 +751,13 @@ class PeerSlowPfsTest : public PeerNodeTest {
 };
 
 TEST_F(PeerSlowPfsTest, WhoIsSlowWithinItsLeaseIsWaitedFor) {
-  place_by_both(1200000);
+  place_by_both(Directory::kLeaseNs - 1);
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
   EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
 }
 
 TEST_F(PeerSlowPfsTest, WhatANodeDoesNotGiveInTimeCountsAsReadAgain) {
-  place_by_both(3500000);
+  place_by_both(Directory::kLeaseNs + 1);
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 2 * bytes_);
   EXPECT_EQ(sum(AgentCounter::dup_files), 1u);
 }
@@ -725,8 +770,7 @@ TEST_F(PeerNodeTest, WhoFollowsAReaderDoesNotGiveUpBeforeItsLeaseEnds) {
   std::atomic<int> reads{0}, broken{0};
   const Intercept slow(Call::kPread, [&](Arguments& call) {
     if (call.bytes < 5) return 0;
-    ++reads;
-    ::usleep(200000);
+    if (++reads == 2) (void)eventually([&] { return broken >= 8; });
     return 0;
   });
   const Intercept piece_by_piece(Call::kUringSubmit, ENOMEM);
@@ -748,24 +792,27 @@ TEST_F(PeerNodeTest, WhoFollowsAReaderOfAFileThatChangesHasNoMixture) {
   file("f", 4 * kMiB + 5);
   start(3);
   EXPECT_TRUE(nodes_[0]->place("f"));
-  for (const NodeIndex node : {1u, 2u}) ASSERT_TRUE(eventually([&] { return nodes_[node]->is_told("f"); }));
+  for (const NodeIndex node : {1u, 2u}) ASSERT_TRUE(is_told(node, "f"));
   nodes_[0].reset();
   const std::string path = pfs_ + "/f", before = contents(path), after = noise(before.size(), 99);
   std::atomic<int> reads{0};
   std::atomic<bool> looked{false};
+  const auto follows = [&](uint64_t bytes) {  // so far
+    (void)eventually([&] { return nodes_[2]->counter(AgentCounter::peer_bytes) >= bytes; });
+  };
   const Intercept slow(Call::kPread, [&](Arguments& call) {
     if (call.bytes < 5) return 0;
     if (++reads == 3) {
       const Fd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
       EXPECT_EQ(::pwrite(file.get(), after.data(), after.size(), 0), static_cast<ssize_t>(after.size()));
     }
-    ::usleep(300000);
+    follows(static_cast<uint64_t>(reads - 1) * kMiB);
     return 0;
   });
   const Intercept piece_by_piece(Call::kUringSubmit, ENOMEM);
   // It sends all that it has read before it looks whether that is right.
   const Intercept late(Call::kFstat, [&](Arguments&) {
-    if (reads >= 5 && !looked.exchange(true)) ::usleep(1500000);
+    if (reads >= 5 && !looked.exchange(true)) follows(bytes_);
     return 0;
   });
   nodes_[1]->placement->demand(rel("f"));
@@ -800,22 +847,27 @@ TEST_F(PeerNodeTest, WhatAnotherNodesTaskWaitsForIsReadAtOnce) {
   EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
 }
 
-// Each file takes longer than a lease if it waits for its turn; none of them is lost by that.
+// All of them take longer than a lease; none of them is lost by that.
 TEST_F(PeerNodeTest, WhoWaitsForThePfsBehindOthersKeepsItsLeases) {
+  constexpr int kFiles = 8;
+  constexpr int64_t kReadNs = Directory::kLeaseNs / 5;
   config_.threads = 1;
-  for (int i = 0; i < 6; ++i) file("f" + std::to_string(i), 100000);
+  for (int i = 0; i < kFiles; ++i) file("f" + std::to_string(i), 100000);
   start(2);
-  std::atomic<int> now{0}, most{0};
+  std::atomic<int> now{0}, most{0}, asked{0};
   const Intercept slow(Call::kPread, [&](Arguments& call) {
     if (call.bytes < 100000) return 0;
     most = std::max<int>(most, ++now);
-    ::usleep(600000);
+    const auto left = static_cast<size_t>(kFiles - ++asked);
+    EXPECT_TRUE(clock_.await_waiting(left));
+    clock_.advance(kReadNs);
+    EXPECT_TRUE(clock_.await_waiting(left)) << "they have looked whether the first one moves";
+    sync(0, 1);
     --now;
     return 0;
   });
   for (const std::string& name : names_) nodes_[0]->placement->demand(rel(name));
-  EXPECT_TRUE(eventually([&] { return now > 0; }));
-  ::usleep(300000);  // it has asked for all of them
+  for (const std::string& name : names_) EXPECT_TRUE(nodes_[0]->place(name));
   for (const std::string& name : names_) EXPECT_TRUE(nodes_[1]->place(name));
   for (const auto& node : nodes_) node->account(0);
   EXPECT_EQ(most, 1);
@@ -823,27 +875,20 @@ TEST_F(PeerNodeTest, WhoWaitsForThePfsBehindOthersKeepsItsLeases) {
   EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
 }
 
-// A piece takes longer than a lease. Who comes soon hurries the reader, who comes late finds it still there.
-TEST_F(PeerNodeTest, WhoWaitsForItsRateKeepsItsLease) {
+// A piece takes longer than a lease at its rate: who comes meanwhile hurries the reader.
+TEST_F(PeerNodeTest, WhoWaitsForItsRateIsHurried) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   config_.pfs_bandwidth = 256 << 10;
   start(2);
-  for (const useconds_t later_us : {0u, 2500000u}) {
-    SCOPED_TRACE(later_us);
-    std::string name = "f";
-    while (home_of(file_key(0, name), 2) != 0 || std::count(names_.begin(), names_.end(), name) != 0)
-      name += "f";
-    file(name, 3 * kMiB);
-    const uint64_t before = nodes_[0]->counter(AgentCounter::agent_bytes_pfs);
-    nodes_[0]->find(name);
-    ASSERT_TRUE(
-        eventually([&] { return nodes_[0]->counter(AgentCounter::agent_bytes_pfs) >= before + kMiB; }));
-    ::usleep(later_us);
-    EXPECT_TRUE(nodes_[1]->place(name));
-    EXPECT_TRUE(eventually([&] { return nodes_[0]->state(name) == State::kPlaced; }));
-    EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
-    EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
-  }
+  std::string name = "f";
+  while (home_of(file_key(0, name), 2) != 0) name += "f";
+  file(name, 3 * kMiB);
+  nodes_[0]->find(name);
+  ASSERT_TRUE(eventually([&] { return nodes_[0]->counter(AgentCounter::agent_bytes_pfs) >= kMiB; }));
+  EXPECT_TRUE(nodes_[1]->place(name));
+  EXPECT_TRUE(eventually([&] { return nodes_[0]->state(name) == State::kPlaced; }));
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
 }
 
 TEST_F(PeerNodeTest, WithoutRoomThePfsHasIt) {
@@ -857,29 +902,16 @@ TEST_F(PeerNodeTest, WithoutRoomThePfsHasIt) {
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 1000u);
 }
 
-// All that others have received of this process by the connections that it has. What was sent again counts
-// once.
-uint64_t bytes_heard() {
+// All that this process has sent by the connections that it has. What was sent again counts once.
+uint64_t bytes_sent() {
   uint64_t sum = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     tcp_info info = {};
     socklen_t bytes = sizeof info;
     if (::getsockopt(std::stoi(entry.path().filename()), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0)
-      sum += info.tcpi_bytes_acked;
+      sum += info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
   }
   return sum;
-}
-
-// The same, once nothing has been said for half a second.
-uint64_t bytes_said() {
-  uint64_t now = bytes_heard();
-  EXPECT_TRUE(eventually([&] {
-    const uint64_t before = now;
-    ::usleep(500000);
-    now = bytes_heard();
-    return now == before;
-  }));
-  return now;
 }
 
 // Nobody is asked about what there is no room for: neither for the first time nor later.
@@ -890,8 +922,16 @@ TEST_F(PeerNodeTest, WithoutRoomAnywhereNothingIsSaid) {
   file("g", 1000);
   start(3);
   for (const auto& node : nodes_) EXPECT_TRUE(node->place("g")) << "they have met";
-  const uint64_t said = bytes_said();
-  EXPECT_GT(said, 0u);
+  // Each tells each, which takes as many bytes each time.
+  const auto sync_all = [&] {
+    for (const NodeIndex from : {0u, 1u, 2u})
+      for (const NodeIndex to : {0u, 1u, 2u})
+        if (from != to) sync(from, to);
+    return bytes_sent();
+  };
+  for (int i = 0; i < 3; ++i) (void)sync_all();  // and all has come to its end
+  const uint64_t before = sync_all(), said = sync_all();
+  EXPECT_GT(said, before);
   for (int round = 0; round < 2; ++round)
     for (const std::string& name : names_)
       for (const auto& node : nodes_) {
@@ -899,7 +939,7 @@ TEST_F(PeerNodeTest, WithoutRoomAnywhereNothingIsSaid) {
         const State state = name == "g" ? State::kPlaced : State::kNoFit;
         EXPECT_TRUE(eventually([&] { return node->state(name) == state; })) << name;
       }
-  EXPECT_EQ(bytes_said(), said);
+  EXPECT_EQ(sync_all() - said, said - before);
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 1000u);
 }
 
@@ -927,9 +967,9 @@ TEST_F(PeerNodeTest, WhatIsCountedIsToldNowAndThen) {
   EXPECT_TRUE(nodes_[1]->place("f"));
   const auto told = [&] { return others_of(*nodes_[0]->board()).counts[AgentCounter::agent_bytes_pfs]; };
   nodes_[1]->peers->tell_changes();
-  ::usleep(200000);
+  sync(1, 0);
   EXPECT_EQ(told(), 0u) << "not so soon";
-  const LaterBy later(11);
+  clock_.advance_ms(patience::kPeerEveryMs);
   nodes_[1]->peers->tell_changes();
   EXPECT_TRUE(eventually([&] { return told() == 1000; }));
 }
@@ -939,7 +979,7 @@ TEST_F(PeerNodeTest, TheFirstNodeWaitsForWhatOthersTellAtTheEnd) {
   start(2);
   EXPECT_TRUE(nodes_[1]->place("f"));
   std::thread ends([&] {
-    ::usleep(100000);
+    EXPECT_TRUE(clock_.await_waiting(1));
     nodes_[1]->account(0);
   });
   nodes_[0]->account(20'000'000'000);

@@ -5,25 +5,22 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstring>
 #include <thread>
 
 #include "runtime/base/fd.h"
-#include "runtime/base/os.h"
+#include "tests/manual_clock.h"
 #include "tests/scratch.h"
 
 namespace monarch {
 namespace {
-
-using std::chrono::milliseconds;
 
 class ReportTest : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(board_.ok()) << board_.error().text; }
   Board* board() { return board_->get(); }
   Report report(NodeIndex own, uint32_t nodes = 3) {
-    return Report({board(), {Medium::kNvme, Medium::kRam, Medium::kNvme}, own, nodes, 100});
+    return Report({board(), {Medium::kNvme, Medium::kRam, Medium::kNvme}, own, nodes, 100}, clock_);
   }
   static Count count(uint64_t incarnation, uint64_t turn, uint64_t opens, uint8_t last = 0) {
     Count c = {incarnation, turn, last, {}};
@@ -32,13 +29,8 @@ class ReportTest : public ::testing::Test {
   }
   uint64_t opens() { return others_of(*board()).counts[TaskCounter::opens_pfs]; }
   uint64_t ended() { return others_of(*board()).ended; }
-  template <typename Call>
-  static milliseconds time_of(const Call& call) {
-    const auto begin = std::chrono::steady_clock::now();
-    call();
-    return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
-  }
 
+  ManualClock clock_;
   const Scratch scratch_;
   Result<BoardFile> board_ = BoardFile::create(scratch_.path());
 };
@@ -89,7 +81,7 @@ TEST_F(ReportTest, TellsOfEachNode) {
   EXPECT_EQ(told[2].files, 7u);
   EXPECT_EQ(told[2].placed_bytes[static_cast<uint32_t>(Medium::kRam)], 30u);
   EXPECT_EQ(told[2].ended, 1u);
-  EXPECT_GT(told[2].told_ms, 0u);
+  EXPECT_EQ(told[2].told_ms, static_cast<uint64_t>(clock_.now_ms()));
 }
 
 TEST_F(ReportTest, WhatIsWrittenOfNodesIsReadAndDoubted) {
@@ -191,7 +183,7 @@ TEST_F(ReportTest, OnlyTheFirstNodeListensAndOnlyToOthers) {
 
 TEST_F(ReportTest, WhatHasChangedIsToldNowAndThen) {
   Report second = report(1), first = report(0);
-  int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  int64_t now = clock_.now_ns();
   EXPECT_FALSE(second.is_due(now));
   now += Report::kEveryNs;
   EXPECT_TRUE(second.is_due(now));
@@ -230,30 +222,31 @@ TEST_F(ReportTest, TheLastWordIsWaitedForNoLongerThanItTakes) {
   Report first = report(0);
   first.met(1, 11);
   first.take(2, count(22, 1, 1, 1));
-  const milliseconds took = time_of([&] {
-    std::thread ends([&] {
-      std::this_thread::sleep_for(milliseconds(100));
-      first.take(1, count(11, 1, 1, 1));
-    });
-    first.wait(20000, 20);
-    ends.join();
-  });
+  std::thread waits([&] { first.wait(20000, 20); });
+  ASSERT_TRUE(clock_.await_waiting(1));
+  first.take(1, count(11, 1, 1, 1));
+  waits.join();
   EXPECT_EQ(ended(), 2u);
-  EXPECT_GE(took, milliseconds(100));
-  EXPECT_LT(took, milliseconds(10000));
 }
 
 TEST_F(ReportTest, WhoIsNotThereIsWaitedForLess) {
   Report first = report(0);
-  EXPECT_LT(time_of([&] { first.wait(20000, 50); }), milliseconds(10000)) << "nobody has come";
-  first.met(1, 11);
-  EXPECT_GE(time_of([&] { first.wait(200, 50); }), milliseconds(200));
-  std::thread leaves([&] {
-    std::this_thread::sleep_for(milliseconds(50));
-    first.gone(1);
-  });
-  EXPECT_LT(time_of([&] { first.wait(20000, 50); }), milliseconds(10000)) << "it has gone";
-  leaves.join();
+  const auto next_ms = [&] { return (clock_.next_ns() - clock_.now_ns()) / 1'000'000; };
+  for (const int ms : {50, 200}) {
+    if (ms == 200) first.met(1, 11);
+    std::thread waits([&] { first.wait(200, 50); });
+    ASSERT_TRUE(clock_.await_waiting(1));
+    EXPECT_EQ(next_ms(), ms);
+    clock_.advance_ms(ms);
+    waits.join();
+  }
+  std::thread waits([&] { first.wait(20000, 50); });
+  ASSERT_TRUE(clock_.await_waiting(1));
+  EXPECT_EQ(next_ms(), 20000);
+  first.gone(1);
+  EXPECT_TRUE(eventually([&] { return next_ms() == 50; }));
+  clock_.advance_ms(50);
+  waits.join();
 }
 
 TEST_F(ReportTest, AnAgentThatDiesInTheMiddleLeavesWhatWasThere) {

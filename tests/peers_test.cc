@@ -9,9 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
-#include <list>
+#include <future>
 #include <map>
 #include <mutex>
 #include <new>
@@ -25,8 +24,9 @@
 #include "runtime/peer/serve.h"
 #include "runtime/peer/socket.h"
 #include "runtime/peer/wire.h"
-#include "tests/faulty_os.h"
+#include "tests/gate.h"
 #include "tests/loopback.h"
+#include "tests/manual_clock.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -77,14 +77,16 @@ struct Copy {
   bool whole = false, lost = false;
 };
 
-// An agent without its placement: it keeps what it reads in files.
+// An agent without its placement: it keeps what it reads in files. Its time stands still unless a test moves
+// it.
 class Node {
  public:
   Node(NodeIndex own, PeersOptions options, Pfs* pfs) : own_(own), pfs_(pfs) {
     options.peers.hello.node = own;
     options.peers.hello.incarnation = std::random_device()();
-    serve_ = std::make_unique<Serve>(ServeOptions{
-        .open = [this](const Get& get, GetResult* why) { return open(get, why); }, .piece_ms = kPatienceMs});
+    clock.end_sleeps();
+    serve_ = std::make_unique<Serve>(
+        ServeOptions{.open = [this](const Get& get, GetResult* why) { return open(get, why); }}, clock);
     PeersHandlers handlers;
     handlers.held = [this](const Gather& gather, const std::function<bool(const FileKey&)>& takes) {
       constexpr uint64_t kPage = 7;
@@ -100,7 +102,7 @@ class Node {
       return page;
     };
     handlers.changed = [this](const Mark& mark) {
-      while (deaf) ::usleep(1000);
+      hears.pass();
       change(mark.marks.at(0));
     };
     handlers.changes = [this] {
@@ -124,9 +126,15 @@ class Node {
     handlers.unreachable = [this](NodeIndex) { ++unreachable; };
     handlers.counted = [this](NodeIndex, const Count& count) { counted = count.turn; };
     handlers.told = [](const Told& told) { return told.files.empty(); };
-    peers = std::make_unique<Peers>(std::move(options), std::move(handlers));
+    peers = std::make_unique<Peers>(std::move(options), std::move(handlers), clock);
   }
   ~Node() {
+    hears.open();
+    {
+      const std::lock_guard hold(lock_);
+      ends_ = true;
+      grew_.notify_all();
+    }
     peers->stop();
     serve_->stop();
   }
@@ -174,7 +182,7 @@ class Node {
     }
     content = pfs_->read(name);
     if (where.how == Peers::Where::How::kPass) return content;
-    if (reading_us > 0) ::usleep(static_cast<useconds_t>(reading_us));
+    reads.pass();
     for (size_t at = 0; at < content.size(); at += kPieceBytes)
       checks.push_back(check_of_piece(content.data() + at, std::min(kPieceBytes, content.size() - at)));
     identity.check = check_of(checks);
@@ -204,13 +212,15 @@ class Node {
     changed_.push_back(mark);
   }
   static uint32_t mark_of(const std::string& name) { return path_hash(0, name.data(), name.size()); }
+  ManualClock clock;
   std::unique_ptr<Peers> peers;
-  std::atomic<int> doubted{0}, reading_us{0}, rung{0}, gone{0}, unreachable{0};
+  Gate reads;  // of the PFS: before it keeps what it has read there
+  Gate hears;  // its control thread waits in a handler, as in a process that is stopped
+  std::atomic<int> doubted{0}, followers{0}, rung{0}, gone{0}, unreachable{0};
   std::set<in_addr_t> data_came_to;
   std::atomic<Fetched> fetched{Fetched::kOk};  // what became of the last that it got from another one
   std::atomic<uint64_t> counted{0};            // the turn of the last Count
   std::atomic<bool> has_changes{false};        // of the job's, to tell others of
-  std::atomic<bool> deaf{false};  // its control thread waits in a handler, as in a process that is stopped
 
  private:
   class Opened : public ServedFile {
@@ -229,7 +239,10 @@ class Node {
     *why = GetResult::kGone;
     std::unique_lock hold(lock_);
     const auto here = [&] { return copies_.count(get.path) != 0 && copies_[get.path]->whole; };
-    if (get.follow != Follow::kNo) grew_.wait_for(hold, std::chrono::milliseconds(kPatienceMs), here);
+    if (get.follow != Follow::kNo) {
+      followers += here() ? 0 : 1;
+      grew_.wait(hold, [&] { return here() || ends_; });
+    }
     if (!here() || copies_[get.path]->lost) return nullptr;
     return std::make_unique<Opened>(*copies_[get.path]);
   }
@@ -255,6 +268,7 @@ class Node {
   std::map<std::string, std::unique_ptr<Copy>> copies_;
   std::vector<std::string> log_;
   std::vector<uint32_t> changed_;
+  bool ends_ = false;
 };
 
 class PeersTest : public ::testing::Test {
@@ -270,8 +284,6 @@ class PeersTest : public ::testing::Test {
     ASSERT_TRUE(made.ok());
     tls = made.take();
     options.peers.tls = &tls;
-    options.peers.connect_ms = options.peers.handshake_ms = options.answer_ms = options.piece_ms =
-        options.later_ms = kPatienceMs;
   }
   void start(NodeIndex own) {
     nodes[own] = std::make_unique<Node>(own, options, &pfs);
@@ -279,6 +291,23 @@ class PeersTest : public ::testing::Test {
   }
   void start_all() {
     for (NodeIndex own = 0; own < kNodes; ++own) start(own);
+  }
+  // The same in a thread of its own.
+  std::future<std::string> read_beside(NodeIndex node, const std::string& name) {
+    return std::async(std::launch::async, [this, node, name] { return nodes[node]->read(name); });
+  }
+  // The same, by a node that waits in vain for an answer: its patience ends.
+  std::string read_in_vain(NodeIndex node, const std::string& name) {
+    auto content = read_beside(node, name);
+    EXPECT_TRUE(nodes[node]->clock.await_waiting(1));
+    nodes[node]->clock.advance_ms(options.answer_ms);
+    return content.get();
+  }
+  // From now on, and until the test opens `hears`: another node has just told it something.
+  void make_deaf(NodeIndex node, NodeIndex teller) {
+    nodes[node]->hears.shut();
+    nodes[teller]->peers->changed({kChangedFiles, 0, {1}});
+    EXPECT_TRUE(nodes[node]->hears.await_waiting(1));
   }
   // All these nodes read all files, each in an order of its own, and see what is on the PFS.
   void epoch(const std::vector<NodeIndex>& who) {
@@ -298,6 +327,21 @@ class PeersTest : public ::testing::Test {
     for (const std::string& name : pfs.names()) n += home_of(file_key(0, name), kNodes) == node;
     return n;
   }
+  // The first node does, and goes on only in expect_followed().
+  void begin_to_read(const std::string& name) {
+    nodes[0]->reads.shut();
+    reader = read_beside(0, name);
+    EXPECT_TRUE(nodes[0]->reads.await_waiting(1));
+  }
+  // All these get it from the first node.
+  void expect_followed(const std::string& name, const std::vector<NodeIndex>& by) {
+    std::vector<std::future<std::string>> followers;
+    for (const NodeIndex node : by) followers.push_back(read_beside(node, name));
+    EXPECT_TRUE(eventually([&] { return nodes[0]->followers == static_cast<int>(by.size()); }));
+    nodes[0]->reads.open();
+    for (auto& follower : followers) EXPECT_TRUE(follower.get() == pfs_content(name));
+    EXPECT_TRUE(reader.get() == pfs_content(name));
+  }
   // A file whose home and deputy are these.
   std::string file_of(NodeIndex home, std::optional<NodeIndex> deputy = {}) const {
     for (const std::string& name : pfs.names())
@@ -312,6 +356,7 @@ class PeersTest : public ::testing::Test {
   PeerTls tls;
   PeersOptions options;
   std::unique_ptr<Node> nodes[kNodes];
+  std::future<std::string> reader;
 };
 
 TEST_F(PeersTest, EachFileIsReadOnce) {
@@ -348,12 +393,9 @@ TEST_F(PeersTest, DataGoesByANetworkOfItsOwn) {
 
 TEST_F(PeersTest, WhoComesWhileAFileIsReadFollows) {
   start_all();
-  nodes[0]->reading_us = 200000;
   const std::string name = file_of(1);
-  std::thread reads([&] { EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name)); });
-  EXPECT_TRUE(eventually([&] { return pfs.reads() == 1; }));
-  for (const NodeIndex node : {1u, 2u, 3u}) EXPECT_TRUE(nodes[node]->read(name) == pfs_content(name));
-  reads.join();
+  begin_to_read(name);
+  expect_followed(name, {1, 2, 3});
   EXPECT_EQ(pfs.reads(), 1);
 }
 
@@ -419,17 +461,13 @@ TEST_F(PeersTest, WhatANodeThatIsGoneWasTheHomeOfIsNotReadAgain) {
 TEST_F(PeersTest, ADeputyHearsWhatIsBeingRead) {
   start_all();
   const std::string name = file_of(3, 2);
-  nodes[0]->reading_us = 500000;
-  std::thread reads([&] { EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name)); });
-  EXPECT_TRUE(eventually([&] { return pfs.reads() == 1; }));
+  begin_to_read(name);
   nodes[3].reset();
-  EXPECT_TRUE(nodes[1]->read(name) == pfs_content(name));
-  reads.join();
+  expect_followed(name, {1});
   EXPECT_EQ(pfs.reads(), 1);
 }
 
 TEST_F(PeersTest, WhatTheHomeHeardIsFoundWhileItHangs) {
-  options.answer_ms = 300;
   start_all();
   std::vector<std::string> names;
   for (const std::string& name : pfs.names())
@@ -437,40 +475,32 @@ TEST_F(PeersTest, WhatTheHomeHeardIsFoundWhileItHangs) {
   for (const std::string& name : names) EXPECT_TRUE(nodes[2]->read(name) == pfs_content(name));
   EXPECT_TRUE(nodes[0]->read(names.at(0)) == pfs_content(names.at(0)));
   const int before = pfs.reads();
-  nodes[1]->deaf = true;
-  nodes[3]->peers->changed({kChangedFiles, 0, {1}});
-  EXPECT_TRUE(eventually([&] { return nodes[2]->changed().size() == 1; }));
-  ::usleep(50000);
+  make_deaf(1, 3);
   for (const NodeIndex node : {0u, 3u})
-    for (const std::string& name : names) EXPECT_TRUE(nodes[node]->read(name) == pfs_content(name));
+    for (const std::string& name : names)
+      EXPECT_TRUE((name == names.at(node == 0 ? 1 : 0) ? read_in_vain(node, name)
+                                                       : nodes[node]->read(name)) == pfs_content(name));
   EXPECT_EQ(pfs.reads(), before);
-  nodes[1]->deaf = false;
 }
 
 // Nodes of a job come within some time: the first ones read before the homes are there.
 TEST_F(PeersTest, AHomeThatComesLateIsToldWhatIsBeingRead) {
   for (const NodeIndex node : {0u, 2u}) start(node);
-  nodes[0]->reading_us = 500000;
   const std::string name = file_of(1, 2);
-  std::thread reads([&] { EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name)); });
-  EXPECT_TRUE(eventually([&] { return pfs.reads() == 1; }));
+  begin_to_read(name);
   start(1);
-  EXPECT_TRUE(nodes[1]->read(name) == pfs_content(name));
-  reads.join();
+  expect_followed(name, {1});
   EXPECT_EQ(pfs.reads(), 1);
 }
 
 TEST_F(PeersTest, WhoReadsThoughNobodyTellsItToTellsTheHome) {
   start(0);
-  nodes[0]->reading_us = 500000;
   const std::string name = file_of(1, 2);  // neither is there
-  std::thread reads([&] { EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name)); });
-  EXPECT_TRUE(eventually([&] { return pfs.reads() == 1; }));
+  begin_to_read(name);
   start(1);
   start(2);
   EXPECT_TRUE(nodes[1]->read(file_of(1, 0)) == pfs_content(file_of(1, 0))) << "it meets node 0";
-  EXPECT_TRUE(nodes[1]->read(name) == pfs_content(name));
-  reads.join();
+  expect_followed(name, {1});
   EXPECT_EQ(pfs.reads(), 2);
 }
 
@@ -512,8 +542,7 @@ TEST_F(PeersTest, AHomeWithOtherSettingsIsNotAskedForEachFile) {
     }
   EXPECT_EQ(pfs.reads(), files) << "their deputies know of them";
   EXPECT_GT(files, 15);
-  EXPECT_GE(nodes[0]->unreachable, 1);
-  EXPECT_LE(nodes[0]->unreachable, 5);
+  EXPECT_EQ(nodes[0]->unreachable, 1);
 }
 
 TEST_F(PeersTest, WhoSendsWrongBytesAgainAndAgainIsNotAsked) {
@@ -583,7 +612,7 @@ class BadNodeTest : public PeersTest {
       if (header.type == MessageType::kWant) {
         ++wanted;
         if (says == kHangsUp) throw std::bad_alloc();
-        while (thinks) ::usleep(1000);
+        thinks.pass();
         return says;
       }
       if (const auto told = decode<Missed>(body); told && header.type == MessageType::kMissed)
@@ -608,11 +637,13 @@ class BadNodeTest : public PeersTest {
     return handlers;
   }
   void TearDown() override { bad.reset(); }
+  // The first node has heard all that it was told before.
+  bool is_heard() { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }
   // Tells the first node, which has heard it then.
   void tell(const std::string& message) {
-    EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+    EXPECT_TRUE(eventually([&] { return is_heard(); }));
     bad->tell(0, message);
-    EXPECT_TRUE(bad->ask(0, encode(Ping()), kPatienceMs).ok());
+    EXPECT_TRUE(is_heard());
   }
   // The first node leaves it alone from then on.
   void say_nonsense() {
@@ -621,11 +652,14 @@ class BadNodeTest : public PeersTest {
   // A file of its share, of which it did not answer in time when the first node read it, as it does from then
   // on.
   std::string late_once() {
-    options.answer_ms = 1000;
     says = "";
     start(0);
     const std::string name = file_of(kBad, 1);
-    EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+    auto content = read_beside(0, name);
+    EXPECT_TRUE(eventually([&] { return wanted == 1; }));
+    EXPECT_TRUE(nodes[0]->clock.await_waiting(1));
+    nodes[0]->clock.advance_ms(options.answer_ms);
+    EXPECT_TRUE(content.get() == pfs_content(name));
     const std::lock_guard hold(lock);
     says = encode(Pass());
     return name;
@@ -651,7 +685,7 @@ class BadNodeTest : public PeersTest {
     ControlOptions bad_options = options.peers;
     bad_options.hello.node = kBad;
     bad_options.hello.incarnation = incarnation;
-    bad = std::make_unique<Control>(bad_options, hears());
+    bad = std::make_unique<Control>(bad_options, hears(), still);
     ASSERT_TRUE(bad->start().ok());
   }
   std::vector<uint8_t> all_missed() {
@@ -669,7 +703,7 @@ class BadNodeTest : public PeersTest {
     return type;
   }
   std::atomic<int> wanted{0}, marks{0};
-  std::atomic<bool> thinks{false};  // before it says where a file is
+  Gate thinks;  // before it says where a file is
   std::mutex lock;
   static constexpr char kHangsUp[] = "!";
   std::string says = encode(Pass());  // to who wants a file
@@ -678,6 +712,7 @@ class BadNodeTest : public PeersTest {
   std::vector<Gathered> all_gathered;
   std::vector<FileInReading> read;
   std::vector<HeldFile> announced;
+  ManualClock still;  // which nobody moves: it waits for as long as it takes
   std::unique_ptr<Control> bad;
 };
 
@@ -698,10 +733,10 @@ TEST_F(BadNodeTest, WhoseDeputyWasAskedHearsOfItOnceItIsMet) {
   const std::string name = file_of(kBad, 1);
   (void)answer_for(file_key(0, file_of(kBad, 0)));
   EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name)) << "it has answered meanwhile";
-  EXPECT_TRUE(bad->ask(0, encode(Ping()), kPatienceMs).ok());
+  EXPECT_TRUE(is_heard());
   EXPECT_TRUE(all_missed().empty()) << "it is there: who asks it tells it";
   come(1);
-  EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+  EXPECT_TRUE(eventually([&] { return is_heard(); }));
   EXPECT_TRUE(eventually([&] { return all_missed() == std::vector<uint8_t>{1}; }));
   bad->tell(0, encode(Gather{1, 0, 0, 0}));  // as the deputy of that one
   EXPECT_EQ(gather().earlier, 1);
@@ -713,7 +748,7 @@ TEST_F(BadNodeTest, WhoDidNotAnswerHearsThatItMissedSomething) {
   const std::string name = late_once();
   EXPECT_EQ(nodes[0]->peers->counts().alone, 1u);
   EXPECT_TRUE(all_missed().empty());
-  const LaterBy later(10);
+  nodes[0]->clock.advance_ms(patience::kPeerSilenceMs);
   (void)nodes[0]->peers->locate(file_key(0, name), Purpose::kDemand);
   EXPECT_TRUE(eventually([&] { return all_missed() == std::vector<uint8_t>{0}; }));
 }
@@ -721,11 +756,11 @@ TEST_F(BadNodeTest, WhoDidNotAnswerHearsThatItMissedSomething) {
 TEST_F(BadNodeTest, WhoIsMetIsToldThatItMissedSomethingOnce) {
   const std::string name = late_once();
   come(1);
-  EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+  EXPECT_TRUE(eventually([&] { return is_heard(); }));
   EXPECT_TRUE(eventually([&] { return all_missed().size() == 1; }));
-  const LaterBy later(10);
+  nodes[0]->clock.advance_ms(patience::kPeerSilenceMs);
   (void)nodes[0]->peers->locate(file_key(0, name), Purpose::kDemand);
-  EXPECT_TRUE(bad->ask(0, encode(Ping()), kPatienceMs).ok());
+  EXPECT_TRUE(is_heard());
   EXPECT_EQ(all_missed(), std::vector<uint8_t>{0});
 }
 
@@ -752,7 +787,7 @@ TEST_F(BadNodeTest, AHomeThatIsLeftAloneIsToldNothing) {
   tell(encode(Done{key, 0, ReadResult::kHeld, {1, 2, 3, 4, 5}}));
   EXPECT_EQ(gather().earlier, 1) << "it has missed that";
   EXPECT_EQ(answer_for(key), MessageType::kRead);
-  EXPECT_TRUE(bad->ask(0, encode(Ping()), kPatienceMs).ok());
+  EXPECT_TRUE(is_heard());
   const std::lock_guard hold(lock);
   EXPECT_TRUE(announced.empty());
   EXPECT_TRUE(read.empty());
@@ -772,7 +807,7 @@ TEST_F(BadNodeTest, AReaderThatIsSilentIsAskedWhatItHolds) {
   EXPECT_TRUE(nodes[1]->read(name) == pfs_content(name));
   const FileKey key = file_key(0, name);
   tell(encode(Reading{{{key, 1, 7}}}));
-  const LaterBy later(3);
+  nodes[0]->clock.advance(Directory::kLeaseNs);
   EXPECT_EQ(answer_for(key), MessageType::kHave);
 }
 
@@ -832,12 +867,16 @@ TEST_F(BadNodeTest, WhoTellsOfNoWalkIsNotAskedForLong) {
 }
 
 TEST_F(BadNodeTest, WhoIsLateOrAwayIsNotAskedOfItsWalkForAWhile) {
-  options.peers.connect_ms = options.peers.handshake_ms = 1000;
-  options.list_ms = 100;
   start(0);
-  EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+  EXPECT_TRUE(eventually([&] { return is_heard(); }));
   for (const auto& [node, code, timeouts] : {std::tuple(kBad, ETIMEDOUT, 1u), {1u, ECONNREFUSED, 1u}}) {
-    EXPECT_EQ(nodes[0]->peers->ask_walk(node, Walk()).error().code, code);
+    auto answer =
+        std::async(std::launch::async, [&, node = node] { return nodes[0]->peers->ask_walk(node, Walk()); });
+    if (node == kBad) {
+      EXPECT_TRUE(nodes[0]->clock.await_waiting(1));
+      EXPECT_TRUE(nodes[0]->clock.advance_to_next());
+    }
+    EXPECT_EQ(answer.get().error().code, code);
     EXPECT_EQ(nodes[0]->peers->ask_walk(node, Walk()).error().code, EAGAIN);
     EXPECT_EQ(nodes[0]->peers->counts().timeouts, timeouts);
   }
@@ -845,20 +884,18 @@ TEST_F(BadNodeTest, WhoIsLateOrAwayIsNotAskedOfItsWalkForAWhile) {
 
 // Half of the time that there is for an answer is long.
 TEST_F(BadNodeTest, WhoHasAnsweredSlowlyIsWaitedForLonger) {
-  options.answer_ms = 2000;
   start(0);
-  std::list<LaterBy> later;
-  for (const auto& [bytes, seconds] : {std::pair(uint64_t{1} << 30, 2), {uint64_t{0}, 3}}) {
-    thinks = true;
+  for (const uint64_t bytes : {uint64_t{1} << 30, uint64_t{0}}) {
+    thinks.shut();
     const int before = wanted;
-    std::thread asks([&, bytes = bytes] {
+    std::thread asks([&, bytes] {
       EXPECT_EQ(nodes[0]->peers->locate(file_key(0, file_of(kBad, 1)), Purpose::kDemand, bytes).how,
                 Peers::Where::How::kPass);
     });
     EXPECT_TRUE(eventually([&] { return wanted > before; }));
-    later.emplace_back(seconds);
-    ::usleep(50000);
-    thinks = false;
+    nodes[0]->clock.advance_ms(2 * options.answer_ms);
+    EXPECT_TRUE(nodes[0]->clock.await_waiting(1)) << "it goes on waiting";
+    thinks.open();
     asks.join();
   }
   EXPECT_EQ(nodes[0]->peers->counts().timeouts, 0u);
@@ -866,23 +903,28 @@ TEST_F(BadNodeTest, WhoHasAnsweredSlowlyIsWaitedForLonger) {
 
 // Nobody has anything to say to it but that.
 TEST_F(BadNodeTest, WhoMayHaveMissedAChangeIsLookedFor) {
+  options.peers.connect_ms = options.peers.handshake_ms = 100'000'000;  // though much time passes
   start(0);
-  EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+  EXPECT_TRUE(eventually([&] { return is_heard(); }));
   EXPECT_EQ(marks, 0);
   nodes[0]->has_changes = true;
   come(2);
-  EXPECT_TRUE(eventually([&] { return marks > 0; }));
+  EXPECT_TRUE(eventually([&] {
+    nodes[0]->clock.advance_ms(patience::kPeerRestMs);
+    return marks > 0;
+  }));
 }
 
 // Its tasks may have changed something meanwhile.
 TEST_F(BadNodeTest, WhoIsGoneIsLookedForThoughThereIsNothingToTellIt) {
   start(0);
-  EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+  EXPECT_TRUE(eventually([&] { return is_heard(); }));
   bad.reset();
   EXPECT_TRUE(eventually([&] { return nodes[0]->gone == 1; }));
   const Result<Fd> there = listen_at(kLoopback, options.peers.nodes[kBad].ports[0]);
   ASSERT_TRUE(there.ok());
   EXPECT_TRUE(eventually([&] {
+    nodes[0]->clock.advance_ms(patience::kPeerSilenceMs);
     nodes[0]->peers->remind();
     return Fd(::accept4(there->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)).get() >= 0;
   }));
@@ -895,7 +937,7 @@ TEST_F(BadNodeTest, WhoHasMissedNothingOrIsLeftAloneIsNotLookedFor) {
     if (met) come(1);
     start(0);
     if (met) {
-      EXPECT_TRUE(eventually([&] { return bad->ask(0, encode(Ping()), kPatienceMs).ok(); }));
+      EXPECT_TRUE(eventually([&] { return is_heard(); }));
       say_nonsense();
       bad.reset();
       EXPECT_TRUE(eventually([&] { return nodes[0]->gone == 1; }));
@@ -903,7 +945,7 @@ TEST_F(BadNodeTest, WhoHasMissedNothingOrIsLeftAloneIsNotLookedFor) {
       EXPECT_FALSE(nodes[0]->peers->ask_walk(kBad, Walk()).ok());
     }
     nodes[0]->has_changes = met;
-    const LaterBy later(60);
+    nodes[0]->clock.advance_ms(2 * patience::kPeerRetryMs);
     const Result<Fd> there = listen_at(kLoopback, options.peers.nodes[kBad].ports[0]);
     ASSERT_TRUE(there.ok());
     ASSERT_TRUE(nodes[0]->peers->ask_walk(1, Walk()).ok()) << "it knows by now who is gone";
@@ -918,10 +960,16 @@ TEST_F(BadNodeTest, WhereNothingHasChangedNothingRings) {
   bad.reset();
   start(0);
   EXPECT_FALSE(nodes[0]->peers->ask_walk(kBad, Walk()).ok()) << "it was never met";
-  const auto begin = std::chrono::steady_clock::now();
+  come(1);
   nodes[0]->peers->ring_after(1300);
-  EXPECT_TRUE(eventually([&] { return nodes[0]->rung == 1; }));
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1200));
+  for (const auto& [ms, rung] : {std::pair(0, 0), {1299, 0}, {1, 1}}) {
+    nodes[0]->clock.advance_ms(ms);
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(is_heard()) << "it has looked";
+    if (rung > 0) {
+      EXPECT_TRUE(eventually([&] { return nodes[0]->rung == 1; }));
+    }
+    EXPECT_EQ(nodes[0]->rung, rung);
+  }
 }
 
 TEST_F(BadNodeTest, TwoHoldersAreTriedAtTheMost) {
@@ -966,7 +1014,7 @@ TEST_F(BadNodeTest, OnlyOfItsOwnCopiesANodeIsToDoubt) {
   const FileKey key = file_key(0, file_of(0, 1));
   tell(encode(Lost{key, 1}));
   nodes[0]->peers->lost(key);
-  EXPECT_TRUE(bad->ask(0, encode(Ping()), kPatienceMs).ok());
+  EXPECT_TRUE(is_heard());
   EXPECT_EQ(nodes[0]->doubted, 0);
   tell(encode(Lost{key, 0}));
   EXPECT_EQ(nodes[0]->doubted, 1);
@@ -974,7 +1022,7 @@ TEST_F(BadNodeTest, OnlyOfItsOwnCopiesANodeIsToDoubt) {
 
 // The one before has not hung up.
 TEST_F(BadNodeTest, WhatANodeHeldBeforeItCameAnewItDoesNotHold) {
-  options.answer_ms = options.later_ms = 300;
+  options.later_ms = 0;  // who asks is told at once what is known
   start(0);
   start(1);
   const FileKey key = file_key(0, file_of(0, 1));
@@ -1007,9 +1055,23 @@ TEST_F(BadNodeTest, WhoPutsOffForLongerThanAnybodyWaitsIsLeft) {
   options.later_ms = 200;
   says = encode(Later());
   start(0);
-  EXPECT_EQ(nodes[0]->peers->locate(file_key(0, file_of(kBad, 1)), Purpose::kDemand).how,
-            Peers::Where::How::kRead);
-  EXPECT_GT(wanted, 1);
+  ManualClock& clock = nodes[0]->clock;
+  clock.hold_sleeps();
+  auto where = std::async(std::launch::async, [&] {
+    return nodes[0]->peers->locate(file_key(0, file_of(kBad, 1)), Purpose::kDemand);
+  });
+  for (const int ns : {500'000, 1'000'000, 2'000'000, 4'000'000, 8'000'000}) {
+    EXPECT_TRUE(clock.await_sleeping(1));
+    EXPECT_EQ(clock.next_ns() - clock.now_ns(), ns) << "it asks ever less often";
+    const int before = wanted;
+    clock.advance(ns);
+    EXPECT_TRUE(eventually([&] { return wanted == before + 1; }));
+  }
+  EXPECT_TRUE(clock.await_sleeping(1));
+  const int before = wanted;
+  clock.advance_ms(options.later_ms);
+  EXPECT_EQ(where.get().how, Peers::Where::How::kRead);
+  EXPECT_EQ(wanted, before + 1) << "once more, and it is not put off then";
   EXPECT_EQ(nodes[0]->peers->counts().alone, 1u);
 }
 
@@ -1027,7 +1089,7 @@ TEST_F(BadNodeTest, ADeputyLooksAfterTheHome) {
   start(0);
   read.clear();
   EXPECT_EQ(answer_for(key), MessageType::kRead);
-  EXPECT_TRUE(bad->ask(0, encode(Ping()), kPatienceMs).ok());
+  EXPECT_TRUE(is_heard());
   EXPECT_TRUE(read.empty()) << "there is no lease";
   bad.reset();
   Hello hello;
@@ -1178,40 +1240,26 @@ TEST_F(PeersTest, ANodeThatWasThereAndIsGoneCountsAsAnError) {
 }
 
 TEST_F(PeersTest, ANodeThatHangsIsNotWaitedForLong) {
-  options.answer_ms = options.piece_ms = 100;
   start_all();
   const std::string name = file_of(1, 2), other = file_of(1, 3);
   EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
-  nodes[1]->deaf = true;
-  nodes[3]->peers->changed({kChangedFiles, 0, {1}});
-  EXPECT_TRUE(eventually([&] { return nodes[2]->changed().size() == 1; }));
-  ::usleep(50000);
-  const auto begin = std::chrono::steady_clock::now();
-  EXPECT_TRUE(nodes[0]->read(other) == pfs_content(other));
-  EXPECT_TRUE(nodes[2]->read(other) == pfs_content(other));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  make_deaf(1, 3);
+  for (const NodeIndex node : {0u, 2u}) EXPECT_TRUE(read_in_vain(node, other) == pfs_content(other));
   EXPECT_EQ(pfs.reads(), 2) << "the deputy knows of it";
   EXPECT_EQ(nodes[0]->peers->counts().timeouts, 1u);
   EXPECT_EQ(nodes[2]->peers->counts().timeouts, 1u);
-  nodes[1]->deaf = false;
 }
 
 TEST_F(PeersTest, ANodeThatHungForAMomentIsAskedAgain) {
-  options.answer_ms = options.piece_ms = 100;
   start_all();
   const std::string name = file_of(1, 2), other = file_of(1, 3);
   EXPECT_TRUE(nodes[2]->read(other) == pfs_content(other));
   ASSERT_TRUE(nodes[0]->peers->ask_walk(1, Walk()).ok()) << "they have met";
-  nodes[1]->deaf = true;
-  nodes[3]->peers->changed({kChangedFiles, 0, {1}});
-  EXPECT_TRUE(eventually([&] { return nodes[2]->changed().size() == 1; }));
-  ::usleep(50000);
-  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  make_deaf(1, 3);
+  EXPECT_TRUE(read_in_vain(0, name) == pfs_content(name));
   EXPECT_EQ(nodes[0]->peers->counts().timeouts, 1u);
-  const auto begin = std::chrono::steady_clock::now();
-  nodes[1]->deaf = false;
-  EXPECT_TRUE(eventually([&] { return nodes[0]->peers->ask_walk(1, Walk()).ok(); }));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4)) << "it stayed suspect";
+  nodes[1]->hears.open();
+  EXPECT_TRUE(eventually([&] { return nodes[0]->peers->ask_walk(1, Walk()).ok(); })) << "it stayed suspect";
   EXPECT_TRUE(nodes[0]->read(other) == pfs_content(other));
   EXPECT_EQ(pfs.reads(), 2) << "the deputy does not know that node 2 has the second one";
 }
@@ -1219,7 +1267,6 @@ TEST_F(PeersTest, ANodeThatHungForAMomentIsAskedAgain) {
 // Nobody hangs up on a home that hangs for a moment: what its deputies could not tell it meanwhile it asks
 // for.
 TEST_F(PeersTest, AHomeThatHungForAMomentHearsOfWhatItMissed) {
-  options.answer_ms = 100;
   start_all();
   std::vector<std::string> names;
   for (const std::string& name : pfs.names())
@@ -1227,16 +1274,15 @@ TEST_F(PeersTest, AHomeThatHungForAMomentHearsOfWhatItMissed) {
       names.push_back(name);
   EXPECT_TRUE(nodes[3]->read(names.at(0)) == pfs_content(names.at(0))) << "the home has heard its deputy";
   for (const NodeIndex node : {0u, 2u}) ASSERT_TRUE(nodes[node]->peers->ask_walk(1, Walk()).ok());
-  nodes[1]->deaf = true;
-  nodes[3]->peers->changed({kChangedFiles, 0, {1}});
-  EXPECT_TRUE(eventually([&] { return nodes[2]->changed().size() == 1; }));
-  ::usleep(50000);
+  make_deaf(1, 3);
   // Of the first one of each it was asked itself.
-  for (const size_t n : {1u, 2u}) EXPECT_TRUE(nodes[2]->read(names.at(n)) == pfs_content(names.at(n)));
-  for (const size_t n : {3u, 4u}) EXPECT_TRUE(nodes[0]->read(names.at(n)) == pfs_content(names.at(n)));
+  for (const auto& [node, n] : {std::pair(2u, 1u), {0u, 3u}}) {
+    EXPECT_TRUE(read_in_vain(node, names.at(n)) == pfs_content(names.at(n)));
+    EXPECT_TRUE(nodes[node]->read(names.at(n + 1)) == pfs_content(names.at(n + 1)));
+  }
   EXPECT_EQ(pfs.reads(), 5);
   EXPECT_EQ(nodes[2]->peers->counts().timeouts, 1u) << "the deputy leaves it alone";
-  nodes[1]->deaf = false;
+  nodes[1]->hears.open();
   for (const NodeIndex node : {0u, 2u})
     EXPECT_TRUE(eventually([&] { return nodes[node]->peers->ask_walk(1, Walk()).ok(); }));
   for (const size_t n : {1u, 2u, 3u, 4u})
@@ -1246,7 +1292,6 @@ TEST_F(PeersTest, AHomeThatHungForAMomentHearsOfWhatItMissed) {
 
 // The answers of who is asked may take longer than any task waits. Then one reads, not each.
 TEST_F(PeersTest, WhoHasWaitedForLongEnoughIsToldWhatIsKnown) {
-  options.later_ms = 200;
   for (const NodeIndex node : {0u, 2u, 3u}) start(node);
   const std::string name = file_of(1, 3);
   ASSERT_TRUE(nodes[2]->peers->ask_walk(3, Walk()).ok());
@@ -1255,45 +1300,46 @@ TEST_F(PeersTest, WhoHasWaitedForLongEnoughIsToldWhatIsKnown) {
   ASSERT_TRUE(nodes[0]->peers->ask_walk(1, Walk()).ok());
   ASSERT_TRUE(nodes[2]->peers->ask_walk(1, Walk()).ok());
   ASSERT_TRUE(nodes[3]->peers->ask_walk(1, Walk()).ok());
-  nodes[3]->deaf = true;
-  nodes[0]->peers->changed({kChangedFiles, 0, {1}});
-  EXPECT_TRUE(eventually([&] { return nodes[2]->changed().size() == 1; }));
-  ::usleep(50000);
-  nodes[0]->reading_us = nodes[2]->reading_us = 500000;
-  Threads both(2, [&](uint32_t i) { EXPECT_TRUE(nodes[2 * i]->read(name) == pfs_content(name)); });
-  both.join();
+  make_deaf(3, 0);
+  nodes[0]->reads.shut();
+  std::vector<std::future<std::string>> both;
+  for (const NodeIndex node : {0u, 2u}) {
+    nodes[node]->clock.hold_sleeps();
+    both.push_back(read_beside(node, name));
+    EXPECT_TRUE(nodes[node]->clock.await_sleeping(1)) << "it is put off";
+  }
+  nodes[0]->clock.advance_ms(options.later_ms);
+  EXPECT_TRUE(nodes[0]->reads.await_waiting(1));
+  nodes[2]->clock.advance_ms(options.later_ms);
+  EXPECT_TRUE(eventually([&] { return nodes[0]->followers == 1; }));
+  nodes[0]->reads.open();
+  for (auto& content : both) EXPECT_TRUE(content.get() == pfs_content(name));
   EXPECT_EQ(pfs.reads(), 1);
   EXPECT_EQ(nodes[0]->peers->counts().alone + nodes[2]->peers->counts().alone, 0u);
-  nodes[3]->deaf = false;
 }
 
 TEST_F(PeersTest, ItIsWaitedForLongerWhereReadingInVainTakesLong) {
-  options.answer_ms = 1000;
   start_all();
   const std::string name = file_of(1);
   EXPECT_TRUE(nodes[2]->read(name) == pfs_content(name));
-  nodes[1]->deaf = true;
-  nodes[3]->peers->changed({kChangedFiles, 0, {1}});
-  EXPECT_TRUE(eventually([&] { return nodes[2]->changed().size() == 1; }));
-  std::thread later([&] {
-    ::usleep(1500000);
-    nodes[1]->deaf = false;
+  make_deaf(1, 3);
+  auto where = std::async(std::launch::async, [&] {
+    return nodes[0]->peers->locate(file_key(0, name), Purpose::kDemand, 1 << 30);
   });
-  const Peers::Where where = nodes[0]->peers->locate(file_key(0, name), Purpose::kDemand, 1 << 30);
-  later.join();
-  EXPECT_EQ(where.how, Peers::Where::How::kGet);
+  EXPECT_TRUE(nodes[0]->clock.await_waiting(1));
+  nodes[0]->clock.advance_ms(2 * options.answer_ms);
+  EXPECT_TRUE(nodes[0]->clock.await_waiting(1));
+  nodes[1]->hears.open();
+  EXPECT_EQ(where.get().how, Peers::Where::How::kGet);
   EXPECT_EQ(nodes[0]->peers->counts().timeouts, 0u);
 }
 
 TEST_F(PeersTest, TheFirstNodeHearsWhatTheOthersCount) {
-  options.last_ms = kPatienceMs;
   start_all();
   nodes[2]->peers->count({1, 5, 0, {}});
   EXPECT_TRUE(eventually([&] { return nodes[0]->counted == 5u; }));
-  const auto begin = std::chrono::steady_clock::now();
   nodes[1]->peers->count({1, 6, 1, {}});
-  EXPECT_EQ(nodes[0]->counted, 6u) << "it has it by then";
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << "and says so";
+  EXPECT_EQ(nodes[0]->counted, 6u) << "it has it by then, and says so";
   EXPECT_EQ(nodes[2]->counted, 0u);
 }
 
@@ -1317,9 +1363,9 @@ TEST_F(PeersTest, OnlyTheLastCountIsWaitedForAndToldAgain) {
   hears.data = [](NodeIndex, Fd, Tls) {};
   ControlOptions first_options = options.peers;
   first_options.hello.node = 0;
-  Control first(first_options, hears);
+  ManualClock still;
+  Control first(first_options, hears, still);
   ASSERT_TRUE(first.start().ok());
-  options.last_ms = kPatienceMs;
   start(1);
   nodes[1]->peers->count({1, 1, 0, {}});
   nodes[1]->peers->count({1, 2, 1, {}});
@@ -1332,19 +1378,16 @@ TEST_F(PeersTest, OnlyTheLastCountIsWaitedForAndToldAgain) {
 }
 
 TEST_F(PeersTest, AFirstNodeThatHangsOrIsGoneIsNotWaitedForLong) {
-  options.last_ms = 200;
   start_all();
   nodes[1]->peers->count({1, 1, 1, {}});
-  nodes[0]->deaf = true;
-  nodes[3]->peers->changed({kChangedFiles, 0, {1}});
-  ::usleep(50000);
-  const auto begin = std::chrono::steady_clock::now();
-  nodes[1]->peers->count({1, 2, 1, {}});
-  nodes[0]->deaf = false;
+  make_deaf(0, 3);
+  std::thread last([&] { nodes[1]->peers->count({1, 2, 1, {}}); });
+  EXPECT_TRUE(nodes[1]->clock.await_waiting(1));
+  EXPECT_TRUE(nodes[1]->clock.advance_to_next());
+  last.join();
   nodes[0].reset();
   nodes[1]->peers->count({1, 3, 0, {}});
   nodes[1]->peers->count({1, 4, 1, {}});
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
 }  // namespace

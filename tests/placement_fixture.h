@@ -7,7 +7,9 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +23,8 @@
 #include "runtime/placement/placement.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
+#include "tests/manual_clock.h"
+#include "tests/quiet.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
 
@@ -42,6 +46,7 @@ class PlacementTest : public ::testing::Test {
   }
   // Ends what start() began; it can be started again.
   void end() {
+    halt();
     walker_.reset();
     placement_.reset();
     catalog_.reset();
@@ -52,6 +57,26 @@ class PlacementTest : public ::testing::Test {
     for (const auto& file : std::filesystem::directory_iterator(run_dir_))
       std::filesystem::remove(file.path());
   }
+
+  // Ends the copying and the walk. What waits for a rate sees that when its time has come.
+  void halt() {
+    driver_ = std::this_thread::get_id();
+    std::atomic<bool> ended{false};
+    std::thread stops([&] {
+      if (walker_) walker_->stop();
+      if (placement_) placement_->stop();
+      ended = true;
+    });
+    EXPECT_TRUE(eventually([&] { return ended.load(); }));
+    stops.join();
+  }
+  // With time that goes on meanwhile (tests/quiet.h); in other threads than
+  // the one that started it stands still.
+  bool eventually(const std::function<bool()>& condition) {
+    return std::this_thread::get_id() == driver_ ? monarch::eventually(&clock_, condition)
+                                                 : monarch::eventually(condition);
+  }
+  void pass(int64_t ms) { monarch::pass(&clock_, ms); }
 
   void add_tier(const std::string& name, uint64_t quota) {
     tiers_.push_back(tier_config(scratch_, name, quota));
@@ -64,9 +89,10 @@ class PlacementTest : public ::testing::Test {
   }
   // What `start` does before the first thread runs.
   void prepare() {
+    driver_ = std::this_thread::get_id();
     descriptors_ = open_descriptors();
     Result<Dataset> dataset = Dataset::open({pfs_});
-    Result<Hierarchy> hierarchy = Hierarchy::open(tiers_, kPlacementJob);
+    Result<Hierarchy> hierarchy = Hierarchy::open(tiers_, kPlacementJob, clock_);
     Result<BoardFile> board = BoardFile::create(run_dir_);
     ASSERT_TRUE(dataset.ok() && hierarchy.ok() && board.ok());
     dataset_.emplace(dataset.take());
@@ -87,7 +113,7 @@ class PlacementTest : public ::testing::Test {
   // After prepare(): a placement that reads through a `Source`, which is returned. It is not started.
   template <typename Source = PfsSource>
   Source* make_placement() {
-    rates_.emplace(config_);
+    rates_.emplace(config_, clock_);
     if (watches_) {
       watch_ = std::make_unique<ChangeWatch>(&*dataset_, board_->get(), 1000);
       watch_->start();
@@ -96,7 +122,7 @@ class PlacementTest : public ::testing::Test {
     Source* const made = source.get();
     source_ = std::move(source);
     placement_ = std::make_unique<PlacementHandler>(catalog_.get(), &*hierarchy_, &*dataset_, board_->get(),
-                                                    config_, &*rates_, source_.get(), watch_.get());
+                                                    config_, &*rates_, source_.get(), watch_.get(), clock_);
     return made;
   }
   // What nobody waits for is hardly copied: one file at a time, which waits for the rate.
@@ -107,8 +133,9 @@ class PlacementTest : public ::testing::Test {
     EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));  // the only one that passes
   }
   void start_walk() {
-    walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(), &rates_->pfs_stats,
-                                       [this] { placement_->catalog_grew(); });
+    walker_ = std::make_unique<Walker>(
+        catalog_.get(), &*dataset_, board_->get(), &rates_->pfs_stats, [this] { placement_->catalog_grew(); },
+        nullptr, clock_);
     walker_->start(3);
   }
   bool walked() const { return catalog_->header().roots[0].walked == 1; }
@@ -175,9 +202,11 @@ class PlacementTest : public ::testing::Test {
     EXPECT_EQ(::stat((pfs_ + "/" + path).c_str(), &st), 0) << path;
     return st;
   }
-  // In while_memory_is_short(): what the node has from now on, in KiB.
+  // In while_memory_is_short(): what the node has from now on, in KiB. What was read before is forgotten.
   std::string memory_is(const std::string& available) {
-    return scratch_.file("meminfo", "MemTotal: 1000000 kB\nMemAvailable: " + available + " kB\n");
+    std::string file = scratch_.file("meminfo", "MemTotal: 1000000 kB\nMemAvailable: " + available + " kB\n");
+    later_.emplace_back(3600);
+    return file;
   }
   // Runs `body` in a mount namespace of the test's own. False: mounting needs root.
   bool while_memory_is_short(const std::function<void()>& body) {
@@ -188,9 +217,11 @@ class PlacementTest : public ::testing::Test {
                 ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
                 ::mount(file.c_str(), "/proc/meminfo", nullptr, MS_BIND, nullptr) == 0;
       if (!mounted) return;
-      ::usleep(200000);  // what was read before is forgotten
+      driver_ = std::this_thread::get_id();
       body();
     }).join();
+    driver_ = std::this_thread::get_id();
+    later_.clear();
     return mounted;
   }
   // That `path` was given up with this state and reason, without a trace on the tier.
@@ -203,6 +234,9 @@ class PlacementTest : public ::testing::Test {
     EXPECT_EQ(counter(AgentCounter::staged_files), 0u);
   }
 
+  ManualClock clock_;
+  std::atomic<std::thread::id> driver_{std::this_thread::get_id()};
+  std::list<LaterBy> later_;
   Scratch scratch_;
   const std::string pfs_ = scratch_.dir("pfs"), run_dir_ = scratch_.dir("run");
   std::vector<TierConfig> tiers_;

@@ -158,7 +158,7 @@ TEST_F(PlacementTest, PrefetchEndsWhenTheTiersAreFull) {
   start();
   walk();
   EXPECT_TRUE(eventually([&] { return board_->get()->header.full == 1; }));
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  pass(50);
   EXPECT_EQ(counter(AgentCounter::no_fit_files), 8u);
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 9u) << "the PFS is left alone";
 }
@@ -657,8 +657,7 @@ TEST_P(TierFaults, TheTierIsClosedAndLaterTriedAgain) {
   }
   demand("next");
   expect_placed("next", next, 1);
-  LaterBy some(11);
-  demand("later");  // a thread that looks for work then tries the tier, too
+  demand("later");
   expect_placed("later", later, 1);
   ASSERT_TRUE(eventually([&] { return !tier().closed() && state("f") == State::kKnown; }));
   const struct stat first = source_stat("f");
@@ -740,7 +739,7 @@ TEST_F(PlacementTest, StopEndsACopyInTheMiddle) {
     placement_->demand(rel("f"));
     ASSERT_TRUE(eventually([&] { return reads == 3; }));
     std::thread stopper([&] { placement_->stop(); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_TRUE(quiet());
     held = false;
     stopper.join();
     EXPECT_EQ(reads, 3) << "it finishes the piece that it is copying, no more";

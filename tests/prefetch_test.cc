@@ -5,7 +5,6 @@
 #include <memory>
 #include <thread>
 
-#include "runtime/base/os.h"
 #include "runtime/placement/credit.h"
 #include "tests/placement_fixture.h"
 
@@ -73,9 +72,9 @@ TEST_F(Prefetch, OpensFewMoreThanHaveATurn) {
     placement_->catalog_grew();
     if (i >= kTurns + kInLine) continue;
     ASSERT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) == kEmpty + i + 1; })) << i;
-    ::usleep(30000);  // until it has its turn, or stands in line
+    EXPECT_TRUE(quiet());  // it has its turn, or stands in line
   }
-  ::usleep(200000);
+  pass(200);
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), kEmpty + kTurns + kInLine);
 }
 
@@ -131,13 +130,13 @@ TEST_F(Prefetch, WhatIsAskedForWhileItIsPutBackIsCopied) {
     std::unique_ptr<SourceFile> open(Ref ref, const std::string& path, Need need,
                                      const Copier& copier) override {
       if (path == name(0) && !opening.exchange(true)) {
-        EXPECT_TRUE(eventually([&] { return may_open.load(); }));
+        EXPECT_TRUE(monarch::eventually([&] { return may_open.load(); }));
       }
       return PfsSource::open(ref, path, need, copier);
     }
     bool is_ours(Ref ref) override {
       if (ref == other && !holds.exchange(true)) {
-        EXPECT_TRUE(eventually([&] { return may_go_on.load(); }));
+        EXPECT_TRUE(monarch::eventually([&] { return may_go_on.load(); }));
       }
       return true;
     }
@@ -156,9 +155,9 @@ TEST_F(Prefetch, WhatIsAskedForWhileItIsPutBackIsCopied) {
   std::thread grows([&] { placement_->catalog_grew(); });
   EXPECT_TRUE(eventually([&] { return gates->holds.load(); }));
   std::thread asks([&] { placement_->demand(rel(name(0))); });
-  ::usleep(50000);
+  EXPECT_TRUE(quiet());
   gates->may_open = true;
-  ::usleep(50000);
+  EXPECT_TRUE(quiet());
   gates->may_go_on = true;
   asks.join();
   grows.join();
@@ -171,29 +170,29 @@ TEST_F(Prefetch, WhoWaitsForOneFileHastensNoOther) {
   for (uint32_t i = 0; i < 2; ++i) catalog_->add(rel(name(i)), DT_REG);
   placement_->catalog_grew();
   ASSERT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) == 2; }));
-  ::usleep(50000);  // they wait for the rate
+  EXPECT_TRUE(quiet());  // they wait for the rate
   EXPECT_EQ(demand(name(0)), state_word(State::kPlaced));
-  ::usleep(500000);
+  pass(500);
   EXPECT_EQ(state(name(1)), State::kStaging);
 }
 
 TEST_F(Prefetch, RestsAfterAShortage) {
   start();
   scratch_.file("pfs/short", "x");
-  const int64_t begin = os::clock_ns(CLOCK_MONOTONIC);
+  const int64_t begin = clock_.now_ns();
   {
     const Intercept opens(Call::kOpenBeneath, EMFILE);
     EXPECT_EQ(demand("short"), state_word(State::kNoFit, Reason::kTierError));
   }
   std::atomic<int64_t> first{0};
   const Intercept opens(Call::kOpenBeneath, [&](Arguments&) {
-    if (first == 0) first = os::clock_ns(CLOCK_MONOTONIC);
+    if (first == 0) first = clock_.now_ns();
     return 0;
   });
   catalog_->add(rel(name(0)), DT_REG);
   placement_->catalog_grew();
   EXPECT_TRUE(placed_at_last(name(0))) << "by itself";
-  EXPECT_GE(first - begin, 1000000000);
+  EXPECT_EQ(first - begin, 1'000'000'000);
 }
 
 // What lacked descriptors is tried again, and what was full stays so.
@@ -212,7 +211,7 @@ TEST_F(Prefetch, AShortageDoesNotBeginAnewWhatHadEnded) {
   }
   const uint64_t opens = counter(AgentCounter::agent_opens_pfs);
   ASSERT_TRUE(eventually([&] { return state("short") == State::kKnown; }));
-  ::usleep(200000);
+  pass(2000);
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), opens);
   EXPECT_EQ(board_->get()->header.full, 1u);
 }
@@ -221,10 +220,10 @@ TEST_F(Prefetch, RestsWhileMemoryIsShort) {
   if (!while_memory_is_short([&] {
         start();
         walk();
-        ::usleep(300000);
+        pass(3000);
         EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 0u);
         EXPECT_EQ(demand(name(3)), state_word(State::kPlaced)) << "somebody waits for it";
-        ::usleep(150000);  // all threads sleep again
+        EXPECT_TRUE(quiet());
         memory_is("900000");
         EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == kFiles; })) << "by itself";
         walker_.reset();
@@ -241,13 +240,13 @@ TEST_F(Prefetch, ALargeFileThatWasBegunRestsWhileMemoryIsShort) {
         EXPECT_EQ(demand(name(3)), large_word(0));
         placement_->demand_chunk(rel(name(3)), 2);
         ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) == 1; }));
-        ::usleep(300000);
+        pass(3000);
         EXPECT_EQ(counter(AgentCounter::staged_chunks), 1u) << "nobody waits for the others";
         EXPECT_EQ(demand(name(4)), large_word(0));
         placement_->demand(rel(name(4)));
         EXPECT_TRUE(placed_at_last(name(4))) << "somebody waits for the whole";
         EXPECT_EQ(state(name(3)), State::kLarge);
-        ::usleep(150000);  // all threads sleep again
+        EXPECT_TRUE(quiet());
         memory_is("900000");
         EXPECT_TRUE(placed_at_last(name(3))) << "by itself";
         placement_->stop();
@@ -257,7 +256,7 @@ TEST_F(Prefetch, ALargeFileThatWasBegunRestsWhileMemoryIsShort) {
 
 TEST_F(Prefetch, StopDoesNotWaitForTheLine) {
   start_and_fill_the_line();
-  placement_->stop();
+  halt();
   EXPECT_EQ(counter(AgentCounter::staged_files), 0u);
   EXPECT_EQ(files_on(), 0);
 }

@@ -2,15 +2,12 @@
 #include "runtime/placement/queue.h"
 
 #include <dirent.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <list>
 #include <new>
 #include <set>
 
 #include "runtime/base/memory.h"
-#include "runtime/base/os.h"
 #include "tests/lack_of_memory.h"
 #include "tests/placement_fixture.h"
 
@@ -27,7 +24,7 @@ class QueueTest : public PlacementTest {
     config_.stage_again = 1;
     config_.threads = 3;  // one for background work
     prepare();
-    rates_.emplace(config_);
+    rates_.emplace(config_, clock_);
     source_ = std::make_unique<PfsSource>(catalog_.get(), &*dataset_, board_->get(), &*rates_);
   }
   ~QueueTest() override { end(); }
@@ -35,7 +32,7 @@ class QueueTest : public PlacementTest {
   WorkQueue& queue() {
     if (!queue_) {
       context_.reset(new PlacementContext{&*catalog_, &*hierarchy_, &*dataset_, board_->get(), config_,
-                                          source_.get(), nullptr});
+                                          source_.get(), nullptr, clock_});
       context_->threads = config_.threads;
       queue_.emplace(&*context_,
                      WorkQueue::Questions{[this](Ref ref) { return next_chunk(ref); },
@@ -152,7 +149,7 @@ TEST_F(QueueTest, WhatSomebodyWaitsForComesFirst) {
   queue().fill(kOne, WorkQueue::Place::kLast);
   queue().demand_chunk(kTwo, 5);
   queue().demand(kThree);
-  const LaterBy later(1);
+  clock_.advance_ms(1000);
   EXPECT_TRUE(take() == (Work{kThree, Why::kDemand}));
   EXPECT_TRUE(take() == (Work{kTwo, Why::kChunk, 5}));
   EXPECT_TRUE(take() == (Work{kOne, Why::kFill, 0}));
@@ -342,20 +339,20 @@ TEST_F(QueueTest, WhatTheJobWroteIsLookedAtLaterAndOnce) {
   queue().stage_again(kOne, 7);
   queue().stage_again(kOne, 8);
   EXPECT_TRUE(idle()) << "it is not time";
-  {
-    const LaterBy later(1);
-    EXPECT_TRUE(take() == (Work{kOne, Why::kAgain, 0, nullptr, 7}));
-    queue().stage_again(kOne, 9);
-    done();
-    const LaterBy much_later(1);
-    EXPECT_TRUE(idle());
-  }
+  clock_.advance_ms(999);
+  EXPECT_TRUE(idle()) << "nor now";
+  clock_.advance_ms(1);
+  EXPECT_TRUE(take() == (Work{kOne, Why::kAgain, 0, nullptr, 7}));
+  queue().stage_again(kOne, 9);
+  done();
+  clock_.advance_ms(1000);
+  EXPECT_TRUE(idle());
   queue().stage_again(kOne, 10);
   queue().demand(kOne);
   take();
   done();
   queue().stage_again(kOne, 11);
-  const LaterBy later(1);
+  clock_.advance_ms(1000);
   EXPECT_TRUE(take() == (Work{kOne, Why::kAgain, 0, nullptr, 10}));
   done();
   EXPECT_TRUE(idle());
@@ -378,7 +375,7 @@ TEST_F(QueueTest, WhatTheJobWroteIsLookedAtThoughMemoryLackedAtFirst) {
       queue().stage_again(ref, 7);
     }
   EXPECT_EQ(lacked, 200);
-  const LaterBy later(1);
+  clock_.advance_ms(1000);
   for (Work work = take(); work.why == Why::kAgain; work = take()) looked_at.insert(work.ref);
   EXPECT_EQ(looked_at, told);
 }
@@ -406,31 +403,15 @@ TEST_F(QueueTest, WhatTheJobWroteIsForgottenWhereThatIsOff) {
   EXPECT_TRUE(idle());
 }
 
-// Whether a thread of this process waits at a futex(2), and for how long: for a time, or without a limit.
-enum class Waits { kUnknown, kNot, kForSomeTime, kWithoutLimit };
-Waits how_it_waits(pid_t thread) {
-  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/syscall");
-  long call = -1;
-  std::string address, operation, value, limit;
-  if (!file) return Waits::kUnknown;
-  if (!(file >> call >> address >> operation >> value >> limit) || call != SYS_futex) return Waits::kNot;
-  return limit == "0x0" ? Waits::kWithoutLimit : Waits::kForSomeTime;
-}
-
 TEST_F(QueueTest, SleepsUntilThereIsWork) {
   due_ = INT64_MAX;
   Copier* one = copier();
   std::optional<Work> work;
-  std::atomic<pid_t> id{0};
-  std::thread thread([&] {
-    id = ::gettid();
-    work = queue().take(one);
-  });
-  EXPECT_TRUE(eventually([&] { return asked_ > 0 && how_it_waits(id) != Waits::kNot; }));
-  ::usleep(20000);
+  std::thread thread([&] { work = queue().take(one); });
+  EXPECT_TRUE(monarch::eventually([&] { return asked_ > 0; }) && quiet());
   EXPECT_LE(asked_, 2);
   if (!memory_is_short()) {
-    EXPECT_NE(how_it_waits(id), Waits::kForSomeTime);
+    EXPECT_EQ(clock_.next_ns(), -1) << "without a limit";
   }
   queue().demand(kOne);
   thread.join();
@@ -442,7 +423,7 @@ TEST_F(QueueTest, WhatNobodyWaitsForRestsWhileMemoryIsShort) {
   chunks_ = {{kOne, 1}, {kTwo, 2}};
   if (!while_memory_is_short([&] {
         queue().stage_again(kThree, 7);
-        const LaterBy later(1);
+        clock_.advance_ms(1000);
         EXPECT_TRUE(idle()) << "what the job wrote";
         queue().fill(kOne, WorkQueue::Place::kLast);
         EXPECT_TRUE(idle());
@@ -454,18 +435,14 @@ TEST_F(QueueTest, WhatNobodyWaitsForRestsWhileMemoryIsShort) {
         chunks_.erase(kTwo);
         EXPECT_TRUE(idle());
         due_ = INT64_MAX;
-        asked_ = 0;
-        std::atomic<pid_t> id{0};
         std::atomic<bool> ended{false};
         std::thread thread([&] {
-          id = ::gettid();
           EXPECT_EQ(take().ref, kOne) << "by itself";
           done();
           EXPECT_EQ(take().ref, kThree);
           ended = true;
         });
-        EXPECT_TRUE(eventually([&] { return asked_ > 0 && how_it_waits(id) != Waits::kNot; }));
-        EXPECT_NE(how_it_waits(id), Waits::kWithoutLimit);
+        EXPECT_TRUE(clock_.await_waiting(1)) << "to look again";
         memory_is("900000");
         EXPECT_TRUE(eventually([&] { return ended.load(); }));
         due_ = 0;
@@ -477,7 +454,6 @@ TEST_F(QueueTest, WhatNobodyWaitsForRestsWhileMemoryIsShort) {
 
 // One that is needed again soon keeps its memory; an idle one has none, and is not woken for nothing.
 TEST_F(QueueTest, AThreadForMoreRestsAfterSomeTime) {
-  if (how_it_waits(::gettid()) == Waits::kUnknown) GTEST_SKIP() << "the kernel does not tell who waits";
   Copier* mine = copier();
   char* room = nullptr;
   ASSERT_TRUE(mine->write({},
@@ -491,30 +467,19 @@ TEST_F(QueueTest, AThreadForMoreRestsAfterSomeTime) {
     queue().demand(kOne);
     EXPECT_EQ(take().ref, kOne);
   }
-  std::atomic<pid_t> id{0};
   std::optional<Work> work;
-  std::thread more;
-  {
-    const LaterBy until_then(1000);
-    more = std::thread([&] {
-      id = ::gettid();
-      work = queue().take(mine, WorkQueue::Thread::kMore);
-    });
-    EXPECT_TRUE(eventually([&] { return id != 0 && how_it_waits(id) != Waits::kNot; }));
-  }
-  queue().wake();  // the time to rest is far now
-  ::usleep(20000);
-  EXPECT_EQ(*room, 'x');
-  {
-    const LaterBy now(2000);
-    queue().wake();
-    EXPECT_TRUE(eventually([&] { return *room == '\0'; }));
-  }
-  EXPECT_TRUE(eventually([&] { return how_it_waits(id) == Waits::kWithoutLimit; }));
-  queue().demand(kThree);
-  EXPECT_TRUE(eventually([&] { return how_it_waits(id) == Waits::kUnknown; })) << "it is woken";
-  context_->stopping = true;
+  std::thread more([&] { work = queue().take(mine, WorkQueue::Thread::kMore); });
+  ASSERT_TRUE(clock_.await_waiting(1));
+  clock_.advance_ms(199);
   queue().wake();
+  EXPECT_TRUE(quiet());
+  EXPECT_EQ(*room, 'x');
+  EXPECT_EQ(clock_.waiting(), 1u) << "for as long as at first";
+  clock_.advance_ms(1);
+  EXPECT_TRUE(quiet());
+  EXPECT_EQ(*room, '\0');
+  EXPECT_EQ(clock_.next_ns(), -1) << "without a limit";
+  queue().demand(kThree);
   more.join();
   EXPECT_TRUE(work && *work == (Work{kThree, Why::kDemand}));
 }
@@ -525,8 +490,7 @@ TEST_F(QueueTest, OneThreadLooksAtATime) {
   asked_ = 0;
   std::optional<Work> work;
   std::thread thread([&] { work = queue().take(other); });
-  EXPECT_TRUE(eventually([&] { return asked_ > 0; }));
-  ::usleep(20000);
+  EXPECT_TRUE(monarch::eventually([&] { return asked_ > 0; }) && quiet());
   EXPECT_LE(asked_, 2) << "it sleeps";
   queue().demand(kOne);
   thread.join();
@@ -676,37 +640,28 @@ TEST_F(QueueTest, WhoCannotPayLooksAgainByItself) {
   queue();
   constexpr size_t kThreads = 3;
   Copier* const copiers[kThreads] = {copier(), copier(), copier()};
-  std::atomic<pid_t> ids[kThreads] = {};
   std::atomic<int> taken{0};
-  next_look_ns_ = 3600ll * 1000000000;
-  const auto how_many_wait = [&](Waits how) {
-    return std::count_if(std::begin(ids), std::end(ids),
-                         [&](const auto& id) { return how_it_waits(id) == how; });
-  };
+  next_look_ns_ = 50'000'000;
   Threads threads(kThreads, [&](uint32_t i) {
-    ids[i] = ::gettid();
-    for (;;) {
-      const std::optional<Work> work = queue().take(copiers[i]);
-      if (!work) return;
+    while (const std::optional<Work> work = queue().take(copiers[i])) {
       taken += work->why == Why::kPrefetch;
-      if (taken < 2) ::usleep(1000);
       queue().done(*work, copiers[i]);
     }
   });
-  const bool can_tell = how_it_waits(::gettid()) != Waits::kUnknown && !memory_is_short();
-  if (can_tell) {
-    EXPECT_TRUE(eventually(
-        [&] { return how_many_wait(Waits::kForSomeTime) == 1 && how_many_wait(Waits::kWithoutLimit) == 2; }));
+  ASSERT_TRUE(clock_.await_waiting(1));
+  EXPECT_TRUE(quiet());
+  if (!memory_is_short()) {
+    EXPECT_EQ(clock_.waiting(), 1u) << "the others are told";
   }
-  EXPECT_EQ(taken, 0);
-  next_look_ns_ = 1000000;
-  queue().wake();
-  ::usleep(20000);
+  pass(1000);
   EXPECT_EQ(taken, 0);
   money_ = UINT64_MAX;
-  EXPECT_TRUE(eventually([&] { return taken == 2; }));
-  if (can_tell) {
-    EXPECT_TRUE(eventually([&] { return how_many_wait(Waits::kWithoutLimit) == 3; })) << "all is prefetched";
+  EXPECT_TRUE(quiet());
+  EXPECT_EQ(taken, 0);
+  pass(50);
+  EXPECT_EQ(taken, 2);
+  if (!memory_is_short()) {
+    EXPECT_EQ(clock_.next_ns(), -1) << "all is prefetched";
   }
   context_->stopping = true;
   queue().wake();

@@ -19,6 +19,7 @@
 #include "runtime/node/owner.h"
 #include "tests/faulty_os.h"
 #include "tests/hanging_fs.h"
+#include "tests/manual_clock.h"
 #include "tests/private_mounts.h"
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"
@@ -666,9 +667,10 @@ TEST(RunForOwner, IsBoundedAndToldOfDeath) {
   const auto run = [&](int patience_ms, const std::function<std::string(int)>& work) {
     return run_for_owner(kOwner, FileRights::kOwner, dir.get(), patience_ms, work);
   };
-  const Result<std::string> hung = run(50, [](int) -> std::string {
-    for (;;) ::pause();
-  });
+  const Hung here;
+  PatientClock clock([&] { return here.now(); });
+  const Result<std::string> hung = run_for_owner(
+      kOwner, FileRights::kOwner, dir.get(), 30000, [&](int) -> std::string { here.here(); }, nullptr, clock);
   ASSERT_FALSE(hung.ok());
   EXPECT_EQ(hung.error().code, ETIMEDOUT);
   const Result<std::string> dead = run(30000, [](int) -> std::string { ::_exit(0); });
@@ -701,8 +703,9 @@ TEST(RunForOwner, WhoHangsInTheKernelIsNamed) {
       return "";
     };
     pid_t left_behind = -1;
+    PatientClock clock([&] { return hanging.is_asked(); });
     const Result<std::string> hung =
-        run_for_owner(kOwner, FileRights::kOwner, dir.get(), 300, work, &left_behind);
+        run_for_owner(kOwner, FileRights::kOwner, dir.get(), 30000, work, &left_behind, clock);
     m->check(!hung.ok() && hung.error().code == ETIMEDOUT, "it is not waited for");
     m->check(left_behind > 0 && ::kill(left_behind, 0) == 0, "it is there still");
   });
@@ -835,10 +838,10 @@ TEST(RunForOwner, LeavesNoProcessBehindAndNobodyTakesHoldOfIt) {
     });
     ASSERT_TRUE(said.ok()) << said.error().text;
     EXPECT_EQ(*said, "100");
-    const Result<std::string> late = run_for_owner(kOwner, rights, dir.get(), 50, [](int) {
-      ::pause();
-      return std::string();
-    });
+    const Hung here;
+    PatientClock clock([&] { return here.now(); });
+    const Result<std::string> late = run_for_owner(
+        kOwner, rights, dir.get(), 30000, [&](int) -> std::string { here.here(); }, nullptr, clock);
     EXPECT_EQ(late.error().code, ETIMEDOUT);
     EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a process of it lives";
   }

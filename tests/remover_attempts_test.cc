@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How often and how long the remover tries, and what it charges meanwhile.
 #include <sys/mman.h>
+#include "runtime/base/log.h"
 #include <time.h>
 
 #include <atomic>
@@ -173,10 +174,12 @@ TEST_F(GivenUpTest, WhatIsStuckOnATierThatIsBackIsToldAndTriedSoon) {
 
 TEST_F(GivenUpTest, ATierThatDoesNotAnswerIsLookedAtAsSoonAsEver) {
   const std::string hung = scratch_ / "tier";
+  const Hung here;
   const Intercept opens(Call::kOpenat, [&](Arguments& a) {
-    while (hung == a.path) ::pause();
+    if (hung == a.path) here.here();
     return 0;
   });
+  clock_.pass_once([&] { return here.now(); });
   expect_pause(record(1), 60);
   expect_as_before();
 }
@@ -189,72 +192,46 @@ TEST_F(GivenUpTest, WhatCannotBeRemovedIsTriedEverMoreSeldom) {
 
 class LateTest : public RemoverTest {
  protected:
-  // What the remover and its children see of each other.
-  struct Shared {
-    std::atomic<int> late{0};  // attempts that hang from now on
-    std::atomic<bool> hung{false};
-  };
   enum class Measured { kWhole, kInPart };
 
-  // What comes of a removal whose first attempts are late, each by more than is tried while nothing gets
-  // smaller: 0: all is removed; 1: it is given up.
-  int removed_after(int late_attempts, Measured measured) const {
-    void* const room =
-        ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    EXPECT_NE(room, MAP_FAILED);
-    auto* const shared = new (room) Shared;
-    shared->late = late_attempts;
+  // Whether all is removed where the first attempts are late, each by more than is tried while nothing gets
+  // smaller; else it is given up.
+  bool removed_after(int late_attempts, Measured measured) {
     std::vector<Removal> removals = aside_one(record(1));
     fs::remove_all(state_.path() + "/run/" + kAside);
-    const int status = in_child([&] {
-      ::alarm(100);
-      const Intercept removes(Call::kUnlinkat, [=](Arguments& a) {
-        while (shared->late > 0 && a.flags == 0) {  // a file
-          shared->hung = true;
-          for (;;) ::pause();
-        }
-        return 0;
-      });
-      static std::list<LaterBy> later;
-      const auto be_late = [=](CallArguments a) {
-        constexpr long kLongestOther = 5000;  // ms that anything but an attempt is waited for
-        if (a[2] < kLongestOther || shared->late == 0) return 0;
-        while (!shared->hung) ::usleep(1000);
-        shared->hung = false;
-        --shared->late;
-        later.emplace_back(31);
-        return EINTR;
-      };
-      const Intercept measures(Call::kFdopendir, [=](Arguments&) {
-        if (measured == Measured::kInPart) later.emplace_back(3600);
-        return 0;
-      });
-      if (kPollCall != SYS_poll || !before_call(kPollCall, be_late)) return 99;
-      return remove(std::move(removals), 20000) ? 0 : 1;
+    const Hung hung;
+    const Shared<std::atomic<int>> late;
+    *late = late_attempts;
+    const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
+      if (a.flags == 0 && late->fetch_sub(1) > 0) hung.here();  // a file
+      return 0;
     });
-    ::munmap(room, sizeof(Shared));
-    return status;
+    static std::list<LaterBy> later;
+    clock_.pass_once([&, self = ::getpid()] {
+      if (::getpid() == self || !hung.now()) return false;
+      later.emplace_back(31);
+      return true;
+    });
+    const Intercept measures(Call::kFdopendir, [=](Arguments&) {
+      if (measured == Measured::kInPart) later.emplace_back(3600);
+      return 0;
+    });
+    return remove(std::move(removals), kLong);
   }
 };
 
 TEST_F(LateTest, WhatGetsSmallerIsNotGivenUp) {
-  const int status = removed_after(1, Measured::kWhole);
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(removed_after(1, Measured::kWhole));
   nothing_is_left();
 }
 
 TEST_F(LateTest, WhatDoesNotIsGivenUp) {
-  const int status = removed_after(2, Measured::kWhole);
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 1);
+  EXPECT_FALSE(removed_after(100, Measured::kWhole));
   EXPECT_EQ(state_.read_removal(kRemoval)->given_up, 1u);
 }
 
 TEST_F(LateTest, WhatNobodyHasCountedMayGetSmaller) {
-  const int status = removed_after(2, Measured::kInPart);
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(removed_after(2, Measured::kInPart));
   nothing_is_left();
 }
 

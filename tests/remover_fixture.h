@@ -15,8 +15,7 @@
 
 namespace monarch {
 
-inline constexpr int kLong = 60000;  // ms, for what comes to its end
-inline constexpr int kShort = 400;   // for what does not
+inline constexpr int kLong = 60000;  // ms
 inline const std::string kName = "c.1.0.n1", kRemoval = "c.1.0.n1.1000", kAside = ".removed.c.1.0.n1.1000";
 
 class RemoverTest : public NodeTest {

@@ -41,7 +41,7 @@ TEST_F(RemoverTest, WhoStopsRenamesWhereTheStateIsHoldsUpNoJob) {
     locked.lock(::open(to.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     const pid_t renames = ::fork();
     if (renames == 0) ::_exit(::rename((from + "/x").c_str(), (to + "/x").c_str()));
-    ::usleep(200000);  // until it is in the kernel, which does not tell
+    m->check(is_soon_in_kernel(renames), "it waits");
     m->check(is_soon_done([&] { return set_aside(state_, std::move(removals)).size() == 1; }),
              "its end is not held up");
     m->check(::waitpid(renames, nullptr, WNOHANG) == 0, "though somebody's rename hangs");
@@ -111,7 +111,7 @@ TEST_F(RemoverTest, WhatItsOwnerKeepsLockedRootDoesNotWaitFor) {
     }
     return 0;
   });
-  EXPECT_FALSE(remove(std::move(removals), kShort));
+  EXPECT_FALSE(remove(std::move(removals), 0));
   EXPECT_TRUE(eventually([&] { return shared->waits.load(); }));
   EXPECT_FALSE(shared->tried);
   end_children();
@@ -136,6 +136,8 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
         locked.lock(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
       return 0;
     });
+    const Shared<std::atomic<int>> attempts;
+    const Intercept looks(Call::kFstatvfs, [&](Arguments&) { return ++*attempts, 0; });  // before each
     m->check(!remove(std::move(removals), 0), "it cannot be removed");
     const std::string removing = "removing/" + kRemoval;
     m->check(eventually([&] { return hangs(state_, removing); }), "a process hangs, as is noted");
@@ -145,9 +147,9 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
     tier.path = scratch_ / "tier";
     m->check(make_job_dir(state_, tier, "c.3.0.n1", record(3).user).ok(), "and the next job begins");
     m->check(occupied().value_or(100 * kMiB) == 100 * kMiB, "what nobody could look at is charged");
-    ::sleep(4);  // the remover tries again
-    const std::vector<int> left = Cgroups().processes(state_.helpers_cgroup());
-    m->check(left.size() <= 3, "one process is enough");
+    m->check(eventually([&, now = attempts->load()] { return *attempts > now + 1; }), "it is tried again");
+    m->check(eventually([&] { return Cgroups().processes(state_.helpers_cgroup()).size() <= 3; }),
+             "one process is enough");
     locked.end();
     m->check(eventually([&] { return !hangs(state_, removing); }), "once it is unlocked it is removed");
     m->check(eventually([&] { return in_removing().empty() && on_tier() == Names{"c.3.0.n1"}; }),
@@ -176,10 +178,12 @@ TEST_F(RemoverTest, OneHangsInAPlaceWhateverItsOwnerMounts) {
       locked.lock(directory);
       return 0;
     });
+    const Shared<std::atomic<int>> attempts;
+    const Intercept looks(Call::kFstatvfs, [&](Arguments&) { return ++*attempts, 0; });  // before each
     m->check(!remove(std::move(removals), 0), "it cannot be removed");
     const std::string removing = "removing/" + kRemoval;
     m->check(eventually([&] { return hangs(state_, removing); }), "a process hangs");
-    ::sleep(5);
+    m->check(eventually([&, now = attempts->load()] { return *attempts > now + 1; }), "it is tried again");
     const std::vector<int> left = Cgroups().processes(state_.helpers_cgroup());
     m->check(std::count_if(left.begin(), left.end(), [](int pid) { return state_of(pid) == 'D'; }) <= 1,
              "and no other one");

@@ -172,10 +172,9 @@ TEST_F(RemoverTest, WhatStaysIsMeasuredHoweverDeepItIs) {
 }
 
 TEST_F(RemoverTest, ATierThatHangsHoldsNobodyUp) {
-  const Intercept renames(Call::kRenameat, [](Arguments&) {
-    for (;;) ::pause();
-    return 0;
-  });
+  const Hung hung;
+  const Intercept renames(Call::kRenameat, [&](Arguments&) -> int { hung.here(); });
+  clock_.pass_once([&] { return hung.now(); });
   const std::vector<Removal> aside = aside_one(record(1));
   ASSERT_EQ(aside.size(), 1u) << "it is removed all the same, once the tier answers";
   EXPECT_TRUE(is_unmoved(state_, record(1)));
@@ -192,6 +191,7 @@ TEST_F(RemoverTest, WhatHangsInTheKernelIsLeftToTheHelpersGroup) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     const HangingFs hanging(scratch_ / "tier");
     m->check(hanging.is_mounted(), "mount");
+    clock_.pass_once([&] { return hanging.is_asked(); });
     m->check(set_aside(state_, std::move(removals)).size() == 1, "it is removed later");
     m->check(is_unmoved(state_, record(1)), "from where it is");
     const std::vector<pid_t> left = children();
@@ -202,14 +202,10 @@ TEST_F(RemoverTest, WhatHangsInTheKernelIsLeftToTheHelpersGroup) {
 
 TEST_F(RemoverTest, OneThatDiesWhileItSetsAsideIsNotWaitedFor) {
   std::vector<Removal> removals = begin_one(record(1));
-  const int status = in_child([&] {
-    const Intercept dies(Call::kRenameat, [](Arguments&) { return ::kill(::getpid(), SIGKILL); });
-    int looks = 0;
-    if (!before_call(kPollCall, [&](CallArguments) { return ++looks, 0; })) return 99;
-    return set_aside(state_, std::move(removals)).size() == 1 && looks < 10 ? 0 : 1;
-  });
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
+  const Intercept dies(Call::kRenameat, [](Arguments&) { return ::kill(::getpid(), SIGKILL); });
+  const int64_t begin = clock_.now_ms();
+  EXPECT_EQ(set_aside(state_, std::move(removals)).size(), 1u);
+  EXPECT_LT(clock_.now_ms() - begin, patience::kHookStepMs);
   EXPECT_TRUE(is_unmoved(state_, record(1)));
 }
 
@@ -395,7 +391,7 @@ TEST_F(RemoverTest, ATierThatIsAwayIsWaitedFor) {
     removals.push_back({r, state_.make_removal(r).take()});
     return removals;
   };
-  EXPECT_FALSE(remove(removal(kAside), kShort)) << "it comes back, with the job's files";
+  EXPECT_FALSE(remove(removal(kAside), kLong)) << "it comes back, with the job's files";
   EXPECT_TRUE(eventually([&] { return runs().empty(); }));
   end_children();
   EXPECT_EQ(in_removing(), Names{kRemoval});
@@ -408,7 +404,7 @@ TEST_F(RemoverTest, ATierThatIsAwayIsWaitedFor) {
   nothing_is_left();
   r.tiers[0].occupied.reset();
   r.tiers[0].path = scratch_ / "missing";
-  EXPECT_FALSE(remove(removal(kAside), kShort));
+  EXPECT_FALSE(remove(removal(kAside), kLong));
   end_children();
   r.tiers[0].file_system = "";
   EXPECT_TRUE(state_.write_removal(r).ok());
@@ -456,7 +452,7 @@ TEST_F(RemoverTest, WhatIsInMemoryIsChargedThoughAnotherFileSystemIsThere) {
     std::vector<Removal> removals;
     removals.push_back({r, state_.make_removal(r).take()});
     return logged([&] {
-      EXPECT_FALSE(remove(std::move(removals), kShort));
+      EXPECT_FALSE(remove(std::move(removals), 0));
       EXPECT_TRUE(
           eventually([&] { return contents(scratch_ / "log").find("not mounted") != std::string::npos; }));
     });
@@ -484,7 +480,7 @@ TEST_F(RemoverTest, WhatIsFoundUnderAnotherIdIsChargedToThatOne) {
   fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
   std::vector<Removal> removals;
   removals.push_back({r, state_.make_removal(r).take()});
-  EXPECT_FALSE(remove(std::move(removals), kShort));
+  EXPECT_FALSE(remove(std::move(removals), 0));
   EXPECT_TRUE(eventually([&] {
     const Result<JobRecord> now = state_.read_removal(kRemoval);
     return now.ok() && !now->tiers[0].away && now->tiers[0].charged() > 0 && now->away_since == 0 &&
@@ -625,7 +621,11 @@ TEST_F(HeldMemoryTest, WhatIsFilledWhileItIsLookedAtStaysCharged) {
       (void)::fallocate(again.get(), 0, 0, size);  // until it is full
       return 0;
     });
-    m->check(!remove(std::move(removals), kShort), "it is not said to be gone");
+    const std::string log = logged([&] {
+      m->check(!remove(std::move(removals), 0), "it is not said to be gone");
+      m->check(eventually([&] { return contents(scratch_ / "log").find("clean up: ") != std::string::npos; }),
+               "it is tried");
+    });
     m->check(on_tier() == Names{kAside}, "nor detached, with room for its owner");
     m->check(occupied().value_or(4 * kMiB) == 4 * kMiB, "and is charged");
   });
@@ -658,7 +658,9 @@ TEST_F(HeldMemoryTest, ThousandsOfEmptyFilesAreMemoryToo) {
     fs::create_directory(kept);  // root's
     fs::permissions(kept, fs::perms::owner_all);
     for (int i = 0; i < 1100; ++i) std::ofstream(kept + "/" + std::to_string(i)).flush();
-    m->check(!remove(std::move(removals), kShort) && on_tier() == Names{kAside}, "they are not forgotten");
+    m->check(!remove(std::move(removals), 0) && eventually([&] { return occupied().has_value(); }) &&
+                 on_tier() == Names{kAside},
+             "they are not forgotten");
   });
 }
 
@@ -778,8 +780,9 @@ TEST_F(RunAsTest, HandsBackWhatItIsToAndNothingElse) {
   const auto whole = [](int fd) { return write_some(fd, 0, 8); };
   EXPECT_TRUE(run(kLong, whole));
   EXPECT_TRUE(run(kLong, [](int fd) {
+    int unread = 3;
     const bool first = write_some(fd, 0, 3);
-    ::usleep(20000);
+    while (::ioctl(fd, FIONREAD, &unread) == 0 && unread > 0) ::sched_yield();
     return first && write_some(fd, 3, 5);
   })) << "in two pieces";
   EXPECT_FALSE(run(kLong, [](int fd) { return write_some(fd, 0, 7); })) << "a byte less";
@@ -795,7 +798,8 @@ TEST_F(RunAsTest, HandsBackWhatItIsToAndNothingElse) {
 TEST_F(RunAsTest, IsBounded) {
   for (const bool writes : {false, true})
     EXPECT_FALSE(run(100, [=](int fd) {
-      while (!writes || write_some(fd, 0, 8)) ::usleep(writes ? 0 : 1000);
+      while (writes && write_some(fd, 0, 8)) continue;
+      for (;;) ::pause();
       return true;
     })) << writes;
   EXPECT_FALSE(run(100, [](int fd) {
@@ -807,12 +811,14 @@ TEST_F(RunAsTest, IsBounded) {
 
 TEST_F(RunAsTest, WhatHasComeIsReadThoughAnotherOneTookAllTheTime) {
   const User user = {kUid, kUid, {}};
-  ChildAs late(user, [](int) -> bool {
-    for (;;) ::pause();
-  });
-  ChildAs good(user, [](int fd) { return write_some(fd, 0, 8); });
+  const Hung hung;
+  PatientClock clock([&] { return hung.now() && has_child_in_state('Z'); });
+  ChildAs late(
+      user, [&](int) -> bool { hung.here(); }, clock);
+  ChildAs good(
+      user, [](int fd) { return write_some(fd, 0, 8); }, clock);
   uint64_t out = 0;
-  const int64_t until_ms = os::clock_ns(CLOCK_MONOTONIC) / 1000000 + 2000;
+  const int64_t until_ms = clock.now_ms() + kLong;
   EXPECT_FALSE(late.finish(until_ms, &out, sizeof out));
   EXPECT_TRUE(good.finish(until_ms, &out, sizeof out));
   EXPECT_EQ(out, kNumber);
@@ -843,7 +849,7 @@ TEST_F(RunAsTest, HasNoStandardStreamsOfAHooks) {
     if (!before_call(SYS_openat, fails)) return 99;
     char byte;
     if (run_as({kUid, kUid, {}}, kLong, &byte, 1, [](int fd) { return write_some(fd, 0, 1); })) return 1;
-    return ends_in_time(state_, start_in_time(kLong, {}, [] { return true; })) ? 2 : 0;
+    return ends_in_time(state_, start_in_time(state_, kLong, {}, [] { return true; })) ? 2 : 0;
   });
   if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
   EXPECT_EQ(status, 0) << "who cannot leave them does nothing";

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -19,6 +20,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -119,6 +121,28 @@ class Threads {
 
  private:
   std::vector<std::thread> threads_;
+};
+
+// One that a process shares with those that it forks.
+template <typename T>
+class Shared {
+ public:
+  Shared()
+      : room_(::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)),
+        value_(room_ == MAP_FAILED ? nullptr : new (room_) T()) {
+    if (!value_) ADD_FAILURE() << "mmap: " << strerror(errno);
+  }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  ~Shared() {
+    if (value_) ::munmap(room_, sizeof(T));
+  }
+  T& operator*() const { return *value_; }
+  T* operator->() const { return value_; }
+
+ private:
+  void* const room_;
+  T* const value_;
 };
 
 // Runs `body` in a child process and returns its exit status; 128 + N if signal N ended it.

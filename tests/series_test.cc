@@ -16,6 +16,7 @@
 #include "runtime/node/job_report.h"
 #include "runtime/node/reports.h"
 #include "tests/faulty_os.h"
+#include "tests/manual_clock.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -141,13 +142,14 @@ class SeriesFileTest : public ::testing::Test {
     Result<BoardFile> board = BoardFile::create(scratch_.path());
     if (!board.ok()) throw std::runtime_error(board.error().text);
     board_ = std::make_unique<BoardFile>(board.take());
-    file_ = std::make_unique<SeriesFile>(dir_.get(), board_->get(), os::clock_ns(CLOCK_MONOTONIC));
+    file_ = std::make_unique<SeriesFile>(dir_.get(), board_->get(), clock_.now_ns(), clock_);
   }
   uint64_t count() const {
     const Result<Series> read = read_series(scratch_.path());
     return read.ok() ? read->count : 0;
   }
 
+  ManualClock clock_;
   const Scratch scratch_;
   const Fd dir_;
   std::unique_ptr<BoardFile> board_;
@@ -176,7 +178,7 @@ TEST_F(SeriesFileTest, ASampleATimeAndWhenStagingEnds) {
 
 TEST_F(SeriesFileTest, WhatCameBeforeTheFirstLookCameSinceTheBeginning) {
   add(board_->get(), AgentCounter::agent_bytes_pfs, 500);
-  const LaterBy ahead(3);
+  clock_.advance_ms(3000);
   file_->look({500, 500, true, true});
   const Result<Series> read = read_series(scratch_.path());
   ASSERT_TRUE(read.ok());
@@ -188,21 +190,22 @@ TEST_F(SeriesFileTest, WhatCameBeforeTheFirstLookCameSinceTheBeginning) {
 
 TEST_F(SeriesFileTest, AnIdleNodeWritesNothing) {
   for (int64_t s = 0; s < 10; ++s) {
-    const LaterBy ahead(2 * s);
     file_->look({});
+    clock_.advance_ms(2000);
     if (s == 0) ::unlink((scratch_ / "series").c_str());  // two are enough
   }
   EXPECT_EQ(count(), 0u);
   add(board_->get(), AgentCounter::peer_bytes, 1);
-  const LaterBy ahead(30);
+  clock_.advance_ms(10000);
   file_->look({});
   EXPECT_EQ(count(), 3u);
 }
 
 TEST_F(SeriesFileTest, PausesGrowWithTheJob) {
+  const int64_t begin = clock_.now_ns();
   const auto looks = [&](int64_t from, int64_t to) {
     for (int64_t s = from; s < to; ++s) {
-      const LaterBy ahead(s);
+      clock_.advance(begin + s * 1'000'000'000 - clock_.now_ns());
       add(board_->get(), AgentCounter::peer_bytes, 1);
       file_->look({});
     }

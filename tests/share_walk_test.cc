@@ -7,17 +7,19 @@
 #include <sys/stat.h>
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/throttle.h"
 #include "runtime/metadata/board.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
+#include "tests/gate.h"
 #include "tests/listed.h"
+#include "tests/manual_clock.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
 
@@ -28,7 +30,7 @@ constexpr int64_t kDays = 3 * 86400;
 
 // A node's catalog, and what fills it.
 struct Place {
-  Place(const std::string& pfs, uint64_t rate, ShareWalkOptions options) : stats(rate) {
+  Place(const std::string& pfs, ShareWalkOptions options) {
     const std::string run_dir = scratch.dir("run");
     Result<Dataset> opened = Dataset::open({pfs});
     Result<BoardFile> made = BoardFile::create(run_dir);
@@ -38,7 +40,7 @@ struct Place {
     catalog =
         Catalog::create(run_dir, dataset->root_views(), dataset->prefixes, {}, {0, 0, false, true}).take();
     walker = std::make_unique<Walker>(catalog.get(), &*dataset, board->get(), &stats, [] {});
-    share.emplace(std::move(options));
+    share.emplace(std::move(options), clock);
   }
   ~Place() { stop(); }
   void stop() {
@@ -48,8 +50,13 @@ struct Place {
   bool walked() const { return catalog->reader().walked(0); }
   uint64_t counter(AgentCounter c) { return total(*board->get(), c); }
 
+  // How much time it knows to have passed.
+  int64_t passed_ms() { return clock.now_ms() - began_ms; }
+
+  ManualClock clock;
+  const int64_t began_ms = clock.now_ms();
   const Scratch scratch;
-  Throttle stats;
+  Throttle stats{0};
   std::optional<Dataset> dataset;
   std::optional<BoardFile> board;
   std::unique_ptr<Catalog> catalog;
@@ -57,14 +64,15 @@ struct Place {
   std::unique_ptr<Walker> walker;
 };
 
+// For a node time passes only by its questions: so much as those to a node that is away, or hangs, take.
 class ShareWalkTest : public ::testing::Test {
  protected:
-  enum class Is { kThere, kAway, kSlowlyAway, kHangs, kDeaf };
+  enum class Is { kThere, kAway, kHangs, kDeaf };
 
   void SetUp() override {
     options_.start_ms = 100;
     options_.silence_ms = 5000;
-    options_.nap_ms = 5;
+    options_.nap_ms = 0;
   }
   void TearDown() override {
     for (const auto& node : nodes_) node->share->stop();
@@ -93,24 +101,29 @@ class ShareWalkTest : public ::testing::Test {
       options_.log = 1000 + i;
       options_.wrong = [this](NodeIndex) { ++wrong_; };
       options_.ask = [this, i, count](NodeIndex node, const Walk& question) -> Result<List> {
+        ManualClock& clock = nodes_[i]->clock;
+        clock.sleep_ns(1);  // the others have the processor
         if (is_[i] == Is::kHangs || is_[i] == Is::kDeaf) return Error{ETIMEDOUT, ""};
         ++asked_[i * count + node];
         switch (is_[node].load()) {
           case Is::kHangs:
-            ::usleep(10000);
+            clock.advance_ms(100);
             return Error{ETIMEDOUT, ""};
-          case Is::kSlowlyAway:
-            ::usleep(150000);
-            [[fallthrough]];
           case Is::kAway:
+            clock.advance_ms(away_ms_);
             return Error{ECONNREFUSED, ""};
-          case Is::kThere:
           case Is::kDeaf:
+            clock.advance_ms(50);
+            break;
+          case Is::kThere:
             break;
         }
-        return spoil_ ? spoil_(nodes_[node]->share->answer(question)) : nodes_[node]->share->answer(question);
+        List list = nodes_[node]->share->answer(question);
+        if (list.state == WalkState::kNone) clock.advance_ms(none_ms_);
+        return spoil_ ? spoil_(std::move(list)) : list;
       };
-      nodes_.push_back(std::make_unique<Place>(pfs_, rate_, options_));
+      nodes_.push_back(std::make_unique<Place>(pfs_, options_));
+      nodes_.back()->clock.end_sleeps();
     }
   }
   void start(NodeIndex node) { nodes_[node]->share->start(nodes_[node]->walker.get(), 2); }
@@ -118,6 +131,18 @@ class ShareWalkTest : public ::testing::Test {
     for (uint32_t i = 0; i < nodes_.size(); ++i) start(i);
   }
   uint64_t asked(NodeIndex who, NodeIndex whom) const { return asked_[who * nodes_.size() + whom]; }
+  // Until each of these has heard an answer that was given since.
+  void await_answers(NodeIndex first, NodeIndex last) {
+    for (NodeIndex who = first; who <= last; ++who) {
+      const auto asks = [&] {
+        uint64_t sum = 0;
+        for (NodeIndex whom = 0; whom < nodes_.size(); ++whom) sum += asked(who, whom);
+        return sum;
+      };
+      const uint64_t before = asks();
+      EXPECT_TRUE(eventually([&] { return asks() >= before + 2 || nodes_[who]->walked(); })) << who;
+    }
+  }
   uint64_t read() {
     uint64_t sum = 0;
     for (const auto& node : nodes_) sum += node->counter(AgentCounter::walk_dirs);
@@ -144,7 +169,7 @@ class ShareWalkTest : public ::testing::Test {
   const std::string pfs_ = scratch_.dir("pfs");
   const LaterBy quiet_{kDays};
   std::vector<std::string> paths_;
-  uint64_t rate_ = 0;
+  std::atomic<int> away_ms_{50}, none_ms_{0};  // what a question takes to one that is away, or has no walk
   ShareWalkOptions options_;
   std::vector<std::atomic<Is>> is_;
   std::vector<std::atomic<uint64_t>> asked_;
@@ -188,13 +213,14 @@ TEST_F(ShareWalkTest, ALargeDirectoryComesInParts) {
 TEST_F(ShareWalkTest, NotAllAskTheFirstNodeWhileTheirParentStarts) {
   tree(20, 3);
   options_.start_ms = 300;
+  away_ms_ = 0;
   make(12);
   is_[1] = Is::kAway;
   for (const NodeIndex node : {0u, 9u}) start(node);
   expect_all(0);
-  ::usleep(50000);
-  EXPECT_GT(asked(9, 1), 0u);
+  EXPECT_TRUE(eventually([&] { return asked(9, 1) > 3; }));
   EXPECT_EQ(asked(9, 0), 0u);
+  away_ms_ = 50;
   expect_all(9);
   EXPECT_GT(asked(9, 0), 0u) << "it does not come";
   EXPECT_EQ(read(), paths_.size());
@@ -204,7 +230,8 @@ TEST_F(ShareWalkTest, NotAllAskTheFirstNodeWhileTheirParentStarts) {
 TEST_F(ShareWalkTest, WhoWalksIsAskedThoughAParentIsAwayForLong) {
   tree(20, 3);
   make(12);
-  is_[1] = Is::kSlowlyAway;
+  is_[1] = Is::kAway;
+  away_ms_ = 150;
   for (const NodeIndex node : {0u, 9u}) start(node);
   expect_all(9);
   EXPECT_GT(asked(9, 0), 0u);
@@ -252,12 +279,11 @@ TEST_F(ShareWalkTest, TheFirstNodeMayBeLate) {
   long_directory(600);
   make(3);
   is_[0] = Is::kAway;
-  const auto begin = std::chrono::steady_clock::now();
   start(1);
   start(2);
   expect_all(1);
   expect_all(2);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(options_.silence_ms))
+  EXPECT_LT(nodes_[1]->passed_ms(), options_.silence_ms)
       << "one that is not there is waited for less long than one that is silent";
   is_[0] = Is::kThere;
   start(0);
@@ -267,23 +293,32 @@ TEST_F(ShareWalkTest, TheFirstNodeMayBeLate) {
 }
 
 TEST_F(ShareWalkTest, AnotherGoesOnWhereOneEndsInTheMiddle) {
+  constexpr int kRead = 30;
+  tree(60, 5);
+  options_.silence_ms = 400;
   for (const Is is : {Is::kAway, Is::kHangs}) {
     SCOPED_TRACE(static_cast<int>(is));
-    if (paths_.empty()) tree(60, 5);
-    rate_ = 60;
-    options_.silence_ms = 400;
+    std::atomic<bool> holds{true};
+    std::atomic<int> opened{0};
+    Gate gate;
+    gate.shut();
+    const Intercept middle(Call::kFdopendir, [&](Arguments&) {
+      if (holds && ++opened > kRead) gate.pass();
+      return 0;
+    });
     make(3);
     start_all();
-    ASSERT_TRUE(eventually([&] { return nodes_[2]->counter(AgentCounter::walk_files) > 150; }));
+    for (const NodeIndex node : {1u, 2u})
+      ASSERT_TRUE(eventually([&] { return nodes_[node]->counter(AgentCounter::walk_files) > 2 * kRead; }));
+    EXPECT_TRUE(gate.await_waiting(1));
+    holds = false;
     is_[0] = is;
-    nodes_[0]->stop();
-    const uint64_t first = nodes_[0]->counter(AgentCounter::walk_dirs);
-    EXPECT_LT(first, paths_.size());
     expect_all(1);
     expect_all(2);
     EXPECT_GT(nodes_[1]->counter(AgentCounter::walk_dirs), 0u);
+    EXPECT_LT(nodes_[1]->counter(AgentCounter::walk_dirs), paths_.size());
     EXPECT_EQ(nodes_[2]->counter(AgentCounter::walk_dirs), 0u);
-    EXPECT_LE(read(), paths_.size() + 15) << "but for what was on its way";
+    gate.open();
     TearDown();
     nodes_.clear();
   }
@@ -319,21 +354,27 @@ TEST_F(ShareWalkTest, AParentThatIsNotToldIsPassedOver) {
 TEST_F(ShareWalkTest, AWalkThatGoesOnIsWaitedFor) {
   tree(20, 3);
   options_.silence_ms = 500;
-  const auto begin = std::chrono::steady_clock::now();
-  spoil_ = [begin](List list) {  // as while a long directory is being read
-    const auto passed = std::chrono::steady_clock::now() - begin;
-    if (list.log == 1000 && passed < std::chrono::milliseconds(1500)) {
+  std::atomic<uint64_t> read{1};  // as while a long directory is being read; 0: it has been
+  spoil_ = [&](List list) {
+    if (list.log == 1000 && read != 0) {
       list.parts.clear();
       list.next = 0;
       list.state = WalkState::kWalks;
-      list.progress = static_cast<uint64_t>(passed.count());
+      list.progress = read;
     }
     return list;
   };
   make(12);
   start_all();
+  for (int i = 0; i < 15; ++i) {
+    ++read;
+    await_answers(1, 8);
+    await_answers(9, 11);
+    for (const auto& node : nodes_) node->clock.advance_ms(100);
+  }
+  read = 0;
   expect_all();
-  EXPECT_EQ(read(), paths_.size());
+  EXPECT_EQ(this->read(), paths_.size());
 }
 
 // As in mid-partition: none hears of another. Each reads all, and has all.
@@ -349,6 +390,7 @@ TEST_F(ShareWalkTest, AllMayWalk) {
 TEST_F(ShareWalkTest, WhereNobodyWalksEachDoes) {
   tree(20, 3);
   options_.silence_ms = 400;
+  none_ms_ = 50;
   make(2);
   start(1);  // the first one has no walk: prefetch is off there
   expect_all(1);
@@ -356,11 +398,11 @@ TEST_F(ShareWalkTest, WhereNobodyWalksEachDoes) {
 
 TEST_F(ShareWalkTest, AParentWithoutAWalkIsPassedOver) {
   tree(20, 3);
+  none_ms_ = 50;
   make(12);
-  const auto begin = std::chrono::steady_clock::now();
   for (const NodeIndex node : {0u, 9u}) start(node);
   expect_all(9);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(options_.silence_ms / 2));
+  EXPECT_LT(nodes_[9]->passed_ms(), options_.silence_ms / 2);
   EXPECT_EQ(read(), paths_.size());
 }
 
@@ -369,12 +411,25 @@ TEST_F(ShareWalkTest, AWalkWhoseLogIsFullIsWaitedFor) {
   tree(30, 1);
   options_.most_log = 1;
   options_.silence_ms = 300;
-  rate_ = 20;
+  uint64_t progress = 0;
+  spoil_ = [&](List list) {  // node 1 hears of the progress now and then
+    if (list.log == 1000 && std::exchange(progress, list.progress) != list.progress)
+      nodes_[1]->clock.advance_ms(200);
+    return list;
+  };
+  const Intercept slow(Call::kFdopendir, [&](Arguments&) {
+    if (!nodes_[0]->walked()) {
+      EXPECT_EQ(nodes_[1]->counter(AgentCounter::walk_dirs), 0u) << "it does not walk meanwhile";
+    }
+    const uint64_t before = asked(1, 0);
+    EXPECT_TRUE(eventually([&] { return asked(1, 0) > before + 1 || nodes_[0]->walked(); }));
+    return 0;
+  });
   make(2);
   start_all();
-  ASSERT_TRUE(eventually([&] { return nodes_[0]->walked(); }));
-  EXPECT_LT(nodes_[1]->counter(AgentCounter::walk_dirs), paths_.size() / 3);
-  expect_all(1);
+  expect_all();
+  EXPECT_GT(nodes_[1]->passed_ms(), 2 * options_.silence_ms);
+  EXPECT_EQ(read(), 2 * paths_.size()) << "nothing was told";
 }
 
 TEST_F(ShareWalkTest, ALogThatIsFullEnds) {
@@ -511,6 +566,7 @@ TEST_F(ShareWalkTest, WhatIsKnownIsNotToldOn) {
 // Where memory lacks for a moment, the others' walk is followed nevertheless.
 TEST_F(ShareWalkTest, LackOfMemoryEndsNoWalk) {
   tree(20, 3);
+  options_.silence_ms = 0;  // nor a rest
   std::atomic<int> lacks{2};
   spoil_ = [&](List list) -> List {
     if (!list.parts.empty() && lacks-- > 0) throw std::bad_alloc();
@@ -526,13 +582,13 @@ TEST_F(ShareWalkTest, LackOfMemoryEndsNoWalk) {
 
 TEST_F(ShareWalkTest, WhatIsStoppedEnds) {
   tree(20, 3);
+  options_.silence_ms = 1'000'000'000;
+  options_.nap_ms = 1000;
   make(2);
   is_[0] = Is::kHangs;
   start(1);
-  ::usleep(20000);
-  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_TRUE(eventually([&] { return asked(1, 0) > 0; }));
   nodes_[1]->share->stop();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(options_.silence_ms / 2));
   EXPECT_EQ(nodes_[1]->share->answer({}).state, WalkState::kFollows) << "it does not begin a walk";
   EXPECT_FALSE(nodes_[1]->walked());
 }

@@ -50,7 +50,8 @@ struct FakeSpank {
   int said = -1;  // a file: children of the test write there, too
 };
 extern FakeSpank* slurm;
-extern int seconds_a_look;  // by which CLOCK_MONOTONIC is later whenever somebody looks at it
+extern int seconds_a_look;               // by which CLOCK_MONOTONIC is later whenever somebody looks at it
+extern std::function<void()> at_a_look;  // called then
 
 class SpankPlugin : public testing::Test {
  protected:

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <regex>
 #include <sstream>
 
 #include "runtime/base/fd.h"
@@ -824,10 +825,9 @@ TEST_F(SpankPlugin, AHelperThatDoesNotAnswerIsToldByTheFirstStep) {
 
 TEST_F(SpankPlugin, AHelperThatHangsIsKilledWithItsChild) {
   helper("sleep 1000 &\necho $! > $here/child\nprintf 'ready /run' >&3\nwait");
-  const auto begin = std::chrono::steady_clock::now();
   step();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30)) << "its patience is 3 s";
   EXPECT_TRUE(has(said(), "monarchd --start took longer than 3000 ms")) << said();
+  if (read("child").empty()) GTEST_SKIP() << "the machine is too busy for a shell's start in 3 s";
   const pid_t child = std::stoi(read("child"));
   EXPECT_TRUE(eventually([&] {
     std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
@@ -895,10 +895,8 @@ TEST_F(SpankPlugin, ASignalDoesNotMakeItWaitWithoutAnEnd) {
   act.sa_handler = [](int) {};
   ::sigaction(SIGALRM, &act, &old);
   const itimerval once = {{0, 0}, {0, 500000}}, never = {};
-  const auto begin = std::chrono::steady_clock::now();
   ::setitimer(ITIMER_REAL, &once, nullptr);
   step();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
   ::setitimer(ITIMER_REAL, &never, nullptr);
   ::sigaction(SIGALRM, &old, nullptr);
   EXPECT_TRUE(has(said(), "took longer than 3000 ms")) << said();
@@ -1140,45 +1138,55 @@ class SpankWait : public SpankPlugin {
   static std::string line(const std::string& percent, const std::string& end) {
     return "monarch: n1: " + percent + "% of the dataset is staged after 0 s (7 files, 2.0K): " + end + "\n";
   }
+  // However long it took.
+  static std::string timeless(const std::string& text) {
+    return std::regex_replace(text, std::regex("after [0-9]+ s"), "after 0 s");
+  }
+  // Does something when the plugin looks at the clock for the `number`th time.
+  struct AtLook {
+    AtLook(int number, const std::function<void()>& what) {
+      at_a_look = [=, looks = 0]() mutable {
+        if (++looks == number) what();
+      };
+    }
+    AtLook(const AtLook&) = delete;
+    AtLook& operator=(const AtLook&) = delete;
+    ~AtLook() { at_a_look = {}; }
+  };
   Fd agent_;
 };
 
 TEST_F(SpankWait, BeginsOnceEnoughIsStaged) {
   tell("staging-in", 80);
   step_that_waits("80 60");
-  EXPECT_EQ(told(), line("80", "the job begins"));
+  EXPECT_EQ(timeless(told()), line("80", "the job begins"));
   tell("staging-in", 79);
-  Threads later(1, [&](uint32_t) {
-    ::usleep(300000);
-    tell("staging-in", 81);
-  });
   step_that_waits("80 60");
-  EXPECT_EQ(told(), line("81", "the job begins"));
-  later.join();
+  const AtLook later(5, [&] { tell("staging-in", 81); });
+  EXPECT_EQ(timeless(told()), line("81", "the job begins"));
   EXPECT_EQ(fake_.environment["MONARCH_IO_STATE"], scratch_ / "run/state");
 }
 
 TEST_F(SpankWait, BeginsWhenNoMoreWillBeStaged) {
   step_that_waits("100 60");
   tell("staged-in", 99, "no_room=0\nfailed=2\n");
-  EXPECT_EQ(told(), line("99", "no more can be: 0 files have no room, 2 cannot be staged"));
+  EXPECT_EQ(timeless(told()), line("99", "no more can be: 0 files have no room, 2 cannot be staged"));
   for (const char* state : {"allocated", "suspended"}) {
     tell(state, 0);
-    EXPECT_EQ(told(), line("0", "no more is staged ahead, see --monarch-prefetch in monarch(7)")) << state;
+    EXPECT_EQ(timeless(told()), line("0", "no more is staged ahead, see --monarch-prefetch in monarch(7)"))
+        << state;
   }
   tell("teardown", 0);
-  EXPECT_EQ(told(), line("0", "its agent has ended"));
+  EXPECT_EQ(timeless(told()), line("0", "its agent has ended"));
 }
 
 TEST_F(SpankWait, RoomMayCome) {
   step_that_waits("100 60");
   tell("staged-in", 10, "no_room=2\nfailed=0\n");
-  Threads later(1, [&](uint32_t) {
-    ::usleep(500000);
-    tell("staged-in", 100);
-  });
-  EXPECT_EQ(told(), line("100", "the job begins"));
-  later.join();
+  {
+    const AtLook later(5, [&] { tell("staged-in", 100); });
+    EXPECT_EQ(timeless(told()), line("100", "the job begins"));
+  }
   tell("staged-in", 10, "no_room=2\nfailed=0\n");
   const std::string all = told();
   EXPECT_TRUE(has(all, "no more can be: 2 files have no room, 0 cannot be staged\n")) << all;
@@ -1194,7 +1202,7 @@ TEST_F(SpankWait, BeginsInTime) {
   EXPECT_TRUE(has(told(), "is over, and the agent has told nothing"));
   step_that_waits("100 0");
   tell("staging-in", 42);
-  EXPECT_EQ(told(), line("42", "the time of --monarch-wait-timeout is over; staging goes on"));
+  EXPECT_EQ(timeless(told()), line("42", "the time of --monarch-wait-timeout is over; staging goes on"));
 }
 
 TEST_F(SpankWait, TellsHowItGoes) {
@@ -1219,12 +1227,12 @@ TEST_F(SpankWait, OneTaskTalks) {
   step_that_waits("80 60", {{S_JOB_NODEID, 1}});
   EXPECT_EQ(told(), "") << "not the first node";
   step_that_waits("81 0", {{S_JOB_NODEID, 1}});
-  EXPECT_EQ(told(), line("80", "the time of --monarch-wait-timeout is over; staging goes on"))
+  EXPECT_EQ(timeless(told()), line("80", "the time of --monarch-wait-timeout is over; staging goes on"))
       << "it has less than was asked for";
   step_that_waits("81 0", {{S_JOB_NODEID, 0}, {S_TASK_ID, 1}});
   EXPECT_EQ(told(), "");
   step_that_waits("80 60", {{S_JOB_NODEID, 0}, {S_TASK_ID, 0}});
-  EXPECT_EQ(told(), line("80", "the job begins"));
+  EXPECT_EQ(timeless(told()), line("80", "the job begins"));
   step_that_waits("81 100", {{S_JOB_NODEID, 0}, {S_TASK_ID, 1}});
   seconds_a_look = 7;
   EXPECT_EQ(told(), "") << "nor how it goes";
@@ -1264,7 +1272,7 @@ TEST_F(SpankWait, TheAgentIsToldWhenTheFirstTaskBegins) {
   step_that_waits("80 600");
   hook("user_init");
   EXPECT_GT(began_in_ms(), 500000) << "in ten minutes at the latest";
-  EXPECT_EQ(told(), line("80", "the job begins"));
+  EXPECT_EQ(timeless(told()), line("80", "the job begins"));
   EXPECT_LE(began_in_ms(), 0) << "the wait is over";
   std::filesystem::remove(scratch_ / "run/began");
   helper("echo 'off for a reason' >&3");
@@ -1367,7 +1375,7 @@ TEST_F(SpankWait, ASignalEndsIt) {
     function("task_init")(nullptr, 0, nullptr);
     ::_exit(0);
   }
-  ::usleep(300000);
+  EXPECT_TRUE(is_soon_in_kernel(pid)) << "it waits";
   EXPECT_EQ(::kill(pid, SIGTERM), 0);
   int status = 0;
   EXPECT_EQ(::waitpid(pid, &status, 0), pid);

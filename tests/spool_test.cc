@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "runtime/base/log.h"
+#include "tests/manual_clock.h"
 #include "tests/faulty_os.h"
 #include "tests/hanging_fs.h"
 #include "tests/logged.h"
@@ -69,7 +70,7 @@ class SpoolTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-    Result<StateDir> state = StateDir::open(scratch_ / "state");
+    Result<StateDir> state = StateDir::open(scratch_ / "state", clock_);
     ASSERT_TRUE(state.ok()) << state.error().text;
     state_ = state.take();
     answer(kDone);
@@ -136,6 +137,7 @@ class SpoolTest : public ::testing::Test {
   const Scratch scratch_;
   const std::string program_ = scratch_ / "helper";
   OfCluster of_ = {"", "", program_};
+  PatientClock clock_;
   StateDir state_;
 };
 
@@ -388,16 +390,13 @@ TEST_F(SpoolTest, ALongWaitIsWarnedOfOnceInAWhile) {
 
 TEST_F(SpoolTest, AnotherFlushIsWaitedFor) {
   line(1);
-  std::thread other(
-      [&, lock = Fd(::open((state_.path() + "/spool").c_str(), O_RDONLY | O_CLOEXEC))]() mutable {
-        EXPECT_EQ(::flock(lock.get(), LOCK_EX), 0);
-        std::this_thread::sleep_for(std::chrono::milliseconds(300));
-        EXPECT_TRUE(called().empty());
-        lock.reset();
-      });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  Fd other(::open((state_.path() + "/spool").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+  clock_.at_pause(3, [&] {
+    EXPECT_TRUE(called().empty());
+    other.reset();
+  });
   EXPECT_TRUE(flush_now().ok());
-  other.join();
   EXPECT_EQ(called().size(), 1u);
 }
 
@@ -605,33 +604,24 @@ class TrappedSpoolTest : public SpoolTest {
   }
 };
 
-TEST_F(TrappedSpoolTest, AHelperThatHangsIsKilledAndItsLineStays) {
+TEST_F(SpoolTest, HelperThatHangsIsKilledAndItsLineStays) {
   line(1);
   scratch_.file("helper", "#!/bin/sh\necho $$ >>" + (scratch_ / "calls") + "\nexec sleep 1000\n");
-  std::optional<LaterBy> later;
-  const auto later_once = [&](CallArguments a) {
-    if (a[1] == 1 && !later) later.emplace(30);
-    return 0;
-  };
-  EXPECT_TRUE(flushed(kPollCall, later_once).starts_with("1 line for sacct waits"));
+  clock_.pass_once([&] { return !called().empty(); });
+  EXPECT_EQ(flush_now().error().code, EAGAIN);
   EXPECT_EQ(state_.spooled().size(), 1u);
   ASSERT_EQ(called().size(), 1u);
   EXPECT_FALSE(fs::exists("/proc/" + called()[0])) << "and waited for";
 }
 
-TEST_F(TrappedSpoolTest, OneThatHangsInTheKernelIsNotWaitedFor) {
+TEST_F(SpoolTest, HelperThatHangsInTheKernelIsNotWaitedFor) {
   line(1);
   scratch_.dir("pfs");
   scratch_.file("helper", "#!/bin/sh\nread x <" + (scratch_ / "pfs/file") + "\n");
   in_private_mounts(scratch_, [&](PrivateMounts* mounts) {
     const HangingFs pfs(scratch_ / "pfs");
     mounts->check(pfs.is_mounted(), "mount");
-    std::optional<LaterBy> later;
-    const auto later_once = [&](CallArguments a) {
-      if (a[1] == 1 && !later) later.emplace(30);
-      return 0;
-    };
-    mounts->check(before_call(kPollCall, later_once), "trap");
+    clock_.pass_once([&] { return pfs.is_asked(); });
     mounts->check(flush_now().error().code == EAGAIN, "the line waits");
   });
 }
@@ -697,8 +687,10 @@ TEST_F(TrappedSpoolTest, ALockThatCannotBeHadIsNotWaitedFor) {
             "lock " + state_.path() + "/spool: Input/output error");
   const Fd other(::open((state_.path() + "/spool").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
-  EXPECT_EQ(flushed(SYS_clock_nanosleep, [](CallArguments) { return EINTR; }),  // does not wait, but tries on
-            "lock " + state_.path() + "/spool: another flush goes on");
+  PausingClock hasty;
+  state_ = StateDir::open(state_.path(), hasty).take();
+  const Status late = flush_now();
+  EXPECT_EQ(late.error().text, "lock " + state_.path() + "/spool: another flush goes on");
 }
 
 }  // namespace

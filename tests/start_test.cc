@@ -23,16 +23,17 @@ namespace {
 
 class StartTest : public NodeTest {
  protected:
-  StartRequest request(const std::string& datasets) const {
+  StartRequest request(const std::string& datasets) {
     StartRequest r;
     r.state_dir = state_.path();
+    r.clock = &clock_;
     r.job = record(1).job;
     r.user = {kUid, kUid, {}};
     r.of_cluster.config = scratch_ / "monarch.conf";
     r.datasets = datasets;
     return r;
   }
-  StartRequest requeued(const std::string& datasets) const {
+  StartRequest requeued(const std::string& datasets) {
     StartRequest r = request(datasets);
     r.restart = 1;
     return r;
@@ -140,6 +141,7 @@ TEST_F(StartTest, WhereThereIsNoStateDirectoryNothingIsDone) {
 TEST_F(StartTest, WhatAHelperIsAtWorkOnIsLeftAlone) {
   configure();
   const Result<Fd> lock = state_.lock_job(record(1).job, true, 0);
+  clock_.pass_once([&, self = ::getpid()] { return ::getpid() == self && children().empty(); });
   EXPECT_EQ(note_wanted(request("/data")).error().code, ETIMEDOUT);
   EXPECT_EQ(error_of(request("/data")), ETIMEDOUT);
   EXPECT_TRUE(of_job().empty());
@@ -235,7 +237,7 @@ TEST_F(StartTest, AJobThatHasItsAgentKeepsIt) {
 
 TEST_F(StartTest, TheFirstStepWithTasksIsToldToWait) {
   const JobRecord r = begin_serving("/data");
-  const auto now_ms = [] { return os::clock_ns(CLOCK_MONOTONIC) / 1000000; };
+  const auto now_ms = [&] { return clock_.now_ms(); };
   const auto wait = [&](bool tasks) {
     StartRequest step = request("/data");
     step.tasks = tasks;
@@ -247,10 +249,8 @@ TEST_F(StartTest, TheFirstStepWithTasksIsToldToWait) {
   EXPECT_EQ(wait(true), std::make_pair(0, 0)) << "nobody asked for it";
   ASSERT_TRUE(state_.write("jobs/c.1.n1/wait", "80 " + std::to_string(now_ms() + 59000)).ok());
   EXPECT_EQ(wait(false), std::make_pair(0, 0)) << "the extern step, which has none";
-  const auto [percent, seconds] = wait(true);
-  EXPECT_EQ(percent, 80);
-  EXPECT_GE(seconds, 1);
-  EXPECT_LE(seconds, 59);
+  clock_.sleep_ns(1'000'000);
+  EXPECT_EQ(wait(true), std::make_pair(80, 59));
   EXPECT_EQ(wait(true), std::make_pair(0, 0)) << "the next one";
   ASSERT_TRUE(state_.write("jobs/c.1.n1/wait", "80 " + std::to_string(now_ms() - 1000)).ok());
   EXPECT_EQ(wait(true), std::make_pair(80, 0)) << "the time is over";
@@ -296,13 +296,13 @@ class TrappedStartTest : public StartTest {
     if (in_child([] { return before_call(SYS_flock, [](CallArguments) { return 0; }) ? 0 : 1; }) != 0)
       GTEST_SKIP() << "no system call can be trapped here";
   }
-  [[noreturn]] static int never_ends(CallArguments) {
-    for (;;) ::pause();
-  }
+  // The agent, which says nothing.
+  const CallHandler never_ends = [this](CallArguments) -> int { agent_.here(); };
   // What a start does in a child where these calls are trapped: "started", "fresh" or the error.
-  std::string start_with(const StartRequest& r, long call, const CallHandler& handler) const {
+  std::string start_with(const StartRequest& r, long call, const CallHandler& handler) {
     const int status = in_child([&] {
       ::alarm(100);
+      clock_.pass_once([this] { return agent_.now() && children_that_run() == 1; });
       if (!before_call(call, handler)) return 99;
       std::string said;
       const std::string log = logged([&] {
@@ -325,11 +325,12 @@ class TrappedStartTest : public StartTest {
                                       "\nquota = 1M\nmin_free = 0\n[tier.closed]\npath = " + closed +
                                       "\nquota = 1M\nmin_free = 0\n");
   }
+  const Hung agent_;  // or what else hangs
 };
 
 TEST_F(TrappedStartTest, AnAgentThatIsNotReadyIsWaitedForAndKept) {
   configure_tiers();
-  EXPECT_EQ(start_with(request("/data"), SYS_execve, &never_ends), "fresh");
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, never_ends), "fresh");
   const Result<JobRecord> r = state_.read_record("c.1.n1");
   ASSERT_TRUE(r.ok()) << r.error().text;
   EXPECT_TRUE(is_running(r->agent));
@@ -349,7 +350,7 @@ TEST_F(TrappedStartTest, WhatAnEarlierRunWasToldIsForgotten) {
   ASSERT_TRUE(state_.lock_job(record(1).job, true, 0).ok());
   for (const char* note : {"remark", "no_peers"})
     ASSERT_TRUE(state_.write(std::string("jobs/c.1.n1/") + note, "of a run before").ok());
-  EXPECT_EQ(start_with(request("/data"), SYS_execve, &never_ends), "fresh");
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, never_ends), "fresh");
   const Result<Started> joined = start_agent(request("/data"));
   ASSERT_TRUE(joined.ok());
   EXPECT_EQ(joined->remark + joined->alone, "");
@@ -360,10 +361,10 @@ TEST_F(TrappedStartTest, ATierThatDoesNotAnswerIsLeftOut) {
   configure_tiers();
   const std::string closed = scratch_ / "closed";
   const Intercept opens(Call::kOpenat, [&](Arguments& a) {
-    while (closed == a.path) ::pause();
+    if (closed == a.path) agent_.here();
     return 0;
   });
-  EXPECT_EQ(start_with(request("/data"), SYS_execve, &never_ends), "fresh");
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, never_ends), "fresh");
   const Result<JobRecord> r = state_.read_record("c.1.n1");
   ASSERT_TRUE(r.ok()) << r.error().text;
   ASSERT_EQ(r->tiers.size(), 1u);
@@ -382,10 +383,12 @@ TEST_F(TrappedStartTest, ATierThatDoesNotAnswerIsLeftOut) {
 TEST_F(StartTest, WhereNoTierAnswersThereIsNoAgent) {
   const std::string tier = scratch_ / "tier";
   scratch_.file("monarch.conf", "[tier.nvme]\npath = " + tier + "\nquota = 1M\nmin_free = 0\n");
+  const Hung hung;
   const Intercept opens(Call::kOpenat, [&](Arguments& a) {
-    while (tier == a.path) ::pause();
+    if (tier == a.path) hung.here();
     return 0;
   });
+  clock_.pass_once([&] { return hung.now(); });
   const Result<Started> none = start_agent(request("/data"));
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().code, ETIMEDOUT);
@@ -404,7 +407,7 @@ TEST_F(TrappedStartTest, WhatLivesAsLongAsTheJobIsNoted) {
   }
   ASSERT_TRUE(
       eventually([&] { return contents("/proc/" + std::to_string(stepd) + "/cmdline").starts_with(title); }));
-  EXPECT_EQ(start_with(request("/data"), SYS_execve, &never_ends), "fresh");
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, never_ends), "fresh");
   EXPECT_TRUE(exists(state_.path() + "/jobs/c.1.n1/anchored"));
   EXPECT_TRUE(end_agent(state_, *state_.read_record("c.1.n1"), 10000));
 }
@@ -413,7 +416,7 @@ TEST_F(TrappedStartTest, ATierThatCannotBeUsedIsLeftOut) {
   configure_tiers();
   std::filesystem::permissions(scratch_ / "closed", std::filesystem::perms(0711));
   scratch_.file("closed/monarch", "");
-  EXPECT_EQ(start_with(request("/data"), SYS_execve, &never_ends), "fresh");
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, never_ends), "fresh");
   const Result<JobRecord> r = state_.read_record("c.1.n1");
   ASSERT_TRUE(r.ok()) << r.error().text;
   ASSERT_EQ(r->tiers.size(), 1u);
@@ -430,14 +433,14 @@ TEST_F(TrappedStartTest, WhatTheUserAskedForIsDoneOnce) {
   configure_tiers();
   StartRequest r = request("/data");
   r.options = "tiers=open,nowhere wait=80% exclude=*.log capacity=1M";
-  EXPECT_EQ(start_with(r, SYS_execve, &never_ends), "fresh");
+  EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
   const JobRecord first = *state_.read_record("c.1.n1");
   EXPECT_EQ(*state_.read("jobs/c.1.n1/remark"), "n1 has no tier nowhere; it has open,closed");
   EXPECT_TRUE(state_.read("jobs/c.1.n1/wait")->starts_with("80 "));
   EXPECT_EQ(contents(first.run_dir + "/exclude"), "*.log");
   r = requeued("/data");
   r.options = "tiers=open";
-  EXPECT_EQ(start_with(r, SYS_execve, &never_ends), "fresh");
+  EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
   const JobRecord second = *state_.read_record("c.1.n1");
   EXPECT_EQ(second.restart, 1u);
   EXPECT_FALSE(exists(state_.path() + "/jobs/c.1.n1/remark")) << "there is nothing to be said";
@@ -447,7 +450,7 @@ TEST_F(TrappedStartTest, WhatTheUserAskedForIsDoneOnce) {
   r.restart = 2;
   r.options = "tiers=open capacity=2M";
   EXPECT_EQ(
-      start_with(r, SYS_execve, &never_ends),
+      start_with(r, SYS_execve, never_ends),
       "n1 has 1.00M of its tiers for the job now, less than the 2.00M that --monarch-capacity asks for");
   EXPECT_EQ(of_job(), Names{"failed"});
   ASSERT_TRUE(state_.read_failure("c.1.n1"));
@@ -459,7 +462,7 @@ TEST_F(TrappedStartTest, WithoutPrefetchNothingIsWaitedFor) {
   std::ofstream(scratch_ / "monarch.conf", std::ios::app) << "[agent]\nprefetch = off\n";
   StartRequest r = request("/data");
   r.options = "wait=80% tiers=open";
-  EXPECT_EQ(start_with(r, SYS_execve, &never_ends), "fresh");
+  EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
   EXPECT_TRUE(state_.read("jobs/c.1.n1/remark")->starts_with("--monarch-wait has no effect on n1"))
       << *state_.read("jobs/c.1.n1/remark");
   EXPECT_FALSE(exists(state_.path() + "/jobs/c.1.n1/wait"));
@@ -497,9 +500,9 @@ TEST_F(TrappedStartTest, ATierIsChargedToAJobWhoseMemoryIsKnown) {
   const std::string why =
       "tier ram is charged to the job's memory, but Slurm does not track memory; set "
       "SelectTypeParameters=CR_Core_Memory in slurm.conf, or charge = node in monarch.conf";
-  EXPECT_EQ(start_with(r, SYS_execve, &never_ends), why);
+  EXPECT_EQ(start_with(r, SYS_execve, never_ends), why);
   r.options = "tiers=ram,open";
-  EXPECT_EQ(start_with(r, SYS_execve, &never_ends), "fresh");
+  EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
   JobRecord started = *state_.read_record("c.1.n1");
   ASSERT_EQ(started.tiers.size(), 1u);
   EXPECT_EQ(started.tiers[0].name, "open");
@@ -511,7 +514,7 @@ TEST_F(TrappedStartTest, ATierIsChargedToAJobWhoseMemoryIsKnown) {
   r.options = "tiers=ram,open";
   r.part.memory = 640 << 20;
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    m->check(start_with(r, SYS_execve, &never_ends) == "fresh", contents(scratch_ / "said"));
+    m->check(start_with(r, SYS_execve, never_ends) == "fresh", contents(scratch_ / "said"));
     const JobRecord now = *state_.read_record("c.1.n1");
     m->check(now.tiers.size() == 2 && now.tiers[0].name == "ram", "it has both");
     m->check(now.tiers.at(0).room && now.tiers[0].quota == 0, "and gets nothing of it that early");
@@ -646,11 +649,10 @@ TEST_F(StrayGroupsTest, ThoseThatHangAreWaitedForTogether) {
       groups.move(pid, name(i));
     }
     groups.move(start_idle(), name(kHanging));
-    ::usleep(200000);  // until they are in the kernel, which does not tell
-    const int64_t begin = os::monotonic_ms();
+    m->check(eventually([&] { return pfs.asked() == kHanging; }), "they hang");
+    const int64_t begin = clock_.now_ms();
     sweep_cgroups(state_);
-    const int64_t took = os::monotonic_ms() - begin;
-    m->check(took < 100 * kHanging / 2, std::to_string(took) + " ms");
+    m->check(clock_.now_ms() - begin <= patience::kDeathMs, "all at the same time");
     m->check(eventually([&] {
                sweep_cgroups(state_);
                return groups.names(state_.cgroup_prefix()).size() == kHanging;

@@ -21,6 +21,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/manual_clock.h"
 #include "tests/faulty_os.h"
 #include "tests/hanging_fs.h"
 #include "tests/private_mounts.h"
@@ -61,7 +62,7 @@ class StateTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-    Result<StateDir> state = StateDir::open(path_);
+    Result<StateDir> state = StateDir::open(path_, clock_);
     ASSERT_TRUE(state.ok()) << state.error().text;
     state_ = state.take();
   }
@@ -92,6 +93,7 @@ class StateTest : public ::testing::Test {
 
   const Scratch scratch_;
   const std::string path_ = scratch_ / "state";
+  PausingClock clock_;
   StateDir state_;
 };
 
@@ -373,12 +375,9 @@ TEST_F(StateTest, AJobsDirectoryIsMadeOnlyIfThatIsWanted) {
   EXPECT_EQ(state_.jobs(), std::vector<std::string>{"c.7.n1"});
   EXPECT_EQ(state_.lock_job(job, true, 0).error().code, ETIMEDOUT);
   EXPECT_EQ(state_.lock_job(job, false, 20).error().code, ETIMEDOUT);
-  std::thread holder([held = lock.take()]() mutable {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    held.reset();
-  });
+  clock_.at_pause(3, [&] { lock = Fd(); });
   EXPECT_TRUE(state_.lock_job(job, false, 30000).ok()) << "it is waited for";
-  holder.join();
+  EXPECT_EQ(clock_.pauses(), 3);
 
   fs::remove(path_ + "/jobs/c.7.n1");
   scratch_.file("state/jobs/c.7.n1", "");
@@ -393,14 +392,11 @@ TEST_F(StateTest, ALockOnAJobThatWasRemovedIsNone) {
   for (const bool make : {false, true}) {
     Result<Fd> lock = state_.lock_job(job, true, 0);
     ASSERT_TRUE(lock.ok());
-    std::thread remover([&, held = lock.take()]() mutable {
-      // Whoever waits has opened the directory by now; if not, it sees a missing one: the same answer.
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    clock_.at_pause(1, [&] {  // whoever waits has opened the directory
       EXPECT_TRUE(state_.remove_job(job.key()).ok());
-      held.reset();
+      lock = Fd();
     });
     const Result<Fd> next = state_.lock_job(job, make, 30000);
-    remover.join();
     EXPECT_EQ(fs::exists(path_ + "/jobs/c.7.n1"), make);
     ASSERT_EQ(next.ok(), make);
     if (!make) {
@@ -509,15 +505,11 @@ TEST_F(StateTest, ALockOnWhatHasLostItsNameIsNone) {
 TEST_F(StateTest, TheLedgersLockIsWaitedForWithABound) {
   Result<Fd> lock = state_.lock_ledger(0);
   ASSERT_TRUE(lock.ok());
-  const auto begin = std::chrono::steady_clock::now();
+  const int64_t begin = clock_.now_ms();
   EXPECT_EQ(state_.lock_ledger(40).error().code, ETIMEDOUT);
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(40));
-  std::thread holder([held = lock.take()]() mutable {
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    held.reset();
-  });
+  EXPECT_EQ(clock_.now_ms() - begin, 40);
+  clock_.at_pause(3, [&] { lock = Fd(); });
   EXPECT_TRUE(state_.lock_ledger(30000).ok());
-  holder.join();
   fs::remove(path_ + "/ledger");
   ASSERT_EQ(::symlink((scratch_.file("file", "")).c_str(), (path_ + "/ledger").c_str()), 0);
   EXPECT_EQ(state_.lock_ledger(0).error().code, ELOOP);

@@ -742,16 +742,16 @@ TEST_F(NodeSweepTest, WhatIsNotedOfAFailedStartGoesOnceItsJobHasNoSlurmstepd) {
     ASSERT_EQ(::utimes((dir + "/" + name).c_str(), when), 0);
     ASSERT_EQ(::utimes(dir.c_str(), when), 0);
   };
-  note(1, "failed", kFailedSeconds + 100);
-  note(2, "failed", kFailedSeconds - 100);
-  note(3, "wanted", kFailedSeconds + 100);
-  note(4, "failed", kFailedSeconds + 200);
-  note(4, "wanted", kFailedSeconds + 100);
-  note(5, "wanted", kFailedSeconds + 200);
-  note(5, "failed", kFailedSeconds + 100);
-  note(6, "failed", kFailedSeconds + 100);
-  note(7, "failed", kFailedSeconds + 100);
-  note(9, "failed", kFailedSeconds + 100);
+  note(1, "failed", patience::kFailedSeconds + 100);
+  note(2, "failed", patience::kFailedSeconds - 100);
+  note(3, "wanted", patience::kFailedSeconds + 100);
+  note(4, "failed", patience::kFailedSeconds + 200);
+  note(4, "wanted", patience::kFailedSeconds + 100);
+  note(5, "wanted", patience::kFailedSeconds + 200);
+  note(5, "failed", patience::kFailedSeconds + 100);
+  note(6, "failed", patience::kFailedSeconds + 100);
+  note(7, "failed", patience::kFailedSeconds + 100);
+  note(9, "failed", patience::kFailedSeconds + 100);
   const Fd held = lock_if_free(state_.path() + "/jobs/" + key(6));
   const pid_t stepd = start_slurmstepd(job(7));
   Names over = dead_jobs(state_);
@@ -765,7 +765,7 @@ TEST_F(NodeSweepTest, WhatIsNotedOfAFailedStartGoesOnceItsJobHasNoSlurmstepd) {
   ::waitpid(stepd, nullptr, 0);
   sweep_now({});
   EXPECT_EQ(jobs().size(), 6u) << "it has just run";
-  note(7, "failed", kFailedSeconds + 100);
+  note(7, "failed", patience::kFailedSeconds + 100);
   sweep_now({});
   EXPECT_EQ(jobs(), (Names{key(2), key(3), key(4), key(6), key(9)}));
 }

@@ -4,62 +4,69 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
+#include <optional>
 
-#include "tests/scratch.h"
+#include "tests/quiet.h"
 
 namespace monarch {
 namespace {
 
+constexpr int64_t kMs = 1'000'000;
 const std::function<bool()> kNever = [] { return false; };
 
-double seconds_of(const std::function<void()>& body) {
-  const auto start = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+class ThrottleTest : public ::testing::Test {
+ protected:
+  // How long `threads` threads that each take one unit `times` times are held up in all, in milliseconds.
+  int64_t ms_for(uint32_t threads, int times) {
+    const int64_t begin = clock_.now_ns();
+    std::atomic<int> made{0};
+    Threads waiting(threads, [&](uint32_t) {
+      for (int i = 0; i < times; ++i) made += rate_->wait(1, kNever);
+    });
+    EXPECT_TRUE(eventually(&clock_, [&] { return made == static_cast<int>(threads) * times; }));
+    return (clock_.now_ns() - begin) / kMs;
+  }
+  ManualClock clock_;
+  std::optional<Throttle> rate_;
+};
 
-TEST(Throttle, WithoutARateNothingWaits) {
-  Throttle none(0);
+TEST_F(ThrottleTest, WithoutRateNothingWaits) {
+  Throttle none(0, clock_);
   EXPECT_FALSE(none.limits());
   none.take(UINT64_MAX);
   EXPECT_TRUE(none.wait(UINT64_MAX, [] { return true; }));
 }
 
-// A rate is a promise to others: it is never passed, however many threads share it. (That it is reached is
-// for the benchmarks: a busy machine may be slower.)
-TEST(Throttle, ThreadsTogetherKeepToTheRate) {
-  Throttle rate(1000);
-  std::atomic<int> made{0};
-  const double seconds = seconds_of([&] {
-    Threads threads(4, [&](uint32_t) {
-      for (int i = 0; i < 100; ++i) made += rate.wait(1, kNever);
-    });
-  });
-  EXPECT_EQ(made, 400);
-  EXPECT_GE(seconds, 0.4 - 0.1 - 0.01) << "400 at 1000 per second, but for a burst of 100 ms";
+// A rate is a promise to others: it is never passed, however many threads share it.
+TEST_F(ThrottleTest, ThreadsTogetherKeepToTheRateButForTheBurst) {
+  rate_.emplace(1000, clock_);
+  const int64_t ms = ms_for(4, 100);
+  EXPECT_GE(ms, 400 - 100 - 1);
+  EXPECT_LE(ms, 400) << "and it is reached";
 }
 
-TEST(Throttle, WhatIsTakenIsMadeUpFor) {
-  Throttle rate(1000);
-  const double took = seconds_of([&] { rate.take(500); });
-  EXPECT_LT(took, 2) << "take() does not wait";
-  EXPECT_GE(seconds_of([&] { EXPECT_TRUE(rate.wait(1, kNever)); }), 0.35);
+TEST_F(ThrottleTest, ExcessOfTakeHoldsUpWait) {
+  rate_.emplace(1000, clock_);
+  rate_->take(500);
+  EXPECT_EQ(clock_.waiting(), 0u);
+  EXPECT_EQ(ms_for(1, 1), 400);
 }
 
-TEST(Throttle, ADebtIsForgivenAfterTwoSeconds) {
-  Throttle rate(10);
-  rate.take(1000000);
-  EXPECT_LT(seconds_of([&] { EXPECT_TRUE(rate.wait(1, kNever)); }), 20);
+TEST_F(ThrottleTest, DebtIsForgivenAfterTwoSeconds) {
+  rate_.emplace(10, clock_);
+  rate_->take(1000000);
+  EXPECT_EQ(ms_for(1, 1), 1900);
 }
 
-TEST(Throttle, AWaiterGivesUpWhenToldTo) {
-  Throttle rate(1);
-  EXPECT_TRUE(rate.wait(3600, kNever));
+TEST_F(ThrottleTest, WaiterGivesUpAtItsNextSlice) {
+  rate_.emplace(1, clock_);
+  EXPECT_TRUE(rate_->wait(3600, kNever));
   std::atomic<bool> stop{false};
   std::atomic<int> gave_up{0};
-  Threads waiters(2, [&](uint32_t) { gave_up += !rate.wait(1, [&] { return stop.load(); }); });
+  Threads waiters(2, [&](uint32_t) { gave_up += !rate_->wait(1, [&] { return stop.load(); }); });
+  ASSERT_TRUE(clock_.await_waiting(2));
   stop = true;
+  clock_.advance_ms(20);
   waiters.join();
   EXPECT_EQ(gave_up, 2);
 }

@@ -7,13 +7,12 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <deque>
 #include <optional>
 #include <utility>
 
-#include "runtime/base/os.h"
 #include "runtime/hierarchy/tier.h"
 #include "tests/faulty_os.h"
+#include "tests/manual_clock.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
 
@@ -41,7 +40,7 @@ class TierErrorsTest : public ::testing::Test {
     return opened->unsafe();
   }
   Tier open() {
-    Result<Tier> opened = Tier::open(config(), kJob);
+    Result<Tier> opened = Tier::open(config(), kJob, clock_);
     EXPECT_TRUE(opened.ok()) << opened.error().text;
     return opened.take();
   }
@@ -89,6 +88,7 @@ class TierErrorsTest : public ::testing::Test {
   static Intercept::Handler of_path(const std::string& path, int error) {
     return [=](Arguments& a) { return a.path == path ? error : 0; };
   }
+  ManualClock clock_;
   Scratch scratch_;
 };
 
@@ -478,16 +478,14 @@ TEST_F(TierErrorsTest, APartialCopyIsOpenedOnce) {
 class ProbeErrorsTest : public TierErrorsTest {
  protected:
   // Seconds until the next probe; -1: none is due.
-  static double seconds_left(const Tier& t) {
-    if (t.next_probe_ns() == 0) return -1;
-    return static_cast<double>(t.next_probe_ns() - os::clock_ns(CLOCK_MONOTONIC)) / 1e9;
+  int64_t seconds_left(const Tier& t) {
+    return t.next_probe_ns() == 0 ? -1 : (t.next_probe_ns() - clock_.now_ns()) / 1'000'000'000;
   }
-  static constexpr double kDelay = 4;  // of this process
 };
 
 TEST_F(ProbeErrorsTest, AnOpenTierIsNotProbed) {
   Tier t = open();
-  LaterBy some(1000);
+  clock_.advance_ms(1000 * 1000);
   EXPECT_FALSE(t.probe());
   EXPECT_EQ(seconds_left(t), -1);
 }
@@ -495,19 +493,18 @@ TEST_F(ProbeErrorsTest, AnOpenTierIsNotProbed) {
 TEST_F(ProbeErrorsTest, TheTimeToTheNextProbeDoublesUpToFiveMinutes) {
   Tier t = open();
   t.close("a test");
-  EXPECT_NEAR(seconds_left(t), 10, kDelay);
+  EXPECT_EQ(seconds_left(t), 10);
   const int64_t due = t.next_probe_ns();
   t.close("another test");
   EXPECT_EQ(t.next_probe_ns(), due) << "it is closed already";
   Intercept writes(Call::kPwrite, EIO);
-  std::deque<LaterBy> later;
   int before = 10;
   for (const int seconds : {20, 40, 80, 160, 300, 300}) {
-    later.emplace_back(before + 1);
+    clock_.advance_ms(before * 1000);
     EXPECT_FALSE(t.probe());
-    EXPECT_NEAR(seconds_left(t), seconds, kDelay);
+    EXPECT_EQ(seconds_left(t), seconds);
     EXPECT_FALSE(t.probe()) << "too early";
-    EXPECT_NEAR(seconds_left(t), seconds, kDelay);
+    EXPECT_EQ(seconds_left(t), seconds);
     before = seconds;
   }
   EXPECT_TRUE(t.closed());
@@ -536,17 +533,20 @@ TEST_F(ProbeErrorsTest, EachStepOfAProbeCanFail) {
                            {Call::kPread, is_altered, "other bytes"}}) {
     Tier t = open();
     t.close("a test");
-    LaterBy enough(11);
+    clock_.advance_ms(10000);
     {
       Intercept fault(step.call, step.handler);
       errno = 0;
       EXPECT_FALSE(t.probe()) << step.what;
     }
     EXPECT_TRUE(t.closed()) << step.what;
-    EXPECT_NEAR(seconds_left(t), 20, kDelay) << step.what;
-    LaterBy more(20);
+    EXPECT_EQ(t.room(), 0u) << step.what;
+    EXPECT_EQ(seconds_left(t), 20) << step.what;
+    EXPECT_FALSE(t.probe()) << step.what << ": not at once";
+    clock_.advance_ms(20000);
     EXPECT_TRUE(t.probe()) << step.what;
     EXPECT_FALSE(t.closed()) << step.what;
+    EXPECT_GT(t.room(), 0u) << step.what;
     EXPECT_EQ(seconds_left(t), -1) << step.what;
   }
 }
@@ -555,20 +555,19 @@ TEST_F(ProbeErrorsTest, EachStepOfAProbeCanFail) {
 TEST_F(ProbeErrorsTest, AShortageIsNoReasonToWaitLonger) {
   Tier t = open();
   t.close("a test");
-  std::deque<LaterBy> later;
   for (const int error : {EMFILE, ENOMEM}) {
-    later.emplace_back(11);
+    clock_.advance_ms(10000);
     Intercept opens(Call::kOpenat, error);
     EXPECT_FALSE(t.probe());
     EXPECT_TRUE(t.closed());
-    EXPECT_NEAR(seconds_left(t), 10, kDelay);
+    EXPECT_EQ(seconds_left(t), 10);
   }
 }
 
 TEST_F(ProbeErrorsTest, AFileSystemWithoutTheCallForWriteBackTakesFiles) {
   Tier t = open();
   t.close("a test");
-  LaterBy enough(11);
+  clock_.advance_ms(10000);
   Intercept syncs(Call::kFinishSync, EINVAL);
   EXPECT_TRUE(t.probe());
 }
@@ -584,11 +583,11 @@ TEST_F(ProbeErrorsTest, AFullFileSystemIsNotWrittenTo) {
   std::atomic<int> calls{0};
   Intercept writes(Call::kPwrite, count(&calls));
   EXPECT_FALSE(t.reserve(2 * kBlock));
-  LaterBy enough(11);
+  clock_.advance_ms(10000);
   EXPECT_FALSE(t.probe());
   EXPECT_EQ(calls, 0);
   blocks = 2;
-  LaterBy more(20);
+  clock_.advance_ms(20000);
   EXPECT_TRUE(t.probe());
   EXPECT_EQ(calls, 1);
   EXPECT_TRUE(t.reserve(2 * kBlock));
@@ -598,7 +597,7 @@ TEST_F(ProbeErrorsTest, AProbeLeavesNoFile) {
   for (const bool has_tmpfile : {true, false}) {
     Tier t = has_tmpfile ? open() : open_without_tmpfile();
     t.close("a test");
-    LaterBy enough(11);
+    clock_.advance_ms(10000);
     std::atomic<int> removals{0};
     Intercept removed(Call::kUnlinkat, count(&removals));
     EXPECT_TRUE(t.probe());

@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 
-#include "runtime/base/os.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {
@@ -23,10 +22,10 @@ class TierHealthTest : public PlacementTest {
     add_tier("fast", kQuota);
     add_tier("slow", kQuota);
     prepare();
-    rates_.emplace(config_);
+    rates_.emplace(config_, clock_);
     source_ = std::make_unique<PfsSource>(catalog_.get(), &*dataset_, board_->get(), &*rates_);
     context_.reset(new PlacementContext{&*catalog_, &*hierarchy_, &*dataset_, board_->get(), config_,
-                                        source_.get(), nullptr});
+                                        source_.get(), nullptr, clock_});
     context_->threads = config_.threads;
     queue_.emplace(&*context_, WorkQueue::Questions{[](Ref) { return std::nullopt; }, [] { return 0; },
                                                     [] { return false; }});
@@ -39,7 +38,7 @@ class TierHealthTest : public PlacementTest {
   void set_state(uint64_t word) { catalog_->entry(file_).state = word; }
   bool is_full() const { return board_->get()->header.full == 1; }
   bool is_failed(int tier) const { return catalog_->header().tiers[tier].failed == 1; }
-  int64_t from_now(int64_t then) const { return then - os::clock_ns(CLOCK_MONOTONIC); }
+  int64_t from_now(int64_t then) { return then - clock_.now_ns(); }
   // Whether the file is prefetched now. It would be taken by that.
   bool is_prefetched() {
     const std::optional<Work> work = queue_->take(&*copier_);
@@ -129,11 +128,11 @@ TEST_F(TierHealthTest, AShortageEndsWhenItIsTime) {
   EXPECT_EQ(word("f"), kTried);
   EXPECT_TRUE(health_->is_short());
   const int64_t due = health_->due();
-  EXPECT_LE(from_now(due), kSecond);
+  EXPECT_EQ(from_now(due), kSecond);
   health_->look();
   EXPECT_TRUE(health_->is_short()) << "it is not time";
   EXPECT_EQ(word("f"), kTried);
-  const LaterBy later(1);
+  clock_.advance_ms(1000);
   health_->ran_short(EMFILE);
   EXPECT_EQ(health_->due(), due) << "one pause at a time";
   health_->look();
@@ -145,8 +144,8 @@ TEST_F(TierHealthTest, AShortageEndsWhenItIsTime) {
 TEST_F(TierHealthTest, EachPauseIsLongerUntilACopySucceeds) {
   const auto pause = [&] {
     health_->ran_short(EMFILE);
-    const int64_t seconds = (from_now(health_->due()) + kSecond / 2) / kSecond;
-    const LaterBy later(seconds);
+    const int64_t seconds = from_now(health_->due()) / kSecond;
+    clock_.advance(seconds * kSecond);
     health_->look();
     return seconds;
   };
@@ -168,7 +167,7 @@ TEST_F(TierHealthTest, AShortageDoesNotBeginAnewWhatHadEnded) {
   health_->note_size(2 * kQuota);
   no_room(kMisfits);
   health_->put_off(file_, EMFILE);
-  const LaterBy later(1);
+  clock_.advance_ms(1000);
   health_->look();
   EXPECT_EQ(word("f"), state_word(State::kKnown));
   EXPECT_TRUE(is_full());
@@ -181,7 +180,7 @@ TEST_F(TierHealthTest, ATierThatOpensAgainTakesWhatItDidNot) {
   health_->failed(1, Error{EIO, "a test"});
   health_->no_room(file_);
   EXPECT_EQ(word("f"), kTried) << "it may be taken later";
-  const LaterBy later(10);
+  clock_.advance_ms(10000);
   health_->look();
   EXPECT_FALSE(tier(1).closed());
   EXPECT_FALSE(is_failed(1));

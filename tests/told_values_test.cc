@@ -20,6 +20,7 @@
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/lack_of_memory.h"
+#include "tests/manual_clock.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -58,7 +59,7 @@ class ToldValuesTest : public ::testing::Test {
         ++rings;
       };
       options.mounts = std::move(mounts);
-      values.emplace(std::move(options));
+      values.emplace(std::move(options), clock);
     }
     // A task has asked the PFS.
     Ref saw(const std::string& path, const struct stat& st) {
@@ -95,6 +96,7 @@ class ToldValuesTest : public ::testing::Test {
       throw std::bad_alloc();
     }
 
+    ManualClock clock;
     BoardFile board;
     Dataset dataset;
     std::unique_ptr<Catalog> catalog;
@@ -366,7 +368,7 @@ TEST_F(ToldValuesTest, WhoWasAwayIsToldLater) {
   one->saw("f", file(5));
   one->values->rings();
   EXPECT_TRUE(one->told.empty());
-  const LaterBy later(3);
+  one->clock.advance_ms(patience::kPeerSlowMs + 1);
   one->values->rings();
   EXPECT_EQ(one->told.size(), 1u);
 }

@@ -9,6 +9,7 @@
 #include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <signal.h>
+#include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -122,7 +123,7 @@ inline void answer(int, siginfo_t* info, void* context) {
 inline int kill_parent(CallArguments a) {
   const pid_t parent = ::getppid();
   if (a[0] == PR_SET_PDEATHSIG) ::kill(parent, SIGKILL);
-  while (a[0] == PR_SET_PDEATHSIG && ::getppid() == parent) ::usleep(1000);
+  while (a[0] == PR_SET_PDEATHSIG && ::getppid() == parent) ::sched_yield();
   return 0;
 }
 

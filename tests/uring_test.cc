@@ -4,9 +4,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -37,6 +40,11 @@ class UringTest : public testing::Test {
     into_ = Fd(ends[1]);
     copy_ = Fd(::open((scratch_ / "copy").c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600));
   }
+  static bool waits_for_ring(pid_t thread) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/syscall");
+    long call = -1;
+    return file >> call && call == SYS_io_uring_enter;
+  }
   std::string copied() const {
     std::string bytes(2 * kPieces * kPiece, '?');
     const ssize_t n = ::pread(copy_.get(), bytes.data(), bytes.size(), 0);
@@ -60,14 +68,17 @@ TEST_F(UringTest, AWriteIsNotSubmittedWithoutItsRead) {
       if (std::exchange(is_first, false)) a.bytes = std::min(a.bytes, taken);
       return 0;
     });
+    std::atomic<bool> ended{false};
+    const pid_t copies = ::gettid();
     std::thread late([&] {
-      ::usleep(100000);
+      EXPECT_TRUE(eventually([&] { return ended || waits_for_ring(copies); }));
       const std::string bytes(kPieces * kPiece, 'n');
       (void)!::write(into_.get(), bytes.data(), bytes.size());
     });
     const uint64_t done = ring_->copy(
         {.from = from_.get(), .to = copy_.get(), .offset = 0, .bytes = kPieces * kPiece},
         [](uint64_t) { return true; }, [](uint64_t, std::string_view) {});
+    ended = true;
     late.join();
     EXPECT_LE(done, taken / 2 * kPiece);
     EXPECT_TRUE(copied() == std::string(done, 'n')) << taken;

@@ -4,8 +4,6 @@
 
 #include <fcntl.h>
 
-#include <chrono>
-
 #include "tests/listed.h"
 #include "tests/placement_fixture.h"
 
@@ -72,13 +70,13 @@ TEST_F(PlacementTest, TheWalkKeepsWhatDirectoriesHoldOnceTheyAreQuiet) {
 TEST_F(PlacementTest, TheWalkMeasuresQuietByTheDirectorysOwnClock) {
   const LaterBy hour(3600);
   scratch_.file("pfs/d/f", "x");
-  const auto begin = std::chrono::steady_clock::now();
+  const int64_t begin = clock_.now_ns();
   start();
   start_walk();
   ASSERT_TRUE(eventually([&] { return catalog_->reader().listing(rel("d")) != nullptr; }));
   struct stat st;
   ASSERT_EQ(::stat((pfs_ + "/d").c_str(), &st), 0);
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::nanoseconds(quiet_ns(st)));
+  EXPECT_GE(clock_.now_ns() - begin, quiet_ns(st));
   EXPECT_GE(quiet_ns(st), 100000000);
   st.st_ctim.tv_nsec = 0;
   EXPECT_GE(quiet_ns(st), 2000000000) << "its clock may tick once a second";
@@ -102,7 +100,7 @@ TEST_F(PlacementTest, TheWalkReadsAgainWhatChangedMeanwhile) {
 TEST_F(PlacementTest, TheWalkKeepsNoListingsThatNobodyReads) {
   config_.metadata = AgentConfig::Metadata::kPass;
   scratch_.file("pfs/d/f", "x");
-  ::usleep(2200000);
+  const LaterBy quiet(3 * 86400);
   start();
   walk();
   ASSERT_TRUE(eventually([&] { return walked(); }));
@@ -198,7 +196,7 @@ class ToldWalkTest : public PlacementTest {
   void make_walker() {
     walker_ = std::make_unique<Walker>(
         catalog_.get(), &*dataset_, board_->get(), &rates_->pfs_stats, [this] { placement_->catalog_grew(); },
-        watch_.get());
+        watch_.get(), clock_);
   }
   // What a walk of all tells; the catalog is empty again then.
   std::vector<WalkedDirectory> told() {
@@ -382,12 +380,18 @@ TEST_F(ToldWalkTest, WhatIsToldIsNotHeldUpWhereNothingIsWatched) {
   const std::vector<WalkedDirectory> all = told();
   ChangeWatch none(&*dataset_, board_->get(), 0);
   none.start();
-  Throttle slow(1);  // a second
+  Throttle slow(1, clock_);
   walker_ = std::make_unique<Walker>(
-      catalog_.get(), &*dataset_, board_->get(), &slow, [] {}, &none);
-  const auto begin = std::chrono::steady_clock::now();
-  for (const WalkedDirectory& directory : all) EXPECT_TRUE(walker_->enter(directory));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+      catalog_.get(), &*dataset_, board_->get(), &slow, [] {}, &none, clock_);
+  const int64_t begin = clock_.now_ns();
+  std::atomic<bool> entered{false};
+  std::thread enters([&] {
+    for (const WalkedDirectory& directory : all) EXPECT_TRUE(walker_->enter(directory));
+    entered = true;
+  });
+  EXPECT_TRUE(eventually([&] { return entered.load(); }));
+  enters.join();
+  EXPECT_EQ(clock_.now_ns(), begin);
   walker_.reset();
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/faulty_os.h"
+#include "tests/quiet.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -107,7 +108,7 @@ TEST_F(WriteBackTest, NoMoreBytesAreKeptThanMayBe) {
   Device device;
   add(1, 2 * kMostBytes);  // alone
   std::thread second = adder(2);
-  ::usleep(20000);
+  EXPECT_TRUE(quiet());
   device.let_go();
   second.join();
   EXPECT_GE(ended_when_added_, 1);
@@ -119,7 +120,7 @@ TEST_F(WriteBackTest, NoMoreCopiesAreKeptThanMayBe) {
   for (Ref entry = 1; entry <= kMostKept; ++entry) add(entry);
   EXPECT_EQ(ended_, 0);
   std::thread last = adder(kMostKept + 1);
-  ::usleep(20000);
+  EXPECT_TRUE(quiet());
   device.let_go();
   last.join();
   EXPECT_GE(ended_when_added_, 1);
@@ -152,7 +153,7 @@ TEST_F(WriteBackTest, WhatIsKeptIsForgottenAtItsEnd) {
   add(1, kMostBytes);
   ASSERT_TRUE(eventually([&] { return device.is_waited_for(); }));
   std::thread second = adder(2, kMostBytes);
-  ::usleep(20000);
+  EXPECT_TRUE(quiet());
   std::thread stop([&] { write_back_->stop(); });
   second.join();  // it does not wait for the device any more
   EXPECT_EQ(ended_when_added_, 0);
@@ -169,7 +170,7 @@ TEST_F(WriteBackTest, WhoWaitsForAnotherEndsWithIt) {
   std::thread first = adder(1);
   ASSERT_TRUE(eventually([&] { return device.is_waited_for(); }));
   std::thread second([&] { add(2); });
-  ::usleep(20000);
+  EXPECT_TRUE(quiet());
   EXPECT_EQ(device.waits(), 1);
   write_back_->stop();
   second.join();

@@ -26,9 +26,11 @@
 #include "runtime/agent/nodes_file.h"
 #include "runtime/agent/progress.h"
 #include "runtime/agent/use_watch.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/base/size.h"
 #include "runtime/config/dataset_rules.h"
@@ -45,16 +47,7 @@
 namespace monarch {
 namespace {
 
-constexpr int kIdleWaitMs = 10000;
-constexpr int kLookMs = 5000;  // for the run directory
-// While tasks tell what they see, the agent looks for it by itself: waking it takes longer than seeing.
-constexpr int kNapMs = 1;
-constexpr int64_t kNapsNs = 20 * 1000000ll;  // since the last was told
-constexpr auto kStopPatience = std::chrono::milliseconds(500);
-// For what several nodes count to come together: first for the copies that are being made to end, then, from
-// the beginning on, for the other nodes.
-constexpr auto kQuietPatience = std::chrono::milliseconds(150);
-constexpr int64_t kAccountNs = 1'000'000'000;
+constexpr int milliseconds(int64_t ns) { return static_cast<int>(ns / 1'000'000); }
 
 // All that serves one job. Members are destroyed in reverse order: threads before what they use.
 struct Service {
@@ -90,13 +83,14 @@ void serve_requests(Service* service) {
       }
     });
     if (service->peers) service->peers->tell_changes();
-    const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+    const int64_t now = system_clock().now_ns();
     const auto take = [service](const Seen& file) {
       if (service->catalog->add_seen(file) && service->peers) service->peers->saw(file.entry);
     };
     if (seen.drain(take)) last_seen = now;
-    const bool more = last_seen != 0 && now - last_seen < kNapsNs;
-    ring.wait(more ? kNapMs : kIdleWaitMs, more ? kNaps : kSleeps, [&] { return more || seen.is_drained(); });
+    const bool more = last_seen != 0 && now - last_seen < patience::kSeenNs;
+    ring.wait(milliseconds(more ? patience::kSeenNapNs : patience::kIdleLookNs), more ? kNaps : kSleeps,
+              [&] { return more || seen.is_drained(); });
   }
 }
 
@@ -127,7 +121,7 @@ Status join_peers(const AgentOptions& agent, LoadingPeers* library, Service* ser
   if (!(*create)(
           PACKAGE_VERSION, options, config.agent,
           {service->catalog.get(), &*service->hierarchy, &*service->dataset, board, service->pfs.get()},
-          &node)) {
+          system_clock(), &node)) {
     go_alone(agent.peers_library + " is of another version than " PACKAGE_VERSION "; install both anew",
              service);
     return {};
@@ -196,7 +190,7 @@ void note_directories(int run_dir, const Service& service) {
 }
 
 Status start(const AgentOptions& options, int run_dir, Service* service) {
-  const int64_t began_ns = os::clock_ns(CLOCK_MONOTONIC);
+  const int64_t began_ns = system_clock().now_ns();
   std::optional<LoadingPeers> library;
   if (options.peers) library.emplace(options.peers_library);
   Result<Dataset> dataset = Dataset::open(options.datasets);
@@ -326,7 +320,7 @@ std::string serve(int signals, int lifeline, const std::string& run_dir, const F
     take_grants(grants, service);
     follow_use(use.is_unused(), &rests, service);
     pollfd fds[3] = {{signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {grants->fd(), POLLIN, 0}};
-    int wait = kLookMs;
+    int wait = milliseconds(patience::kRunDirLookNs);
     for (const int wanted : {grants->wait_ms(), use.wait_ms()})
       if (wanted >= 0) wait = std::min(wait, wanted);
     if (::poll(fds, 3, wait) < 0 && errno != EINTR) return std::string("poll: ") + std::strerror(errno);
@@ -347,7 +341,7 @@ void stop(Service* service) {
   board->header.doorbell.fetch_add(1);
   futex_wake(&board->header.doorbell, 1);
   // Threads that hang in a PFS call are not waited for: the process ends without them.
-  const int64_t until = os::clock_ns(CLOCK_MONOTONIC) + kAccountNs;
+  const int64_t until = system_clock().now_ns() + patience::kAccountNs;
   struct Steps {
     std::promise<void> quiet, accounted, done;
   };
@@ -368,13 +362,14 @@ void stop(Service* service) {
   });
   if (error == 0) ending.detach();
   if (service->peers) {
-    const bool is_quiet = error == 0 && quiet.wait_for(kQuietPatience) == std::future_status::ready;
+    const bool is_quiet = error == 0 && quiet.wait_for(std::chrono::nanoseconds(patience::kLastCopiesNs)) ==
+                                            std::future_status::ready;
     service->peers->account(until);
     if (is_quiet) service->nodes->end();
   }
   steps->accounted.set_value();
   if (error != 0) return;  // as if all hung
-  if (finished.wait_for(kStopPatience) != std::future_status::ready)
+  if (finished.wait_for(std::chrono::nanoseconds(patience::kStopNs)) != std::future_status::ready)
     spdlog::warn("a thread still waits for the PFS; ending without it");
 }
 
@@ -385,7 +380,7 @@ void remove_at_last(const Remove& remove) {
     const Status s = remove();
     if (s.ok()) return;
     if (attempt == 4) spdlog::error("clean up: {}", s.error().text);
-    ::usleep(20000);
+    system_clock().sleep_ns(patience::kRemoveAgainNs);
   }
 }
 

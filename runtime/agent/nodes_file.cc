@@ -7,18 +7,13 @@
 #include <new>
 
 #include "runtime/base/log.h"
-#include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 
 namespace monarch {
-namespace {
-
-constexpr int64_t kPauseNs = 2'000'000'000;
-
-}  // namespace
 
 void NodesFile::look() {
-  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
-  if (looked_ns_ != 0 && now - looked_ns_ < kPauseNs) return;
+  const int64_t now = clock_.now_ns();
+  if (looked_ns_ != 0 && now - looked_ns_ < patience::kNodesFileNs) return;
   looked_ns_ = now;
   write(false);
 }

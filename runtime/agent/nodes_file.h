@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/metadata/nodes_told.h"
 #include "runtime/peer/node.h"
 
@@ -17,8 +18,8 @@ namespace monarch {
 class NodesFile {
  public:
   // `peers` outlives it. `names`: of all nodes, by index.
-  NodesFile(int run_dir, PeerNode* peers, std::vector<std::string> names)
-      : run_dir_(run_dir), peers_(peers), names_(std::move(names)) {}
+  NodesFile(int run_dir, PeerNode* peers, std::vector<std::string> names, Clock& clock = system_clock())
+      : run_dir_(run_dir), peers_(peers), names_(std::move(names)), clock_(clock) {}
 
   // Every few seconds: writes the file, unless nobody has counted anything since. Elsewhere than on the first
   // node it does nothing.
@@ -32,6 +33,7 @@ class NodesFile {
   const int run_dir_;
   PeerNode* const peers_;
   const std::vector<std::string> names_;
+  Clock& clock_;
   std::unique_ptr<NodesTold> nodes_;  // as they were written last
   int64_t looked_ns_ = 0;
 };

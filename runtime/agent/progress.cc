@@ -10,6 +10,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/replace_file.h"
 #include "runtime/metadata/run_file.h"
 
@@ -18,7 +19,6 @@ namespace {
 
 using Is = Progress::State;
 
-constexpr int64_t kSecondNs = 1'000'000'000, kNapNs = kSecondNs / 5;
 // Looking at a large catalog takes a while: so much longer it is left alone.
 constexpr int64_t kRest = 50;
 
@@ -168,9 +168,8 @@ void ProgressFile::stop() {
 
 bool ProgressFile::sleep(int64_t ns) {
   MutexLock hold(lock_);
-  const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + ns;
-  for (int64_t now = end - ns; !stopping_ && now < end; now = os::clock_ns(CLOCK_MONOTONIC))
-    stopped_.wait_for(&hold, std::chrono::nanoseconds(end - now));
+  const int64_t end = clock_.now_ns() + ns;
+  while (!stopping_ && clock_.now_ns() < end) clock_.wait_until(&stopped_, &hold, end);
   return !stopping_;
 }
 
@@ -180,10 +179,10 @@ void ProgressFile::run() {
   uint64_t seen = 0;
   bool first = true;
   do {
-    const int64_t begin = os::clock_ns(CLOCK_MONOTONIC);
+    const int64_t begin = clock_.now_ns();
     const uint64_t now = activity(*parts_.board);
     const bool is_moving = told.state == Is::kStagingIn;
-    rest = is_moving ? kNapNs : kSecondNs;
+    rest = is_moving ? patience::kShortLookNs : patience::kLookNs;
     if (!first && !is_moving && now == seen && told.unused == unused_) continue;
     try {
       const int64_t computed = os::clock_ns(CLOCK_THREAD_CPUTIME_ID);  // the agent can be stopped meanwhile
@@ -191,7 +190,7 @@ void ProgressFile::run() {
       rest = std::max(rest, kRest * (os::clock_ns(CLOCK_THREAD_CPUTIME_ID) - computed));
       if (stopping_) return;
       const bool is_due = first || progress.state != told.state || progress.unused != told.unused ||
-                          begin - told_ns >= kSecondNs;
+                          begin - told_ns >= patience::kLookNs;
       if (!first && progress != told && !is_due) continue;  // looked at once more, soon
       seen = now;
       if (first || progress != told) {

@@ -10,6 +10,7 @@
 
 #include "runtime/agent/nodes_file.h"
 #include "runtime/agent/series_file.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/result.h"
 #include "runtime/metadata/board.h"
@@ -47,7 +48,7 @@ class ProgressFile {
   // What it looks at; all outlive stop(). `prefetch`: as the agent does it.
   struct Parts {
     int run_dir = -1;
-    int64_t began_ns = 0;  // before anything was read or staged, by CLOCK_MONOTONIC
+    int64_t began_ns = 0;  // before anything was read or staged, by the clock
     const Board* board = nullptr;
     Catalog* catalog = nullptr;
     Source* source = nullptr;
@@ -57,8 +58,8 @@ class ProgressFile {
     size_t tiers = 0;
     NodesFile* nodes = nullptr;  // kept as well; nullptr: the job has one node
   };
-  explicit ProgressFile(const Parts& parts)
-      : parts_(parts), series_(parts.run_dir, parts.board, parts.began_ns) {}
+  explicit ProgressFile(const Parts& parts, Clock& clock = system_clock())
+      : parts_(parts), clock_(clock), series_(parts.run_dir, parts.board, parts.began_ns, clock) {}
   ~ProgressFile() { stop(); }
 
   // Makes the file, and keeps it true by a thread of its own: at most once a second while something changes,
@@ -77,6 +78,7 @@ class ProgressFile {
   bool sleep(int64_t ns) EXCLUDES(lock_);  // false: it is to stop
 
   const Parts parts_;
+  Clock& clock_;
   SeriesFile series_;  // the thread's
   std::thread thread_;
   bool written_ = false;  // ever

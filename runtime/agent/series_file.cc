@@ -12,7 +12,7 @@
 namespace monarch {
 
 void SeriesFile::begin() {
-  const int64_t ago_ns = os::clock_ns(CLOCK_MONOTONIC) - began_ns_;
+  const int64_t ago_ns = clock_.now_ns() - began_ns_;
   series_.magic = kSeriesMagic;
   series_.began = static_cast<uint64_t>((os::clock_ns(CLOCK_REALTIME) - ago_ns) / 1000000000);
   series_.began_ms = static_cast<uint64_t>(began_ns_ / 1000000);
@@ -21,7 +21,7 @@ void SeriesFile::begin() {
 
 void SeriesFile::look(const StagedSoFar& staged) {
   if (series_.magic == 0) begin();
-  const auto now = static_cast<uint64_t>(os::monotonic_ms());
+  const auto now = static_cast<uint64_t>(clock_.now_ms());
   const uint64_t ms = now - std::min(now, series_.began_ms), count = series_.count;
   const bool has_settled = staged.settled && series_.settled_ms == 0,
              is_whole = staged.whole && series_.whole_ms == 0;

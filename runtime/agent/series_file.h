@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "runtime/base/clock.h"
+#include "runtime/base/patience.h"
 #include "runtime/metadata/series.h"
 
 namespace monarch {
@@ -17,9 +19,9 @@ struct StagedSoFar {
 // One thread. It has no clock of its own: its caller calls look() when it works anyway.
 class SeriesFile {
  public:
-  // `began_ns`: when there was nothing to count yet, by CLOCK_MONOTONIC.
-  SeriesFile(int run_dir, const Board* board, int64_t began_ns)
-      : run_dir_(run_dir), board_(board), began_ns_(began_ns) {}
+  // `began_ns`: when there was nothing to count yet, by the clock.
+  SeriesFile(int run_dir, const Board* board, int64_t began_ns, Clock& clock = system_clock())
+      : run_dir_(run_dir), board_(board), began_ns_(began_ns), clock_(clock) {}
 
   // Takes a sample if the last one is old enough, or staging has come to its end; writes it unless nothing is
   // new but the time. The pause between two is a second first, and is doubled whenever the series is full.
@@ -31,8 +33,9 @@ class SeriesFile {
   const int run_dir_;
   const Board* const board_;
   const int64_t began_ns_;
+  Clock& clock_;
   Series series_;
-  uint64_t pause_ms_ = 1000;
+  uint64_t pause_ms_ = patience::kLookNs / 1'000'000;
 };
 
 }  // namespace monarch

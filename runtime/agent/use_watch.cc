@@ -8,10 +8,13 @@
 #include <charconv>
 
 #include "runtime/base/fd.h"
-#include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 
 namespace monarch {
 namespace {
+
+constexpr int kLookMs = patience::kLookNs / 1'000'000;             // for the first task
+constexpr int kUnusedLookMs = patience::kShortLookNs / 1'000'000;  // for a use that makes prefetch go on
 
 // -1: none has begun, as far as the file tells. It is the user's, and may say anything.
 int64_t began_ms(int run_dir) {
@@ -29,7 +32,7 @@ bool UseWatch::is_unused() {
   wait_ms_ = -1;
   if (patience_ms_ == 0 || has_been_used(*board_)) return false;
   wait_ms_ = kLookMs;
-  const int64_t now = os::monotonic_ms();
+  const int64_t now = clock_.now_ms();
   const int64_t began = began_ms(run_dir_);  // a task that waited begins later, or sooner, than was noted
   if (began < 0) return false;
   const int64_t left = std::min(began, now + INT32_MAX) + patience_ms_ - now;

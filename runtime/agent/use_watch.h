@@ -18,8 +18,8 @@ inline constexpr char kBeganFile[] = "began";
 class UseWatch {
  public:
   // `run_dir`: where the job's first task is noted (kBeganFile). `patience_s`: see AgentConfig.
-  UseWatch(const Board* board, int run_dir, int patience_s)
-      : board_(board), run_dir_(run_dir), patience_ms_(int64_t{patience_s} * 1000) {}
+  UseWatch(const Board* board, int run_dir, int patience_s, Clock& clock = system_clock())
+      : board_(board), run_dir_(run_dir), patience_ms_(int64_t{patience_s} * 1000), clock_(clock) {}
 
   // Whether the job's first task has run for so long without any use; looks, unless nothing can be new. Once
   // there was a use it is false for good.
@@ -28,11 +28,10 @@ class UseWatch {
   int wait_ms() const { return wait_ms_; }
 
  private:
-  static constexpr int kLookMs = 1000;       // for the first task
-  static constexpr int kUnusedLookMs = 200;  // for a use that makes prefetch go on
   const Board* const board_;
   const int run_dir_;
   const int64_t patience_ms_;
+  Clock& clock_;
   int wait_ms_ = 0;
 };
 

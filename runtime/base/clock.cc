@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/base/clock.h"
 
+#include <poll.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <ctime>
 
 #include "runtime/base/os.h"
@@ -18,17 +22,39 @@ class SystemClock final : public Clock {
     if (left > 0) condition->wait_for(hold, std::chrono::nanoseconds(left));
   }
   void sleep_until(int64_t until_ns) override {
-    const timespec until = {until_ns / 1'000'000'000, until_ns % 1'000'000'000};
-    while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
+    // Not an absolute time: tests shift what now_ns() reads.
+    for (int64_t left; (left = until_ns - now_ns()) > 0;) {
+      const timespec nap = {left / 1'000'000'000, left % 1'000'000'000};
+      ::clock_nanosleep(CLOCK_MONOTONIC, 0, &nap, nullptr);
     }
   }
 };
 
 }  // namespace
 
+bool Clock::wait_readable(int fd, int64_t until_ns) {
+  for (;;) {
+    const int64_t left_ms = (until_ns - now_ns() + 999'999) / 1'000'000;
+    pollfd p = {fd, POLLIN, 0};
+    const int ready = ::poll(&p, 1, static_cast<int>(std::clamp<int64_t>(left_ms, 0, INT_MAX)));
+    if (ready > 0 || left_ms <= 0) return ready > 0;
+  }
+}
+
 Clock& system_clock() {
   static SystemClock clock;
   return clock;
+}
+
+bool Clock::poll_until(int fd, short events, int64_t until_ns) {
+  constexpr int64_t kMs = 1'000'000;
+  for (;;) {
+    pollfd at = {fd, events, 0};
+    const int64_t left = std::max<int64_t>(until_ns - now_ns(), 0);
+    const int64_t ms = std::min(std::min(left, longest_wait_ns()) / kMs + (left > 0), int64_t{INT_MAX});
+    if (::poll(&at, 1, static_cast<int>(ms)) > 0) return true;
+    if (left == 0) return false;
+  }
 }
 
 }  // namespace monarch

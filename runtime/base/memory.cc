@@ -10,13 +10,13 @@
 
 #include "runtime/base/mutex.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 
 namespace monarch {
 namespace {
 
-constexpr uint64_t kReserveShare = 20;   // a twentieth of all memory is not for us
-constexpr double kStalledPercent = 10;   // from here on the node is short of memory
-constexpr int64_t kFreshNs = 100000000;  // how long what was read is good
+constexpr uint64_t kReserveShare = 20;  // a twentieth of all memory is not for us
+constexpr double kStalledPercent = 10;  // from here on the node is short of memory
 
 std::optional<uint64_t> number_in(const std::string& path) {
   std::ifstream in(path);
@@ -92,7 +92,7 @@ MemoryState fresh_state() {
   static int64_t read_at GUARDED_BY(lock) = 0;
   const MutexLock hold(lock);
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
-  if (read_at == 0 || std::abs(now - read_at) > kFreshNs) {
+  if (read_at == 0 || std::abs(now - read_at) > patience::kMemoryFreshNs) {
     try {
       state = read_memory();
     } catch (const std::bad_alloc&) {

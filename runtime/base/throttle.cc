@@ -1,22 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/base/throttle.h"
 
-#include <time.h>
-
 #include <algorithm>
 
-#include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 
 namespace monarch {
 namespace {
 
 constexpr int64_t kNsPerSecond = 1000000000;
-constexpr int64_t kSliceNs = 20 * 1000000;  // how soon a waiter sees that it is to give up
-
-void sleep_ns(int64_t ns) {
-  const timespec duration{static_cast<time_t>(ns / kNsPerSecond), static_cast<long>(ns % kNsPerSecond)};
-  ::clock_nanosleep(CLOCK_MONOTONIC, 0, &duration, nullptr);
-}
 
 }  // namespace
 
@@ -27,11 +19,11 @@ int64_t Throttle::cost(uint64_t units) const {
 
 void Throttle::take(uint64_t units) {
   if (!limits()) return;
-  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  const int64_t now = clock_.now_ns();
   int64_t until = paid_until_ns_.load(std::memory_order_relaxed), next;
   do {
     // A wait that is due anyway is not shortened by it.
-    next = std::max(std::min(std::max(until, now) + cost(units), now + kMaxDebtNs), until);
+    next = std::max(std::min(std::max(until, now) + cost(units), now + patience::kRateDebtNs), until);
   } while (!paid_until_ns_.compare_exchange_weak(until, next, std::memory_order_relaxed));
 }
 
@@ -39,14 +31,14 @@ bool Throttle::wait(uint64_t units, const std::function<bool()>& give_up) {
   if (!limits()) return true;
   for (;;) {
     if (give_up()) return false;
-    const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+    const int64_t now = clock_.now_ns();
     int64_t until = paid_until_ns_.load(std::memory_order_relaxed);
-    if (until <= now + kBurstNs) {
+    if (until <= now + patience::kRateBurstNs) {
       const int64_t next = std::max(until, now) + cost(units);
       if (paid_until_ns_.compare_exchange_strong(until, next, std::memory_order_relaxed)) return true;
       continue;
     }
-    sleep_ns(std::min(until - now - kBurstNs, kSliceNs));
+    clock_.sleep_ns(std::min(until - now - patience::kRateBurstNs, patience::kRateSliceNs));
   }
 }
 

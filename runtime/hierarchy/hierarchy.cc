@@ -10,11 +10,12 @@
 
 namespace monarch {
 
-Result<Hierarchy> Hierarchy::open(const std::vector<TierConfig>& tiers, const std::string& job_dir) {
+Result<Hierarchy> Hierarchy::open(const std::vector<TierConfig>& tiers, const std::string& job_dir,
+                                  Clock& clock) {
   Hierarchy hierarchy;
   hierarchy.tiers_.reserve(tiers.size());
   for (const TierConfig& config : tiers) {
-    Result<Tier> tier = Tier::open(config, job_dir);
+    Result<Tier> tier = Tier::open(config, job_dir, clock);
     if (!tier.ok()) {
       (void)remove_job_dirs(tiers, job_dir).ok();
       return tier.error();

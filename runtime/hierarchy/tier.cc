@@ -14,13 +14,13 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/remove_tree.h"
 
 namespace monarch {
 namespace {
 
 constexpr int64_t kNsPerSecond = 1000000000;
-constexpr int64_t kFirstPatienceNs = 10 * kNsPerSecond, kMostPatienceNs = 300 * kNsPerSecond;
 
 // Without O_TMPFILE: the name of a copy that is being made, which no reader looks for.
 struct UnfinishedName {
@@ -31,7 +31,8 @@ struct UnfinishedName {
 }  // namespace
 
 Tier::Tier(Tier&& other) noexcept
-    : config_(std::move(other.config_)),
+    : clock_(other.clock_),
+      config_(std::move(other.config_)),
       driver_(std::move(other.driver_)),
       copies_path_(std::move(other.copies_path_)),
       copies_(std::move(other.copies_)),
@@ -51,8 +52,9 @@ Tier::Tier(Tier&& other) noexcept
   for (int i = 0; i < 4; ++i) buckets_[i] = other.buckets_[i].load();
 }
 
-Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir) {
+Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir, Clock& clock) {
   Tier tier;
+  tier.clock_ = &clock;
   tier.config_ = config;
   tier.copies_path_ = config.path + "/" + job_dir;
   const std::string what = "tier " + config.name + ": ";
@@ -344,9 +346,9 @@ uint64_t Tier::room() const {
 
 int64_t Tier::leave_alone() {
   const int64_t before = patience_ns_.load(std::memory_order_relaxed);
-  const int64_t patience = before == 0 ? kFirstPatienceNs : std::min(2 * before, kMostPatienceNs);
+  const int64_t patience = before == 0 ? patience::kIdleLookNs : std::min(2 * before, patience::kMostPauseNs);
   patience_ns_.store(patience, std::memory_order_relaxed);
-  next_probe_ns_.store(os::clock_ns(CLOCK_MONOTONIC) + patience, std::memory_order_relaxed);
+  next_probe_ns_.store(clock_->now_ns() + patience, std::memory_order_relaxed);
   return patience / kNsPerSecond;
 }
 
@@ -384,10 +386,10 @@ Status Tier::write_and_read() const {
 
 bool Tier::probe() {
   const int64_t due = next_probe_ns();
-  if (due == 0 || os::clock_ns(CLOCK_MONOTONIC) < due) return false;
+  if (due == 0 || clock_->now_ns() < due) return false;
   const Status works = write_and_read();
   if (!works.ok() && is_shortage(works.error().code)) {  // the agent's: nothing was learned about the tier
-    next_probe_ns_.store(os::clock_ns(CLOCK_MONOTONIC) + kFirstPatienceNs, std::memory_order_relaxed);
+    next_probe_ns_.store(clock_->now_ns() + patience::kIdleLookNs, std::memory_order_relaxed);
     return false;
   }
   if (!works.ok()) {

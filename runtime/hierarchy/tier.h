@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/result.h"
@@ -35,7 +36,8 @@ class Tier {
 
   // Makes the job's directory `job_dir` (a name) below config.path, mode 0700, and locks it for this
   // process (flock(2), shared) so that no sweep takes it for a left-over.
-  static Result<Tier> open(const TierConfig& config, const std::string& job_dir);
+  static Result<Tier> open(const TierConfig& config, const std::string& job_dir,
+                           Clock& clock = system_clock());
 
   const std::string& name() const { return config_.name; }
   Medium medium() const { return config_.medium; }
@@ -96,7 +98,7 @@ class Tier {
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
   // Closed, or refused a file because others fill the file system: what did not fit may fit later.
   bool may_recover() const { return next_probe_ns() != 0; }
-  // When the next probe is due, by CLOCK_MONOTONIC: the first after 10 s, each further one after twice the
+  // When the next probe is due, by the clock: the first after 10 s, each further one after twice the
   // time, at most 5 minutes. 0: none.
   int64_t next_probe_ns() const { return next_probe_ns_.load(std::memory_order_relaxed); }
   // If one is due: writes and reads a block of a nameless file, and looks for the space that lacked. True:
@@ -128,6 +130,7 @@ class Tier {
   Status write_and_read() const;
   int64_t leave_alone();  // until the next probe; returns for how many seconds
 
+  Clock* clock_ = &system_clock();
   TierConfig config_;
   std::unique_ptr<Driver> driver_;
   std::string copies_path_;

@@ -97,7 +97,7 @@ void RequestRing::drain(uint32_t roots, const std::function<void(const RelPath&,
 
 void RequestRing::free_stale(uint32_t i, uint64_t word) {
   Claim& claim = claimed_[i];
-  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  const int64_t now = clock_.now_ns();
   if (claim.word != word) {
     claim = Claim{word, now};
   } else if (now - claim.since_ns > int64_t{kStaleSeconds} * 1000000000) {

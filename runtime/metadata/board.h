@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
 #include "runtime/layout/board_client.h"
@@ -45,7 +46,8 @@ void wake_parked(Board* board, uint32_t hash, uint32_t chunk = kWholeFile);
 // The agent's end of the request ring. One thread uses it.
 class RequestRing {
  public:
-  explicit RequestRing(Board* board) : board_(board), claimed_(kSlots) {}
+  explicit RequestRing(Board* board, Clock& clock = system_clock())
+      : board_(board), clock_(clock), claimed_(kSlots) {}
 
   // Sleeps until the doorbell rings or `timeout_ms` passed, unless `drained` is false once tasks know that it
   // sleeps. kNaps: requests alone ring the doorbell.
@@ -67,6 +69,7 @@ class RequestRing {
   void free_stale(uint32_t slot, uint64_t word);
 
   Board* board_;
+  Clock& clock_;
   std::vector<Claim> claimed_;  // slots seen kClaimed, to free those whose task is gone
   uint32_t seen_ = 0;
 };

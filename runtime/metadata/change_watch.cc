@@ -16,6 +16,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/layout/board_client.h"
 
 namespace monarch {
@@ -25,7 +26,8 @@ constexpr uint32_t kMoved = IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO;
 constexpr uint32_t kOfItself = IN_MOVE_SELF | IN_DELETE_SELF;
 constexpr uint32_t kMask =
     kMoved | kOfItself | IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_ONLYDIR | IN_DONT_FOLLOW;
-constexpr int kNapMs = 10;  // writers make many events, of which equal ones are told once
+// Writers make many events, of which equal ones are told once.
+constexpr int kNapMs = patience::kBusyLookNs / 1'000'000;
 
 uint64_t limit_of_user() {
   std::ifstream file("/proc/sys/fs/inotify/max_user_watches");

@@ -90,8 +90,8 @@ uint64_t bytes_of_all(uint64_t bytes, uint64_t known, uint64_t all) {
   return guess < static_cast<double>(kMostCount) ? static_cast<uint64_t>(guess) : kMostCount;
 }
 
-void close_series(const Board& board, Series* series) {
-  const auto now = static_cast<uint64_t>(os::monotonic_ms());
+void close_series(const Board& board, Series* series, Clock& clock) {
+  const auto now = static_cast<uint64_t>(clock.now_ms());
   const Sample before = series->count > 0 ? series->samples[series->count - 1] : Sample();
   const uint64_t ms = std::max(before.ms, now - std::min(now, series->began_ms));
   Sample last = sample_of(board, ms, before);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/result.h"
 #include "runtime/layout/board_layout.h"
 
@@ -59,7 +60,7 @@ Result<Series> read_series(const std::string& run_dir);
 uint64_t bytes_of_all(uint64_t bytes, uint64_t known, uint64_t all);
 
 // With a last sample, of now.
-void close_series(const Board& board, Series* series);
+void close_series(const Board& board, Series* series, Clock& clock = system_clock());
 
 // Whether all numbers are such as an agent can have written.
 bool plausible(const Series& series);

@@ -5,18 +5,18 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <new>
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/metadata/board.h"
 
 namespace monarch {
 namespace {
 
-constexpr int64_t kSecondNs = 1000000000, kShortagePauseNs = kSecondNs;
+constexpr int64_t kSecondNs = 1000000000;
 constexpr size_t kManyNames = 4096;  // of one directory: the sink hears that it is being read
 
 int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
@@ -39,16 +39,19 @@ constexpr char kFull[] = "the catalog is full: the rest is read from the PFS";
 
 }  // namespace
 
-int64_t quiet_ns(const struct stat& st) { return st.st_ctim.tv_nsec != 0 ? 100000000 : 2000000000; }
+int64_t quiet_ns(const struct stat& st) {
+  return st.st_ctim.tv_nsec != 0 ? patience::kTickNs : patience::kCoarseTickNs;
+}
 
 Walker::Walker(Catalog* catalog, const Dataset* dataset, Board* board, Throttle* stats,
-               std::function<void()> found, ChangeWatch* watch)
+               std::function<void()> found, ChangeWatch* watch, Clock& clock)
     : catalog_(catalog),
       dataset_(dataset),
       board_(board),
       stats_(stats),
       found_(std::move(found)),
       watch_(watch),
+      clock_(clock),
       unfinished_(dataset->roots.size(), 1),
       incomplete_(dataset->roots.size(), false) {
   const MutexLock hold(lock_);
@@ -108,7 +111,7 @@ void Walker::start(int threads, WalkSink* sink) {
     sink_ = sink;
     for (const auto& [root, path] : left_) waiting_.push_back({root, path});
     for (const auto& [name, values] : owed_) {
-      const int64_t due = os::clock_ns(CLOCK_MONOTONIC) + quiet_ns(values);
+      const int64_t due = clock_.now_ns() + quiet_ns(values);
       young_.push_back({{name.first, name.second}, values, 1, due});
       ++unfinished_[name.first];
     }
@@ -165,7 +168,7 @@ bool Walker::take(Young* next) {
       changed_.wait(&hold);
       continue;
     }
-    const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+    const int64_t now = clock_.now_ns();
     if (!young_.empty() && young_.front().due_ns <= now) {
       *next = std::move(young_.front());
       young_.pop_front();
@@ -175,7 +178,7 @@ bool Walker::take(Young* next) {
     if (young_.empty()) {
       changed_.wait(&hold);
     } else {
-      changed_.wait_for(&hold, std::chrono::nanoseconds(young_.front().due_ns - now));
+      clock_.wait_until(&changed_, &hold, young_.front().due_ns);
     }
   }
   if (stopping_) return false;
@@ -217,9 +220,8 @@ Fd Walker::open(const Directory& directory) {
         os::open_beneath(dataset_->roots[directory.root].fd.get(), name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd || !is_shortage(errno)) return fd;
     MutexLock hold(lock_);
-    const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + kShortagePauseNs;
-    for (int64_t now = end - kShortagePauseNs; !stopping_ && now < end; now = os::clock_ns(CLOCK_MONOTONIC))
-      changed_.wait_for(&hold, std::chrono::nanoseconds(end - now));
+    const int64_t end = clock_.now_ns() + patience::kLookNs;
+    while (!stopping_ && clock_.now_ns() < end) clock_.wait_until(&changed_, &hold, end);
     if (stopping_) {
       errno = EINTR;
       return fd;
@@ -276,7 +278,7 @@ void Walker::tell(const Directory& directory, WalkedDirectory::Listed listing, c
 // The directory's clock is not ours. But once it has had these values for quiet_ns() of our time, its clock
 // has moved on as far, and a later change gives it others.
 void Walker::wait_for_quiet(Young young) {
-  young.due_ns = os::clock_ns(CLOCK_MONOTONIC) + quiet_ns(young.values);
+  young.due_ns = clock_.now_ns() + quiet_ns(young.values);
   const uint32_t root = young.directory.root;
   const MutexLock hold(lock_);
   young_.push_back(std::move(young));

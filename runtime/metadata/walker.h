@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
 #include "runtime/layout/board_layout.h"
 #include "runtime/metadata/catalog.h"
@@ -70,7 +71,7 @@ class Walker {
   // Directories listed and files examined keep to the rate `stats`. `found` is called from walking threads
   // whenever a directory's files have been entered. `watch` may be nullptr.
   Walker(Catalog* catalog, const Dataset* dataset, Board* board, Throttle* stats, std::function<void()> found,
-         ChangeWatch* watch = nullptr);
+         ChangeWatch* watch = nullptr, Clock& clock = system_clock());
   ~Walker() { stop(); }
   // Enters what the walk of another node has read of a directory on the device of its root, before start().
   // False: nothing of it was new, or it is no directory of the dataset's. One thread at a time.
@@ -108,7 +109,7 @@ class Walker {
     Directory directory;
     struct stat values {};
     int looks = 0;
-    int64_t due_ns = 0;  // CLOCK_MONOTONIC: when it is read again
+    int64_t due_ns = 0;  // by the clock: when it is read again
   };
   void wait_for_quiet(Young young) EXCLUDES(lock_);
   // Enters the listing of a directory that has not changed meanwhile.
@@ -145,6 +146,7 @@ class Walker {
   Throttle* const stats_;
   const std::function<void()> found_;
   ChangeWatch* const watch_;
+  Clock& clock_;
   WalkSink* sink_ = nullptr;  // set before the threads start
 
   Mutex lock_;

@@ -48,7 +48,7 @@ InTime start_report(const StateDir& state, const JobRecord& record, const JobAcc
     return true;
   };
   // Users can read the directories of their reports, and so lock them for as long as they like.
-  return start_in_time(patience.report_ms, {}, keep);
+  return start_in_time(state, patience.report_ms, {}, keep);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "runtime/base/patience.h"
 #include "runtime/base/result.h"
 #include "runtime/node/accounting.h"
 #include "runtime/node/removal.h"
@@ -18,7 +19,7 @@ struct AccountPatience {
   int report_ms;  // for the report, which users can hold up
 };
 // Of who has others waiting: a job's start, or a prolog.
-inline constexpr AccountPatience kShortPatience = {200, 100};
+inline constexpr AccountPatience kShortPatience = {patience::kShortReadMs, patience::kShortReportMs};
 
 struct Accounted {
   Status line;                   // an error: none is kept

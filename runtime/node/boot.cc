@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/base/log.h"
+#include "runtime/base/patience.h"
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/discovery.h"
 #include "runtime/node/cgroup.h"
@@ -15,8 +16,6 @@
 
 namespace monarch {
 namespace {
-
-constexpr int kTierPatienceMs = 1000;
 
 // Discovery refuses what may be a network's, and touches none of it.
 std::vector<TierConfig> local_tiers(const Config& config) {
@@ -30,13 +29,13 @@ std::vector<TierConfig> local_tiers(const Config& config) {
 
 // Before users come, who can keep locked what the directories are made in.
 void prepare_in_time(const StateDir& state, const Config& config) {
-  Cgroups().prepare();
-  const InTime child = start_in_time(2 * kTierPatienceMs, {}, [&] {
-    prepare(state, local_tiers(config), kTierPatienceMs);
+  Cgroups(state.clock()).prepare();
+  const InTime child = start_in_time(state, 2 * patience::kStuckMs, {}, [&] {
+    prepare(state, local_tiers(config), patience::kStuckMs);
     return true;
   });
   if (!ends_in_time(state, child))
-    spdlog::warn("the tiers are not prepared: they do not answer within {} ms", 2 * kTierPatienceMs);
+    spdlog::warn("the tiers are not prepared: they do not answer within {} ms", 2 * patience::kStuckMs);
 }
 
 }  // namespace

@@ -16,22 +16,21 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <utility>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/mountinfo.h"
-#include "runtime/base/os.h"
+#include "runtime/base/patience.h"
+#include "runtime/node/await.h"
 
 namespace monarch {
 namespace {
 
 constexpr char kParent[] = "/monarch";
 constexpr int kMakeAttempts = 10;  // an administrator may remove the parent meanwhile
-constexpr int kParentPatienceMs = 300;
-constexpr int kKillPatienceMs = 500;  // of all that are late
-constexpr useconds_t kPollUs = 2000;
 
 std::string parent(const CgroupHierarchy& h) { return h.mount + kParent; }
 std::string group(const CgroupHierarchy& h, const std::string& name) { return parent(h) + "/" + name; }
@@ -156,27 +155,20 @@ struct WayOut {
   ::_exit(is_unlisted(parent(h)) ? 0 : make_unlisted(parent(h)));
 }
 
-bool is_reaped(pid_t child, int64_t until, int* status) {
-  pid_t ended;
-  while ((ended = ::waitpid(child, status, WNOHANG)) == 0 && os::monotonic_ms() < until) ::usleep(kPollUs);
-  return ended != 0;
-}
-
 // The errno that it ends with. One that is late is killed; one that hangs is left to init, outside of the
 // groups that the caller is in.
-int wait_for_parent(const std::vector<WayOut>& ways_out, pid_t child, int64_t until) {
-  int status = 0;
+int wait_for_parent(Clock& clock, const std::vector<WayOut>& ways_out, pid_t child, int64_t until_ms) {
   if (child < 0) return EAGAIN;
-  if (is_reaped(child, until, &status)) return WIFEXITED(status) ? WEXITSTATUS(status) : EINTR;
-  ::kill(child, SIGKILL);
-  if (!is_reaped(child, until + kKillPatienceMs, &status))
+  if (const std::optional<int> status = await_child(clock, child, until_ms))
+    return WIFEXITED(*status) ? WEXITSTATUS(*status) : EINTR;
+  if (kill_child(clock, child) == ChildEnd::kHangs)
     for (const WayOut& way : ways_out) way.move(std::to_string(child));
   return ETIMEDOUT;
 }
 
 // By mount, why there is none.
 std::map<std::string, int> make_parents(const std::vector<CgroupHierarchy>& hierarchies,
-                                        const std::string& of_first) {
+                                        const std::string& of_first, Clock& clock) {
   std::vector<std::string> missing;
   for (const CgroupHierarchy& h : hierarchies)
     if (!is_unlisted(parent(h))) missing.push_back(h.mount);
@@ -191,9 +183,10 @@ std::map<std::string, int> make_parents(const std::vector<CgroupHierarchy>& hier
     children[h.mount] = child;
   }
   std::map<std::string, int> failed;
-  const int64_t until = os::monotonic_ms() + kParentPatienceMs;
+  const int64_t until_ms = clock.now_ms() + patience::kBriefMs;
   for (const auto& [mount, child] : children)
-    if (const int error = wait_for_parent(ways_out, child, until); error != 0) failed[mount] = error;
+    if (const int error = wait_for_parent(clock, ways_out, child, until_ms); error != 0)
+      failed[mount] = error;
   return failed;
 }
 
@@ -263,7 +256,8 @@ bool CgroupHierarchy::has(const std::string& controller) const {
   return !unified && ("," + controllers + ",").find("," + controller + ",") != std::string::npos;
 }
 
-Cgroups::Cgroups(const std::string& mountinfo, std::string of_first) : of_first_(std::move(of_first)) {
+Cgroups::Cgroups(const std::string& mountinfo, std::string of_first, Clock& clock)
+    : of_first_(std::move(of_first)), clock_(&clock) {
   std::ifstream in(mountinfo);
   for (std::string line; std::getline(in, line);) {
     MountLine m;
@@ -277,14 +271,14 @@ Cgroups::Cgroups(const std::string& mountinfo, std::string of_first) : of_first_
   }
 }
 
-void Cgroups::prepare() const { (void)make_parents(hierarchies_, of_first_); }
+void Cgroups::prepare() const { (void)make_parents(hierarchies_, of_first_, *clock_); }
 
 Status Cgroups::make(const std::string& name, uint64_t memory) const {
   if (hierarchies_.empty()) return Error{ENOENT, "no control groups are mounted"};
   for (int attempt = 1;; ++attempt) {
     bool lost_parent = false;
     std::vector<Error> errors;
-    const std::map<std::string, int> failed = make_parents(hierarchies_, of_first_);
+    const std::map<std::string, int> failed = make_parents(hierarchies_, of_first_, *clock_);
     for (const CgroupHierarchy& h : hierarchies_) {
       const auto without = failed.find(h.mount);
       const Status s =
@@ -318,14 +312,13 @@ void Cgroups::kill(const std::string& name) const {
 }
 
 bool Cgroups::end(const std::string& name, int patience_ms) const {
-  for (const int64_t until = os::monotonic_ms() + patience_ms;;) {
+  return poll_until(*clock_, clock_->now_ms() + patience_ms, [&] {
     for (const CgroupHierarchy& h : hierarchies_)
       if (is_there(group(h, name))) kill_all_in(h, name);
     bool gone = true;
     for (const CgroupHierarchy& h : hierarchies_) gone = remove_from(h, name) && gone;
-    if (gone || os::monotonic_ms() >= until) return gone;
-    ::usleep(kPollUs);
-  }
+    return gone;
+  });
 }
 
 void Cgroups::leave(const std::string& name) const {

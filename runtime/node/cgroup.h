@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/result.h"
 
 namespace monarch {
@@ -30,7 +31,8 @@ class Cgroups {
   // The hierarchies in the file `mountinfo` (proc_pid_mountinfo(5)), each once; in the file `of_first` are
   // the groups of a process that lasts as long as this system (proc_pid_cgroup(5)).
   explicit Cgroups(const std::string& mountinfo = "/proc/self/mountinfo",
-                   std::string of_first = "/proc/1/cgroup");
+                   std::string of_first = "/proc/1/cgroup", Clock& clock = system_clock());
+  explicit Cgroups(Clock& clock) : Cgroups("/proc/self/mountinfo", "/proc/1/cgroup", clock) {}
   const std::vector<CgroupHierarchy>& hierarchies() const { return hierarchies_; }
 
   // Makes MOUNT/monarch where it is missing.
@@ -72,6 +74,7 @@ class Cgroups {
  private:
   std::vector<CgroupHierarchy> hierarchies_;
   std::string of_first_;
+  Clock* clock_;
 };
 
 }  // namespace monarch

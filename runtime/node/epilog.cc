@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "runtime/base/log.h"
+#include "runtime/base/patience.h"
 #include "runtime/config/config.h"
 #include "runtime/node/account_for.h"
 #include "runtime/node/identity.h"
@@ -16,19 +17,13 @@
 namespace monarch {
 namespace {
 
-constexpr int kLockPatienceMs = 1000;
-constexpr int kKillPatienceMs = 1000;
-// One that has peers tells them first what it has counted, or hears it of them. That it needs so long is rare
-// enough: then it is not waited for as long once it is killed.
-constexpr int kAskPatienceMs = 1300, kLeastKillPatienceMs = 200;
-constexpr AccountPatience kAccountPatience = {800, 600};
-// What takes longer goes on in the background, while the node is free: the next job has what it frees later.
-constexpr int kRemovePatienceMs = 100;
-
 // False: it hangs. Its death goes on while the job's end does.
 bool stop_agent_of(const StateDir& state, const JobRecord& record) {
-  int patience_ms = kKillPatienceMs;
-  if (record.peers && !ask_to_end(record.agent, kAskPatienceMs)) patience_ms = kLeastKillPatienceMs;
+  int patience_ms = patience::kLongDeathMs;
+  // One that has peers tells them first what it has counted, or hears it of them. That it needs so long is
+  // rare enough: then it is not waited for as long once it is killed.
+  if (record.peers && !ask_to_end(record.agent, patience::kAskMs, state.clock()))
+    patience_ms = patience::kLeastMs;
   return stop_agent(state, record, patience_ms);
 }
 
@@ -51,9 +46,9 @@ Status end_spoilt(const StateDir& state, const EpilogRequest& request, const Err
 }  // namespace
 
 Status end_job(const EpilogRequest& request) {
-  Result<StateDir> state = StateDir::open(request.state_dir);
+  Result<StateDir> state = StateDir::open(request.state_dir, *request.clock);
   if (!state.ok()) return state.error();
-  Result<Fd> lock = state->lock_job(request.job, false, kLockPatienceMs);
+  Result<Fd> lock = state->lock_job(request.job, false, patience::kLockMs);
   if (!lock.ok()) return lock.error().code == ENOENT ? Status() : Status(lock.error());
   Result<JobRecord> record = state->read_record(request.job.key());
   if (!record.ok() && record.error().code == EINVAL) return end_spoilt(*state, request, record.error());
@@ -65,15 +60,16 @@ Status end_job(const EpilogRequest& request) {
   const bool stopped = stop_agent_of(*state, *record);
   record->of_cluster.account_program = request.account_program;
   record->of_cluster.config = request.config;
-  const Accounted accounted = account_for(*state, *record, kAccountPatience, agent);
+  const Accounted accounted =
+      account_for(*state, *record, {patience::kAccountReadMs, patience::kReportMs}, agent);
   std::vector<Removal> removals;
   removals.push_back({*record, lock.take()});
   removals = set_aside(*state, std::move(removals));
   // Memory is given back once nobody has it open.
-  if (!end_agent(*state, *record, stopped ? kKillPatienceMs : 0))
+  if (!end_agent(*state, *record, stopped ? patience::kLongDeathMs : 0))
     spdlog::warn("JobId={} the agent (pid {}) does not end: it waits for the PFS", record->job.job,
                  record->agent.pid);
-  if (!remove_in_background(*state, std::move(removals), kRemovePatienceMs))
+  if (!remove_in_background(*state, std::move(removals), patience::kRemoveMs))
     spdlog::info("JobId={} clean up goes on in the background", record->job.job);
   return finish(*state, *record, accounted);
 }

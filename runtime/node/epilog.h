@@ -17,6 +17,7 @@ struct EpilogRequest {
   std::string config;           // monarch.conf(5), for where the line goes
   // Of the run that is over, and only if none of its slurmstepds runs; 0: whichever run there is.
   uint64_t serial = 0;
+  Clock* clock = &system_clock();
 };
 
 // Acts on what it finds on the node, not on the job's options: ends the agent, reads the counters through a

@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <grp.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -13,6 +12,8 @@
 #include <fstream>
 #include <memory>
 #include <sstream>
+
+#include "runtime/node/await.h"
 
 namespace monarch {
 
@@ -79,29 +80,29 @@ bool is_ending(const ProcessId& process) {
 
 namespace {
 
-bool signal_and_wait(const ProcessId& process, int signal, int patience_ms) {
+bool signal_and_wait(const ProcessId& process, int signal, int patience_ms, Clock& clock) {
+  const int64_t until_ms = clock.now_ms() + patience_ms;
   // The descriptor pins the process: what is identified afterwards is what is signalled.
   const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   if (!is_running(process)) return true;
   if (fd) {
     ::syscall(SYS_pidfd_send_signal, fd.get(), signal, nullptr, 0);
-    pollfd p = {fd.get(), POLLIN, 0};
-    ::poll(&p, 1, patience_ms);
+    readable_until(clock, until_ms, fd.get());
   } else {  // before Linux 5.3
     ::kill(process.pid, signal);
-    for (int waited = 0; waited < patience_ms && is_running(process); waited += 5) ::usleep(5000);
+    poll_until(clock, until_ms, [&] { return !is_running(process); });
   }
   return !is_running(process);
 }
 
 }  // namespace
 
-bool kill_and_wait(const ProcessId& process, int patience_ms) {
-  return signal_and_wait(process, SIGKILL, patience_ms);
+bool kill_and_wait(const ProcessId& process, int patience_ms, Clock& clock) {
+  return signal_and_wait(process, SIGKILL, patience_ms, clock);
 }
 
-bool ask_to_end(const ProcessId& process, int patience_ms) {
-  return signal_and_wait(process, SIGTERM, patience_ms);
+bool ask_to_end(const ProcessId& process, int patience_ms, Clock& clock) {
+  return signal_and_wait(process, SIGTERM, patience_ms, clock);
 }
 
 std::string boot_id() {

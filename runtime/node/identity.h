@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
 
@@ -37,10 +38,10 @@ bool is_ending(const ProcessId& process);
 
 // SIGKILLs the process, if it is still the same one, and waits until it is gone, at most `patience_ms`.
 // False: it is still there (it hangs in the kernel).
-bool kill_and_wait(const ProcessId& process, int patience_ms);
+bool kill_and_wait(const ProcessId& process, int patience_ms, Clock& clock = system_clock());
 
 // SIGTERMs it, in the same way. False: it has not ended.
-bool ask_to_end(const ProcessId& process, int patience_ms);
+bool ask_to_end(const ProcessId& process, int patience_ms, Clock& clock = system_clock());
 
 // This boot's id (/proc/sys/kernel/random/boot_id).
 std::string boot_id();

@@ -15,6 +15,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/mountinfo.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/paths.h"
 #include "runtime/hierarchy/discovery.h"
 #include "runtime/node/memory_tier.h"
@@ -27,7 +28,6 @@ namespace {
 
 constexpr char kJobs[] = "monarch";  // in the tier's directory
 constexpr int kTries = 8;
-constexpr int kMakePatienceMs = 300;
 
 // Whether a user has mounted a FUSE file system at `path`, told without asking that file system.
 bool is_users_mount(const std::string& path) {
@@ -95,7 +95,7 @@ Result<Fd> open_tier(const TierConfig& tier) {
 Result<Fd> lock_tier(const StateDir& state, const Fd& base) {
   struct stat st;
   if (os::fstat(base.get(), &st) != 0) return errno_error("a tier's directory");
-  return state.lock_file(fmt::format("tier.{:x}.{:x}.lock", st.st_dev, st.st_ino), kMakePatienceMs);
+  return state.lock_file(fmt::format("tier.{:x}.{:x}.lock", st.st_dev, st.st_ino), patience::kBriefMs);
 }
 
 // make_tier_jobs(), by a child: who has the tier's directory locked in the kernel keeps nobody else.
@@ -104,7 +104,7 @@ Status make_tier_jobs_in_time(const StateDir& state, const TierConfig& tier) {
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return errno_error("pipe");
   const Fd in(ends[0]);
   Fd tell(ends[1]);
-  const InTime child = start_in_time(kMakePatienceMs, {tell.get()}, [&] {
+  const InTime child = start_in_time(state, patience::kBriefMs, {tell.get()}, [&] {
     const Status made = make_tier_jobs(state, tier);
     if (made.ok()) return true;
     const std::string why = std::to_string(made.error().code) + " " + made.error().text;
@@ -118,7 +118,7 @@ Status make_tier_jobs_in_time(const StateDir& state, const TierConfig& tier) {
   const long code = n > 0 ? std::strtol(why, &text, 10) : 0;
   if (n > 0) return Error{static_cast<int>(code), text + 1};
   return Error{ETIMEDOUT, fmt::format("tier {}: {}/{} cannot be made within {} ms", tier.name, tier.path,
-                                      kJobs, kMakePatienceMs)};
+                                      kJobs, patience::kBriefMs)};
 }
 
 // `name` in the directory of all jobs, root's, and in it the owner's, which is still root's.

@@ -2,11 +2,9 @@
 #include "runtime/node/job_facts.h"
 
 #include <grp.h>
-#include <poll.h>
 #include <pwd.h>
 #include <signal.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,12 +13,12 @@
 #include <sstream>
 
 #include "runtime/base/log.h"
-#include "runtime/base/os.h"
+#include "runtime/base/patience.h"
+#include "runtime/node/await.h"
 
 namespace monarch {
 namespace {
 
-constexpr int kPatienceMs = 1000;
 constexpr size_t kMostBytes = 65536;
 constexpr char kEnd[] = "end";
 
@@ -85,12 +83,11 @@ NameSearch::~NameSearch() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-void NameSearch::finish(int patience_ms, JobFacts* facts) {
-  const int64_t end = os::monotonic_ms() + patience_ms;
+void NameSearch::finish(int patience_ms, JobFacts* facts, Clock& clock) {
+  const int64_t until_ms = clock.now_ms() + patience_ms;
   std::string text;
   for (ssize_t n = 1; pid_ > 0 && n > 0 && text.size() < kMostBytes;) {
-    pollfd p = {answer_.get(), POLLIN, 0};
-    if (::poll(&p, 1, static_cast<int>(std::max<int64_t>(0, end - os::monotonic_ms()))) <= 0) return;
+    if (!readable_until(clock, until_ms, answer_.get())) return;
     char buffer[4096];
     n = ::read(answer_.get(), buffer, sizeof buffer);
     if (n > 0) text.append(buffer, static_cast<size_t>(n));
@@ -104,7 +101,7 @@ void NameSearch::finish(int patience_ms, JobFacts* facts) {
 
 JobQuestion::JobQuestion(const StateDir& state, const JobOnNode& job, const std::string& run,
                          const User& user, const Config& config, const OfCluster& cluster)
-    : state_(state), job_(job), run_(run), end_ms_(os::monotonic_ms() + kPatienceMs) {
+    : state_(state), job_(job), run_(run), end_ms_(state.clock().now_ms() + patience::kFactsMs) {
   facts_.user = user;
   std::vector<std::string> users, groups;
   for (const PolicySection& section : config.policies) {
@@ -136,11 +133,13 @@ bool JobQuestion::take(const std::string& text) {
 }
 
 const JobFacts& JobQuestion::answer() {
-  const auto left = [this] { return static_cast<int>(std::max<int64_t>(0, end_ms_ - os::monotonic_ms())); };
+  const auto left = [this] {
+    return static_cast<int>(std::max<int64_t>(0, end_ms_ - state_.clock().now_ms()));
+  };
   if (answered_) return facts_;
   answered_ = true;
   if (program_) {
-    const Result<std::string> said = program_->output(left(), kMostBytes);
+    const Result<std::string> said = program_->output(left(), kMostBytes, state_.clock());
     is_new_ = said.ok() && take(*said);
     if (!is_new_)
       spdlog::warn(
@@ -155,7 +154,7 @@ const JobFacts& JobQuestion::answer() {
         "holds for it alone",
         job_.job);
   }
-  if (names_) names_->finish(left(), &facts_);
+  if (names_) names_->finish(left(), &facts_, state_.clock());
   if (names_ && !facts_.named)
     spdlog::warn("JobId={} the names of user {} and its groups are not known", job_.job, facts_.user.uid);
   names_.reset();

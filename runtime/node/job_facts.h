@@ -36,7 +36,7 @@ class NameSearch {
   NameSearch& operator=(const NameSearch&) = delete;
   ~NameSearch();  // kills it
   // Sets `facts->named` and what follows it. Waits at most `patience_ms`.
-  void finish(int patience_ms, JobFacts* facts);
+  void finish(int patience_ms, JobFacts* facts, Clock& clock = system_clock());
 
  private:
   pid_t pid_ = -1;

@@ -108,8 +108,8 @@ Status PeerSearch::begin(const PeerConfig& config, uint32_t nodes, const std::st
   return listing_->started();
 }
 
-Result<std::string> PeerSearch::listed(int patience_ms) {
-  Result<std::string> text = listing_->output(patience_ms, kMostBytes);
+Result<std::string> PeerSearch::listed(int patience_ms, Clock& clock) {
+  Result<std::string> text = listing_->output(patience_ms, kMostBytes, clock);
   if (text.ok()) return text;
   switch (text.error().code) {
     case ETIMEDOUT:
@@ -122,9 +122,9 @@ Result<std::string> PeerSearch::listed(int patience_ms) {
   }
 }
 
-Result<AgentPeers> PeerSearch::finish(const JobOnNode& job, uint32_t restart, int patience_ms) {
+Result<AgentPeers> PeerSearch::finish(const JobOnNode& job, uint32_t restart, int patience_ms, Clock& clock) {
   if (!begun_.ok()) return begun_.error();
-  const Result<std::string> text = listed(patience_ms);
+  const Result<std::string> text = listed(patience_ms, clock);
   if (!text.ok()) return text.error();
   Result<std::vector<Line>> lines = parse_lines(*text);
   if (!lines.ok()) return lines.error();

@@ -47,14 +47,15 @@ class PeerSearch {
   PeerSearch& operator=(const PeerSearch&) = delete;
 
   // Waits at most `patience_ms`. The error says why the job's agent is to have no peers.
-  Result<AgentPeers> finish(const JobOnNode& job, uint32_t restart, int patience_ms);
+  Result<AgentPeers> finish(const JobOnNode& job, uint32_t restart, int patience_ms,
+                            Clock& clock = system_clock());
   // Whether it should have some: the admin wants them, and the job has several nodes.
   bool is_wanted() const { return wanted_; }
 
  private:
   Status begin(const PeerConfig& config, uint32_t nodes, const std::string& program,
                const std::string& slurm_conf);
-  Result<std::string> listed(int patience_ms);
+  Result<std::string> listed(int patience_ms, Clock& clock);
 
   const ToldOfPeers told_;
   std::optional<Program> listing_;

@@ -17,8 +17,10 @@
 #include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
-#include "runtime/base/os.h"
 #include "runtime/config/config.h"
+#include "runtime/base/patience.h"
+#include "runtime/node/await.h"
+#include "runtime/node/life.h"
 #include "runtime/node/ledger.h"
 #include "runtime/node/life.h"
 #include "runtime/node/removal.h"
@@ -29,14 +31,6 @@ extern char** environ;
 
 namespace monarch {
 namespace {
-
-constexpr int kBeatSeconds = 1;
-constexpr int kLockAttempts = 100;  // 10 ms apart: a hook that starts a keeper holds the lock for a moment
-constexpr int kLogSeconds = 60;
-constexpr int kReplacedSeconds = 10;
-constexpr int kReplacedPatience = 10;
-
-int64_t now_s() { return os::clock_ns(CLOCK_MONOTONIC) / 1000000000; }
 
 bool anything_left(const StateDir& state) {
   return !state.jobs().empty() || !state.removals().empty() || lines_wait(state) ||
@@ -162,7 +156,7 @@ class Keeper {
       follow_log();
       start_what_is_due();
       if (!is_lock_ours() || (idle() && step_down())) return 0;
-      const timespec beat = {kBeatSeconds, 0};
+      const timespec beat = {patience::kBeatSeconds, 0};
       const int signal = ::sigtimedwait(&waited_, nullptr, &beat);
       if (signal == SIGTERM || signal == SIGINT) break;
     }
@@ -206,13 +200,13 @@ class Keeper {
       });
     }
     if (Work& look = work_[kLook]; look.pid == 0 && now_s() >= look.next)
-      start(&look, kReplacedPatience, [&] { return is_replaced(path_, mine_) ? kReplaced : 0; });
+      start(&look, patience::kLookAgainSeconds, [&] { return is_replaced(path_, mine_) ? kReplaced : 0; });
   }
 
   void follow_log() {
     if (!log_ || now_s() < next_log_) return;
     log_->follow();
-    next_log_ = now_s() + kLogSeconds;
+    next_log_ = now_s() + patience::kLookAgainSeconds;
   }
 
   void look_for_ends() {
@@ -225,13 +219,13 @@ class Keeper {
       if (w.pid == 0 || now_s() < w.end) continue;
       spdlog::debug("keeper: {} takes too long", i == kLook ? "look" : kDuties[i].name);
       ::kill(-w.pid, SIGKILL);  // and is not done again before it is gone: it may hang in the kernel
-      w.end = now_s() + kBeatSeconds;
+      w.end = now_s() + patience::kBeatSeconds;
     }
   }
 
   void ended(size_t i, int status) {
     if (i == kLook) replaced_ = WIFEXITED(status) && WEXITSTATUS(status) == kReplaced;
-    work_[i] = {0, now_s() + (i == kLook ? kReplacedSeconds : kDuties[i].every_s), 0};
+    work_[i] = {0, now_s() + (i == kLook ? patience::kLookAgainSeconds : kDuties[i].every_s), 0};
   }
 
   void kill_all() {
@@ -245,6 +239,8 @@ class Keeper {
     kill_all();
     execute(path_, request_);
   }
+
+  int64_t now_s() const { return state_.clock().now_ms() / 1000; }
 
   // A look takes no part in it: the keeper may end beside one.
   bool idle() const {
@@ -267,8 +263,8 @@ class Keeper {
   static constexpr size_t kLook = std::size(kDuties);  // whether monarchd was replaced
   const KeeperRequest& request_;
   RootLog* const log_;  // or none
-  int64_t next_log_ = now_s() + kLogSeconds;
   const StateDir state_;
+  int64_t next_log_ = now_s() + patience::kLookAgainSeconds;
   Fd lock_;
   const std::string path_;
   const FileId mine_;
@@ -306,10 +302,10 @@ int keep(const KeeperRequest& request, RootLog* log) {
     return 1;
   }
   Fd lock = open_lock(request);
-  for (int i = 0; !lock_now(lock); ++i) {
-    if (!lock || i == kLockAttempts) return 0;
-    ::usleep(10000);
-  }
+  if (!lock) return 0;
+  Clock& clock = state->clock();
+  // A hook that starts a keeper holds it for a moment.
+  if (!poll_until(clock, clock.now_ms() + patience::kLockMs, [&] { return lock_now(lock); })) return 0;
   const HelperCgroup group(*state);  // not that of the hook that started it
   spdlog::debug("keeper of {} begins", request.state_dir);
   const int status = Keeper(request, log, state.take(), std::move(lock)).run();

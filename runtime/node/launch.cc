@@ -2,7 +2,6 @@
 #include "runtime/node/launch.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -17,17 +16,17 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/pipe.h"
 #include "runtime/config/dataset_rules.h"
 #include "runtime/metadata/run_file.h"
+#include "runtime/node/await.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/life.h"
 
 namespace monarch {
 namespace {
-
-constexpr int kKillPatienceMs = 500;
 
 constexpr int kReadyFd = 3, kGoFd = 4, kKeyFd = 5;
 
@@ -108,15 +107,12 @@ bool has_file(const std::string& run_dir, const char* name) {
 
 // "ready", with a tab and why it has no peers if that is so, why not, or "" if the agent has not said it in
 // time. The agent is its owner's, and so is what comes from it: both bytes and time are bounded in all.
-std::string wait_ready(const Fd& pipe, int patience_ms) {
+std::string wait_ready(Clock& clock, const Fd& pipe, int patience_ms) {
   constexpr size_t kMostBytes = 4096;
-  const int64_t end = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
+  const int64_t until_ms = clock.now_ms() + patience_ms;
   std::string text;
   while (text.size() < kMostBytes) {
-    const int64_t left = (end - os::clock_ns(CLOCK_MONOTONIC)) / 1000000;
-    if (left <= 0) return "";
-    pollfd p = {pipe.get(), POLLIN, 0};
-    if (::poll(&p, 1, static_cast<int>(left)) <= 0) continue;
+    if (!readable_until(clock, until_ms, pipe.get())) return "";
     char buffer[1024];
     const size_t n = static_cast<size_t>(std::max<ssize_t>(::read(pipe.get(), buffer, sizeof buffer), 0));
     text.append(buffer, n);
@@ -147,7 +143,7 @@ Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int pat
   if (::pipe2(go_ends, O_CLOEXEC) != 0) return errno_error("pipe");
   const Fd wait(go_ends[0]);
   Fd go(go_ends[1]);
-  const Cgroups groups;
+  const Cgroups groups(state.clock());
   const std::string group = state.cgroup_of(*record);
   const Status own = groups.make(group, memory);
   if (!own.ok()) warn_of_group(*record, own.error());
@@ -170,7 +166,7 @@ Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int pat
   if (agent.ok()) record->agent = *agent;
   Status s = agent.ok() ? state.write_record(*record) : Status(agent.error());
   if (s.ok() && ::write(go.get(), "", 1) != 1) s = errno_error("tell the agent to begin");
-  const std::string said = s.ok() ? wait_ready(ready, patience_ms) : "";
+  const std::string said = s.ok() ? wait_ready(state.clock(), ready, patience_ms) : "";
   const size_t word = std::min(said.find('\t'), said.size());
   if (s.ok() && said.empty())
     spdlog::warn("JobId={} the agent is not ready after {} ms; tasks use it from when it is", record->job.job,
@@ -181,8 +177,8 @@ Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int pat
     s = Error{ECHILD, said};
   if (!s.ok()) {
     ::kill(pid, SIGKILL);
-    groups.end(group, kKillPatienceMs);
-    for (int i = 0; i < kKillPatienceMs && ::waitpid(pid, nullptr, WNOHANG) == 0; ++i) ::usleep(1000);
+    groups.end(group, patience::kAgentDeathMs);
+    await_child(state.clock(), pid, state.clock().now_ms() + patience::kAgentDeathMs);
     return s.error();
   }
   return said.substr(std::min(word + 1, said.size()));

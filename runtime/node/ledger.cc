@@ -17,6 +17,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/memory.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/size.h"
 #include "runtime/hierarchy/discovery.h"
 #include "runtime/hierarchy/grant.h"
@@ -53,10 +54,6 @@ Ledger read_ledger(const StateDir& state) {
   return all;
 }
 
-constexpr int kGrantPatienceMs = 200;     // the keeper comes again in a second
-constexpr int kAllReadPatienceMs = 2000;  // for the boards of all jobs
-constexpr int kGiveBackSeconds = 10;      // after which nobody counts on an agent that was asked
-constexpr int kLookMs = 300;              // in which an agent has seen what it was told
 constexpr uint64_t kBlock = 4096;
 constexpr mode_t kForAgents = 0644;
 
@@ -81,9 +78,6 @@ bool is_told(const StateDir& state, const JobRecord& record) {
 
 // ---- the memory of jobs that a tier is charged to
 
-constexpr int kEarlySeconds = 10;  // within which a job's first processes come
-constexpr int kLookAgainSeconds = 10;
-
 bool is_charged(const JobRecord& record) {
   return std::any_of(record.tiers.begin(), record.tiers.end(),
                      [](const TierRecord& t) { return t.room.has_value(); });
@@ -100,13 +94,13 @@ std::string memory_group(const StateDir& state, const JobRecord& record) {
 
 // Whether the job is one that begins: afterwards it is looked for seldom.
 bool is_early(const StateDir& state, const JobRecord& record) {
-  return age_ms(state, "jobs/" + record.job.key() + "/serves") < kEarlySeconds * 1000;
+  return age_ms(state, "jobs/" + record.job.key() + "/serves") < patience::kLookAgainSeconds * 1000;
 }
 
 bool memory_look_is_due(const StateDir& state, const JobRecord& record) {
   if (!is_charged(record) || !is_running(record.agent) || !memory_group(state, record).empty()) return false;
   const int64_t last = age_ms(state, memory_file(record.job));
-  return last < 0 || last > kLookAgainSeconds * 1000 || is_early(state, record);
+  return last < 0 || last > patience::kLookAgainSeconds * 1000 || is_early(state, record);
 }
 
 // Of a job between two steps nothing is known: all stays as it is.
@@ -119,7 +113,7 @@ void follow_memory(const StateDir& state, JobRecord* record) {
   for (TierRecord& t : record->tiers)
     if (t.room)
       t.room =
-          next_room(*t.room, record->memory, *used, std::min(t.limit, t.most), os::monotonic_ms() / 1000);
+          next_room(*t.room, record->memory, *used, std::min(t.limit, t.most), state.clock().now_ms() / 1000);
 }
 
 uint64_t most_of(const TierRecord& t) { return t.room ? std::min(t.most, t.room->bytes) : t.most; }
@@ -131,7 +125,7 @@ bool is_asked(const JobRecord& record) {
 
 // Was asked, and has not given back in time.
 bool is_late(const StateDir& state, const JobRecord& record) {
-  return is_asked(record) && age_ms(state, record.grants()) > kGiveBackSeconds * 1000;
+  return is_asked(record) && age_ms(state, record.grants()) > patience::kLookAgainSeconds * 1000;
 }
 
 // In the job's directory; written at each look for what a late one gives back.
@@ -141,7 +135,7 @@ std::string late_file(const JobRecord& record) { return "jobs/" + record.job.key
 bool look_is_due(const StateDir& state, const JobRecord& record) {
   if (!is_asked(record)) return false;
   const int64_t last = age_ms(state, late_file(record));
-  return !is_late(state, record) || last < 0 || last > kGiveBackSeconds * 1000;
+  return !is_late(state, record) || last < 0 || last > patience::kLookAgainSeconds * 1000;
 }
 
 // What is to be charged to that file system: a tier's disk may have been replaced, and one that was away may
@@ -300,8 +294,8 @@ std::vector<GivenBack> ask_agents(const StateDir& state, int board_ms) {
   for (JobRecord& record : read_ledger(state).jobs)
     if (look_is_due(state, record) && is_running(record.agent)) asked.push_back(std::move(record));
   std::vector<GivenBack> given;
-  const int64_t begin = os::monotonic_ms();
-  for (size_t i = 0; i < asked.size() && os::monotonic_ms() - begin < kAllReadPatienceMs; ++i) {
+  const int64_t begin = state.clock().now_ms();
+  for (size_t i = 0; i < asked.size() && state.clock().now_ms() - begin < patience::kAllBoardsMs; ++i) {
     const JobRecord& record = asked[(i + static_cast<size_t>(begin / 1000)) % asked.size()];
     if (is_late(state, record)) {
       if (age_ms(state, late_file(record)) < 0)
@@ -324,7 +318,7 @@ std::vector<GivenBack> ask_agents(const StateDir& state, int board_ms) {
 // time. The kernel does not make a tmpfs smaller than what is in it.
 void take_back_from(const StateDir& state, const GrantedBytes& granted, JobRecord* seen) {
   std::optional<Locked> locked = lock_running(state, *seen);
-  if (!locked || age_ms(state, locked->record.grants()) < kLookMs) return;
+  if (!locked || age_ms(state, locked->record.grants()) < patience::kGrantSeenMs) return;
   JobRecord& record = locked->record;
   uint64_t back = 0;
   for (size_t i = 0; i < record.tiers.size() && i < kMaxTiers; ++i) {
@@ -372,9 +366,9 @@ void ask_others(const StateDir& state, const Ledger& all, const std::vector<JobR
   }
 }
 
-MemoryRoom first_room(const NodePart& part, uint64_t most) {
+MemoryRoom first_room(Clock& clock, const NodePart& part, uint64_t most) {
   if (!part.memory_used) return {};
-  return next_room({}, part.memory, *part.memory_used, most, os::monotonic_ms() / 1000);
+  return next_room({}, part.memory, *part.memory_used, most, clock.now_ms() / 1000);
 }
 
 }  // namespace
@@ -435,7 +429,8 @@ Status reserve(const StateDir& state, const NodePart& part, std::vector<TierConf
     t.share = of_node >= 1 ? limit : std::max(bytes / kBlock, uint64_t{1}) * kBlock;
     t.share = std::min(t.share, t.most);
     t.equal = tier.share == TierConfig::Share::kEqual && !has_all_cores(part);
-    if (tier.charge == TierConfig::Charge::kJob) t.room = first_room(part, std::min(limit, t.most));
+    if (tier.charge == TierConfig::Charge::kJob)
+      t.room = first_room(state.clock(), part, std::min(limit, t.most));
     record->tiers.push_back(std::move(t));
   }
   const Result<Fd> lock = state.lock_ledger(patience_ms);
@@ -478,7 +473,7 @@ bool can_grant(const StateDir& state) {
 void grant(const StateDir& state, int board_ms) {
   const std::vector<GivenBack> given = ask_agents(state, board_ms);
   find_memory_groups(state);
-  const Result<Fd> ledger = state.lock_ledger(kGrantPatienceMs);
+  const Result<Fd> ledger = state.lock_ledger(patience::kBriefMs);
   if (!ledger.ok()) return;
   Ledger all = read_ledger(state);
   take_back(state, given, &all);

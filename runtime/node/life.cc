@@ -15,6 +15,8 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
+#include "runtime/node/await.h"
 
 namespace monarch {
 namespace {
@@ -23,9 +25,7 @@ namespace {
 constexpr uint64_t kAgentBytes = uint64_t{2} << 30;
 constexpr uint64_t kReserveShare = 16;  // the agent stops short of its group's limit, by a twentieth
 constexpr int kEnterAttempts = 3;
-constexpr int kPollUs = 500;
 constexpr char kHanging[] = "/hanging", kStopping[] = "stopping";
-constexpr int kSweepPatienceMs = 100;  // for all: what does not hang in the kernel dies at once
 
 bool is_in_memory(const std::string& path) {
   const Fd dir(os::openat(AT_FDCWD, path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -83,15 +83,13 @@ AgentEnd look_at_agent(const StateDir& state, const JobRecord& record) {
 bool stop_agent(const StateDir& state, const JobRecord& record, int patience_ms) {
   Cgroups().kill(state.cgroup_of(record));
   kill_and_wait(record.agent, 0);  // where there are no groups
-  const int64_t until = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
-  bool stopped = false;
-  while (!(stopped = is_ending(record.agent)) && os::clock_ns(CLOCK_MONOTONIC) < until) ::usleep(kPollUs);
-  return stopped;
+  return poll_until(state.clock(), state.clock().now_ms() + patience_ms,
+                    [&] { return is_ending(record.agent); });
 }
 
 bool end_agent(const StateDir& state, const JobRecord& record, int patience_ms) {
-  const bool gone = Cgroups().end(state.cgroup_of(record), patience_ms);
-  return kill_and_wait(record.agent, gone ? patience_ms : 0);  // where there are no groups
+  const bool gone = Cgroups(state.clock()).end(state.cgroup_of(record), patience_ms);
+  return kill_and_wait(record.agent, gone ? patience_ms : 0, state.clock());  // where there are no groups
 }
 
 std::vector<std::string> stray_cgroups(const StateDir& state) {
@@ -116,18 +114,18 @@ std::vector<std::string> stray_cgroups(const StateDir& state) {
 }
 
 void sweep_cgroups(const StateDir& state) {
-  const Cgroups groups;
+  const Cgroups groups(state.clock());
   const std::vector<std::string> strays = stray_cgroups(state);
   for (const std::string& name : strays) groups.kill(name);
-  const int64_t until_ms = os::monotonic_ms() + kSweepPatienceMs;
+  const int64_t until_ms = state.clock().now_ms() + patience::kDeathMs;  // for all
   for (const std::string& name : strays)
-    if (groups.end(name, static_cast<int>(std::max<int64_t>(until_ms - os::monotonic_ms(), 0))))
+    if (groups.end(name, static_cast<int>(std::max<int64_t>(until_ms - state.clock().now_ms(), 0))))
       spdlog::info("control group {} removed: no job's on this node", name);
   groups.remove_if_empty(state.helpers_cgroup());  // of a helper that was killed
 }
 
 void leave_behind(const StateDir& state, pid_t process) {
-  const Cgroups groups;
+  const Cgroups groups(state.clock());
   (void)groups.make(state.helpers_cgroup(), 0).ok();
   groups.move(process, state.helpers_cgroup());
   // What it starts from now on is there already.
@@ -159,7 +157,7 @@ bool leave_standard_streams() {
 }
 
 HelperCgroup::HelperCgroup(const StateDir& state, Enters enters)
-    : name_(state.helpers_cgroup()), entered_(enters == Enters::kNow) {
+    : groups_(state.clock()), name_(state.helpers_cgroup()), entered_(enters == Enters::kNow) {
   if (!entered_) return;
   // Who tidies up may remove it between the two. Without groups it stays where it is, which the log of the
   // job's start has told.

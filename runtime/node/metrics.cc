@@ -13,6 +13,7 @@
 #include "build_config.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/node/identity.h"
 #include "runtime/node/owners_files.h"
 
@@ -23,8 +24,6 @@ using nlohmann::json;
 using T = TaskCounter;
 using A = AgentCounter;
 
-constexpr int kReadPatienceMs = 1000, kAllReadPatienceMs = 3000;
-constexpr int kLookLockPatienceMs = 2000, kEndLockPatienceMs = 300;
 constexpr char kFile[] = "metrics", kLock[] = "metrics.lock", kEnded[] = "monarch_jobs_ended_total",
                kDied[] = "monarch_agents_died_total";
 // What no count of a job can exceed for each second since it began, be it bytes that all cores of a node read
@@ -274,12 +273,12 @@ Look look_at_records(const StateDir& state) {
 
 // From another one each time: who keeps root waiting does not keep it from the same ones for ever.
 void read_boards(const StateDir& state, std::vector<Seen>* seen) {
-  const int64_t begin = os::monotonic_ms();
-  for (size_t i = 0; i < seen->size() && os::monotonic_ms() - begin < kAllReadPatienceMs; ++i) {
+  const int64_t begin = state.clock().now_ms();
+  for (size_t i = 0; i < seen->size() && state.clock().now_ms() - begin < patience::kAllBoardsMs; ++i) {
     Seen& job = (*seen)[(i + static_cast<size_t>(begin)) % seen->size()];
     JobCounters counters{};
     const bool told =
-        read_as_owner(state, job.record, kReadPatienceMs, &counters, sizeof counters, [&](int fd) {
+        read_as_owner(state, job.record, patience::kBoardMs, &counters, sizeof counters, [&](int fd) {
           const Result<std::unique_ptr<Board>> board = read_board(job.record.run_dir);
           if (!board.ok()) return false;
           const JobCounters c = counters_of(**board);
@@ -308,7 +307,7 @@ void take_over(const StateDir& state, Look* look, Kept* kept) {
 Result<Counts> look_at_counts(const StateDir& state, Look* look) {
   *look = look_at_records(state);
   read_boards(state, &look->seen);
-  const Result<Fd> locked = state.lock_file(kLock, kLookLockPatienceMs);
+  const Result<Fd> locked = state.lock_file(kLock, patience::kLockMs);
   if (!locked.ok()) return locked.error();
   Kept kept = kept_in(state);
   take_over(state, look, &kept);
@@ -380,7 +379,7 @@ Result<std::vector<Metric>> node_metrics(const StateDir* state, const std::vecto
 }
 
 Status note_end(const StateDir& state, const JobRecord& record, const JobCounters* counters, AgentEnd agent) {
-  const Result<Fd> locked = state.lock_file(kLock, kEndLockPatienceMs);
+  const Result<Fd> locked = state.lock_file(kLock, patience::kBriefMs);
   if (!locked.ok()) return locked.error();
   Kept kept = kept_in(state);
   sum_up_ended(state, &kept);

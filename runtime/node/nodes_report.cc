@@ -76,8 +76,8 @@ NodeTold told_of_first(const NodeTold& written, const NodeCounts& own) {
 
 }  // namespace
 
-std::vector<NodeLine> node_lines(const NodesTold& nodes, const NodeCounts& own) {
-  const auto now = static_cast<uint64_t>(os::monotonic_ms());
+std::vector<NodeLine> node_lines(const NodesTold& nodes, const NodeCounts& own, Clock& clock) {
+  const auto now = static_cast<uint64_t>(clock.now_ms());
   std::vector<NodeLine> lines;
   if (nodes.count > 0) lines.push_back({told_of_first(nodes.told[0], own), 0});
   for (uint64_t i = 1; i < nodes.count; ++i) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/json.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/result.h"
 #include "runtime/metadata/nodes_told.h"
 
@@ -23,7 +24,8 @@ struct NodeLine {
 // Node 0 first; its line is `own`, what it counts itself, which its agent may have died without writing. What
 // it has placed by medium is taken from there only if it is told there. `nodes` is plausible(); the clock is
 // read.
-std::vector<NodeLine> node_lines(const NodesTold& nodes, const NodeCounts& own);
+std::vector<NodeLine> node_lines(const NodesTold& nodes, const NodeCounts& own,
+                                 Clock& clock = system_clock());
 
 Json by_node(const std::vector<NodeLine>& lines);
 

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
-#include <poll.h>
 #include <pwd.h>
 #include <sched.h>
 #include <signal.h>
@@ -21,13 +20,13 @@
 #include <vector>
 
 #include "runtime/base/fd.h"
-#include "runtime/base/os.h"
+#include "runtime/base/patience.h"
+#include "runtime/node/await.h"
 
 namespace monarch {
 namespace {
 
-constexpr int kMapPatienceMs = 3000;  // the owner's name may come from a directory service
-constexpr size_t kMostRanges = 64;    // the kernel takes 340, and no more than a page of text
+constexpr size_t kMostRanges = 64;  // the kernel takes 340, and no more than a page of text
 constexpr int kWorkFd = 3, kTellFd = 4;
 
 enum class Names { kUserNamespace, kPlain };
@@ -79,17 +78,12 @@ bool write_map(pid_t pid, const char* file, const std::string& map) {
 }
 
 // What is received within that time; "" at the end of it, or of the child.
-std::string receive(int socket, int patience_ms) {
-  const int64_t end = os::monotonic_ms() + patience_ms;
-  for (int64_t left = patience_ms; left > 0; left = end - os::monotonic_ms()) {
-    pollfd p = {socket, POLLIN, 0};
-    if (::poll(&p, 1, static_cast<int>(left)) < 1) continue;
-    std::string text(16384, '\0');
-    const ssize_t n = ::recv(socket, text.data(), text.size(), 0);
-    text.resize(n > 0 ? static_cast<size_t>(n) : 0);
-    return text;
-  }
-  return "";
+std::string receive(Clock& clock, int socket, int patience_ms) {
+  if (!readable_until(clock, clock.now_ms() + patience_ms, socket)) return "";
+  std::string text(16384, '\0');
+  const ssize_t n = ::recv(socket, text.data(), text.size(), 0);
+  text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  return text;
 }
 
 bool send_all(int socket, const std::string& text) {
@@ -108,13 +102,13 @@ constexpr uint64_t bit(int capability) { return uint64_t{1} << capability; }
 
 // In the child. Root's ids remain but for files: of a process with them no user can take hold. In the
 // namespace root's user id has no number, so nothing leads back to it.
-bool take_rights(const User& owner, FileRights rights, Names names) {
+bool take_rights(const User& owner, FileRights rights, Names names, Clock& clock) {
   if (owner.uid == 0 || ::setgroups(0, nullptr) != 0) return false;
   const std::string name = names == Names::kUserNamespace ? name_of(owner.uid) : "";
   if (names == Names::kUserNamespace) {
     if (::unshare(CLONE_NEWUSER) != 0) return false;
     const std::string map = id_map(owner.uid, "/etc/subuid", name, owner.uid);
-    if (!send_all(kTellFd, map) || receive(kTellFd, kMapPatienceMs) != "go") return false;
+    if (!send_all(kTellFd, map) || receive(clock, kTellFd, patience::kNamesMs) != "go") return false;
   }
   ::setfsgid(owner.gid);
   ::setfsuid(owner.uid);
@@ -130,12 +124,12 @@ bool take_rights(const User& owner, FileRights rights, Names names) {
 }
 
 [[noreturn]] void child(const User& owner, FileRights rights, Names names, int fd, int tell, pid_t parent,
-                        const std::function<std::string(int)>& work) {
+                        const std::function<std::string(int)>& work, Clock& clock) {
   fd = ::fcntl(fd, F_DUPFD, kTellFd + 1);  // out of the way of what follows
   tell = ::fcntl(tell, F_DUPFD, kTellFd + 1);
   if (::dup2(fd, kWorkFd) < 0 || ::dup2(tell, kTellFd) < 0) ::_exit(1);
   ::syscall(SYS_close_range, kTellFd + 1u, ~0u, 0u);  // root's log and locks
-  if (!take_rights(owner, rights, names)) ::_exit(1);
+  if (!take_rights(owner, rights, names, clock)) ::_exit(1);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
   send_all(kTellFd, "begun");
@@ -145,35 +139,34 @@ bool take_rights(const User& owner, FileRights rights, Names names) {
 }
 
 // Whether the child has taken its rights.
-bool begin(pid_t pid, int socket, Names names) {
-  std::string said = receive(socket, kMapPatienceMs);
+bool begin(pid_t pid, int socket, Names names, Clock& clock) {
+  std::string said = receive(clock, socket, patience::kNamesMs);
   if (names == Names::kUserNamespace) {
     if (said.empty() || !write_map(pid, "uid_map", said) || !write_map(pid, "gid_map", all_groups()) ||
         !send_all(socket, "go"))
       return false;
-    said = receive(socket, kMapPatienceMs);
+    said = receive(clock, socket, patience::kNamesMs);
   }
   return said == "begun";
 }
 
 Result<std::string> run_child(const User& owner, FileRights rights, Names names, int fd, int patience_ms,
-                              const std::function<std::string(int)>& work, bool* begun, pid_t* left_behind) {
+                              const std::function<std::string(int)>& work, bool* begun, pid_t* left_behind,
+                              Clock& clock) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return errno_error("socketpair");
   const Fd mine(ends[0]);
   Fd its(ends[1]);
   const pid_t self = ::getpid(), pid = ::fork();
   if (pid < 0) return errno_error("fork");
-  if (pid == 0) child(owner, rights, names, fd, its.get(), self, work);
+  if (pid == 0) child(owner, rights, names, fd, its.get(), self, work, clock);
   its.reset();
-  *begun = begin(pid, mine.get(), names);
-  const int64_t end = os::monotonic_ms() + patience_ms;
-  const std::string report = *begun ? receive(mine.get(), patience_ms) : "";
-  const bool late = *begun && report.empty() && os::monotonic_ms() >= end;
+  *begun = begin(pid, mine.get(), names, clock);
+  const int64_t until_ms = clock.now_ms() + patience_ms;
+  const std::string report = *begun ? receive(clock, mine.get(), patience_ms) : "";
+  const bool late = *begun && report.empty() && clock.now_ms() >= until_ms;
   if (report.empty()) ::kill(pid, SIGKILL);
-  pid_t ended = 0;
-  for (int i = 0; i < 2000 && (ended = ::waitpid(pid, nullptr, WNOHANG)) == 0; ++i) ::usleep(500);
-  if (ended == 0 && left_behind) *left_behind = pid;
+  if (!await_child(clock, pid, clock.now_ms() + patience::kLongDeathMs) && left_behind) *left_behind = pid;
   if (late) return Error{ETIMEDOUT, "not through after " + std::to_string(patience_ms) + " ms"};
   if (report.empty()) return Error{ECHILD, "a process with the owner's rights ended early"};
   return report.substr(1);
@@ -207,14 +200,15 @@ std::string id_map(uint32_t own, const std::string& file, const std::string& use
 }
 
 Result<std::string> run_for_owner(const User& owner, FileRights rights, int fd, int patience_ms,
-                                  const std::function<std::string(int)>& work, pid_t* left_behind) {
+                                  const std::function<std::string(int)>& work, pid_t* left_behind,
+                                  Clock& clock) {
   bool begun = false;
   if (rights == FileRights::kOwner) {
     Result<std::string> done =
-        run_child(owner, rights, Names::kUserNamespace, fd, patience_ms, work, &begun, left_behind);
+        run_child(owner, rights, Names::kUserNamespace, fd, patience_ms, work, &begun, left_behind, clock);
     if (begun) return done;
   }
-  return run_child(owner, rights, Names::kPlain, fd, patience_ms, work, &begun, left_behind);
+  return run_child(owner, rights, Names::kPlain, fd, patience_ms, work, &begun, left_behind, clock);
 }
 
 }  // namespace monarch

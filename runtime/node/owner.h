@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/result.h"
 #include "runtime/node/identity.h"
 
@@ -25,7 +26,8 @@ enum class FileRights {
 // the same. Only file access is the owner's: its processes can neither signal nor trace the child, nor change
 // its limits or priority.
 Result<std::string> run_for_owner(const User& owner, FileRights rights, int fd, int patience_ms,
-                                  const std::function<std::string(int)>& work, pid_t* left_behind = nullptr);
+                                  const std::function<std::string(int)>& work, pid_t* left_behind = nullptr,
+                                  Clock& clock = system_clock());
 constexpr size_t kMostReport = 4096;
 
 // A line of /proc/PID/uid_map for each range: `own` and what `file`, in the format of subuid(5), gives to the

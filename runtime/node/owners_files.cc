@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/owners_files.h"
 
-#include <time.h>
 #include <unistd.h>
 
-#include "runtime/base/os.h"
 #include "runtime/node/accounting.h"
 #include "runtime/node/life.h"
 #include "runtime/node/removal.h"
@@ -35,8 +33,8 @@ bool read_as_owner(const StateDir& state, const JobRecord& record, int patience_
                    const std::function<bool(int)>& work) {
   const std::string of = "jobs/" + record.job.key();
   if (hangs(state, of)) return false;
-  ChildAs child(record.user, work);
-  const bool came = child.finish(os::monotonic_ms() + patience_ms, out, bytes);
+  ChildAs child(record.user, work, state.clock());
+  const bool came = child.finish(state.clock().now_ms() + patience_ms, out, bytes);
   if (child.left_behind() > 0) {
     note_hanging(state, of, child.left_behind());
     leave_behind(state, child.left_behind());  // it is none of the step's that asks

@@ -9,11 +9,11 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 
 namespace monarch {
 namespace {
 
-constexpr int kKnownSeconds = 600;  // an administrator may change slurm.conf
 constexpr size_t kMostBytes = 64;
 
 std::string known_file(const JobOnNode& job) { return "cores." + job.cluster + "." + job.node; }
@@ -45,7 +45,7 @@ CoresQuestion::CoresQuestion(const StateDir& state, const JobOnNode& job, const 
   struct stat st;
   const int64_t now = os::realtime_s();
   if (::stat((state.path() + "/" + known_file(job)).c_str(), &st) == 0 && st.st_mtim.tv_sec <= now &&
-      now - st.st_mtim.tv_sec < kKnownSeconds) {
+      now - st.st_mtim.tv_sec < patience::kBelievedSeconds) {
     const Result<std::string> known = state.read(known_file(job));
     known_ = known.ok() ? parse_cores(*known) : 0;
   }
@@ -56,7 +56,7 @@ CoresQuestion::CoresQuestion(const StateDir& state, const JobOnNode& job, const 
 
 uint32_t CoresQuestion::answer(int patience_ms) {
   if (!program_) return known_;
-  const Result<std::string> said = program_->output(patience_ms, kMostBytes);
+  const Result<std::string> said = program_->output(patience_ms, kMostBytes, state_.clock());
   known_ = said.ok() ? parse_cores(*said) : 0;
   program_.reset();
   if (known_ == 0)

@@ -2,7 +2,6 @@
 #include "runtime/node/probe.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
@@ -13,14 +12,13 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
+#include "runtime/node/await.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/life.h"
 #include "runtime/node/removal.h"
 
 namespace monarch {
 namespace {
-
-constexpr int kReapAttempts = 20, kReapUs = 1000;
 
 // What root is about to do on a tier, but for changes.
 bool look_at(const std::string& tier) {
@@ -47,30 +45,27 @@ std::vector<bool> in_children(const StateDir& state, size_t count, int patience_
       const auto number = static_cast<uint32_t>(i);
       return work(i) && ::write(tell.get(), &number, sizeof number) == sizeof number;
     };
-    const pid_t pid = start_in_time(patience_ms, {tell.get()}, tells).pid;
+    const pid_t pid = start_in_time(state, patience_ms, {tell.get()}, tells).pid;
     children.push_back(pid);
     if (pid < 0) answered[i] = true;  // not known to hang
   }
   tell.reset();
-  const int64_t end = os::monotonic_ms() + patience_ms;
+  const int64_t until_ms = state.clock().now_ms() + patience_ms;
   while (std::find(answered.begin(), answered.end(), false) != answered.end()) {
-    const int64_t left = end - os::monotonic_ms();
-    pollfd p = {in.get(), POLLIN, 0};
-    if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) == 0) break;
+    if (!readable_until(state.clock(), until_ms, in.get())) break;
     uint32_t number;
     const ssize_t n = ::read(in.get(), &number, sizeof number);
     if (n == 0) break;  // a child died
     if (n == sizeof number && number < answered.size()) answered[number] = true;
   }
+  for (size_t i = 0; i < children.size(); ++i)
+    if (children[i] >= 0 && !answered[i]) ::kill(children[i], SIGKILL);
   for (size_t i = 0; i < children.size(); ++i) {
     if (children[i] < 0) continue;
-    if (!answered[i]) ::kill(children[i], SIGKILL);
-    pid_t gone = ::waitpid(children[i], nullptr, answered[i] ? 0 : WNOHANG);
-    for (int k = 0; gone == 0 && k < kReapAttempts; ++k) {
-      ::usleep(kReapUs);
-      gone = ::waitpid(children[i], nullptr, WNOHANG);
-    }
-    if (gone == 0) leave_behind(state, children[i]);
+    if (answered[i])
+      ::waitpid(children[i], nullptr, 0);
+    else if (kill_child(state.clock(), children[i]) == ChildEnd::kHangs)
+      leave_behind(state, children[i]);
   }
   return answered;
 }
@@ -95,13 +90,15 @@ std::vector<bool> prepare(const StateDir& state, const std::vector<TierConfig>& 
   });
 }
 
-std::vector<bool> can_enter(const User& user, const std::vector<std::string>& tiers, int patience_ms) {
+std::vector<bool> can_enter(const User& user, const std::vector<std::string>& tiers, int patience_ms,
+                            Clock& clock) {
   std::string said(tiers.size(), '1');
-  const bool told = run_as(user, patience_ms, said.data(), said.size(), [&](int fd) {
+  const auto try_all = [&](int fd) {
     std::string can;
     for (const std::string& path : tiers) can += os::access(path.c_str(), X_OK) == 0 ? '1' : '0';
     return ::write(fd, can.data(), can.size()) == static_cast<ssize_t>(can.size());
-  });
+  };
+  const bool told = run_as(user, patience_ms, said.data(), said.size(), try_all, clock);
   std::vector<bool> enters;
   for (const char c : said) enters.push_back(!told || c == '1');
   return enters;

@@ -23,6 +23,7 @@ std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& t
 std::vector<bool> prepare(const StateDir& state, const std::vector<TierConfig>& tiers, int patience_ms);
 
 // Whether the user can enter each of the directories `tiers`; all, if that cannot be told in `patience_ms`.
-std::vector<bool> can_enter(const User& user, const std::vector<std::string>& tiers, int patience_ms);
+std::vector<bool> can_enter(const User& user, const std::vector<std::string>& tiers, int patience_ms,
+                            Clock& clock = system_clock());
 
 }  // namespace monarch

@@ -2,15 +2,13 @@
 #include "runtime/node/program.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "runtime/base/argv.h"
-#include "runtime/base/os.h"
+#include "runtime/node/await.h"
 
 namespace monarch {
 Program::Program(std::vector<std::string> words, const std::string& slurm_conf) {
@@ -42,26 +40,22 @@ Program::~Program() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-Result<std::string> Program::output(int patience_ms, size_t most) {
+Result<std::string> Program::output(int patience_ms, size_t most, Clock& clock) {
   if (!started_.ok()) return started_.error();
-  const int64_t end = os::monotonic_ms() + patience_ms;
+  const int64_t until_ms = clock.now_ms() + patience_ms;
   std::string text;
   for (;;) {
-    const int64_t left = end - os::monotonic_ms();
-    pollfd p = {output_.get(), POLLIN, 0};
-    if (left <= 0) return Error{ETIMEDOUT, "it takes longer than " + std::to_string(patience_ms) + " ms"};
-    if (::poll(&p, 1, static_cast<int>(left)) <= 0) continue;
+    if (!readable_until(clock, until_ms, output_.get()))
+      return Error{ETIMEDOUT, "it takes longer than " + std::to_string(patience_ms) + " ms"};
     char buffer[65536];
     const ssize_t n = ::read(output_.get(), buffer, sizeof buffer);
     if (n <= 0 || text.size() > most) break;
     text.append(buffer, static_cast<size_t>(n));
   }
   if (text.size() > most) return Error{EFBIG, "its output has no end"};
-  int status = 0;
-  pid_t ended = 0;
-  while ((ended = ::waitpid(pid_, &status, WNOHANG)) == 0 && os::monotonic_ms() < end) ::usleep(500);
-  if (ended != 0) pid_ = -1;
-  if (ended <= 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0) return Error{ECHILD, "it has failed"};
+  const std::optional<int> status = await_child(clock, pid_, until_ms);
+  if (status) pid_ = -1;
+  if (!status || !WIFEXITED(*status) || WEXITSTATUS(*status) != 0) return Error{ECHILD, "it has failed"};
   return text;
 }
 

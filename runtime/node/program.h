@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
 
@@ -25,7 +26,7 @@ class Program {
   const Status& started() const { return started_; }
   // What it prints, if it ends with status 0 within that time. ETIMEDOUT; EFBIG: it is more than `most`
   // bytes; ECHILD: it failed.
-  Result<std::string> output(int patience_ms, size_t most);
+  Result<std::string> output(int patience_ms, size_t most, Clock& clock = system_clock());
 
  private:
   pid_t pid_ = -1;

@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -19,6 +18,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
+#include "runtime/node/await.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/life.h"
 #include "runtime/node/memory_tier.h"
@@ -30,22 +30,7 @@
 namespace monarch {
 namespace {
 
-constexpr int kAttemptMs = 10000;          // to empty a directory, however large it is
-constexpr int kLongestAttemptMs = 600000;  // where that did not even suffice to see all of it
-constexpr int kLongestPause = 8;           // seconds between two attempts
-constexpr int kTriesMs = 30000;            // while nothing gets smaller
-constexpr int kLongestMs = 1800000;        // in all
-constexpr int kMeasureMs = 60000;          // what nobody but an administrator will remove
-constexpr int kShortMeasureMs = 2000;      // what is still being removed
-constexpr int kMeasureSlackMs = 2000;
-constexpr int64_t kShortestDelay = 60, kLongestDelay = 3600;  // seconds, until it is tried again
-constexpr int64_t kLiveDelay = 10;                            // until a job that lived is looked at again
-constexpr int kMostDetached = 10;       // times that an owner may mount something anew meanwhile
-constexpr int kRmdirPatienceMs = 2000;  // which waits for who has the directory locked in the kernel
-constexpr int kStartPatienceMs = 500;
-constexpr int kAsidePatienceMs = 500;
-constexpr int kTierPatienceMs = 2000;  // for all tiers, before each attempt
-constexpr int kPollUs = 500;
+constexpr int kMostDetached = 10;  // times that an owner may mount something anew meanwhile
 
 // In a child that may hang or outlive its parent: leaves of what is open what it needs (`kept`), and the log
 // (a file that is appended to, or a socket). Locks of a hook's, and pipes that somebody reads to their end,
@@ -74,18 +59,6 @@ void leave_open(const std::vector<int>& kept) {
   User plain = user;
   plain.groups.clear();
   ::_exit(become(plain).ok() && work(kTellFd) ? 0 : 1);
-}
-
-// Whether the child ended well; one that has not ended by `end` is killed.
-bool reap(pid_t pid, int64_t end) {
-  int status = 0;
-  pid_t ended;
-  while ((ended = ::waitpid(pid, &status, WNOHANG)) == 0 && os::monotonic_ms() < end) ::usleep(kPollUs);
-  if (ended != 0) return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  ::kill(pid, SIGKILL);
-  // One that hangs in the kernel is left to init.
-  for (int i = 0; i < 200 && ::waitpid(pid, &status, WNOHANG) == 0; ++i) ::usleep(kPollUs);
-  return false;
 }
 
 // Whether what the job has there is on a file system that is not mounted now: it may come back. `jobs` is
@@ -146,8 +119,8 @@ Outcome in_each_place(const StateDir& state, const JobRecord& record, const Answ
     const TierRecord& t = record.tiers[place];
     if (const auto known = answers.find(t.path); known != answers.end() && !known->second) {
       ++outcome.silent;
-      note(place,
-           Error{ETIMEDOUT, t.path + ": does not answer within " + std::to_string(kTierPatienceMs) + " ms"});
+      note(place, Error{ETIMEDOUT,
+                        t.path + ": does not answer within " + std::to_string(patience::kStuckMs) + " ms"});
       continue;
     }
     const Result<Fd> jobs = open_tier_jobs(t.path);
@@ -199,17 +172,15 @@ std::vector<bool> rename_in_time(const StateDir& state, const std::vector<const 
     ::_exit(0);
   }
   tell.reset();
-  const int64_t end = os::monotonic_ms() + kAsidePatienceMs;
+  const int64_t until_ms = state.clock().now_ms() + patience::kHookStepMs;
   for (size_t i = 0; i < done.size();) {
-    const int64_t left = end - os::monotonic_ms();
-    pollfd p = {in.get(), POLLIN, 0};
-    if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) == 0) break;
+    if (!readable_until(state.clock(), until_ms, in.get())) break;
     char said = 0;
     const ssize_t n = ::read(in.get(), &said, 1);
     if (n != 1) break;  // it has died
     done[i++] = said != 0;
   }
-  if (!reap(pid, end) && ::waitpid(pid, nullptr, WNOHANG) == 0) leave_behind(state, pid);
+  if (end_child(state.clock(), pid, until_ms) == ChildEnd::kHangs) leave_behind(state, pid);
   return done;
 }
 
@@ -244,8 +215,8 @@ std::string removal_of(const JobRecord& record) { return "removing/" + record.re
 
 // The same of a directory that its owner can keep locked in the kernel: then nobody can kill who removes it.
 bool remove_empty_in_time(const StateDir& state, const JobRecord& record, const OwnersPlace& place) {
-  const InTime child =
-      start_in_time(kRmdirPatienceMs, {place.in()}, [&] { return remove_empty(place.in(), place.name()); });
+  const InTime child = start_in_time(state, patience::kStuckMs, {place.in()},
+                                     [&] { return remove_empty(place.in(), place.name()); });
   return ends_in_time(state, child, removal_of(record));
 }
 
@@ -253,7 +224,8 @@ bool remove_empty_in_time(const StateDir& state, const JobRecord& record, const 
 Result<std::string> do_for_owner(const StateDir& state, const JobRecord& record, FileRights rights, int fd,
                                  int patience_ms, const std::function<std::string(int)>& work) {
   pid_t left_behind = -1;
-  Result<std::string> done = run_for_owner(record.user, rights, fd, patience_ms, work, &left_behind);
+  Result<std::string> done =
+      run_for_owner(record.user, rights, fd, patience_ms, work, &left_behind, state.clock());
   if (left_behind > 0) note_hanging(state, removal_of(record), left_behind);
   return done;
 }
@@ -320,9 +292,9 @@ std::string measure(int directory, int patience_ms) {
 // What is too large or too deep to be measured is charged as before.
 void measure_rest(const StateDir& state, int directory, const JobRecord& record, Attempt* attempt) {
   if (hangs(state, removal_of(record))) return;  // who looks would, too
-  const int patience_ms = attempt->late ? kShortMeasureMs : kMeasureMs;
+  const int patience_ms = attempt->late ? patience::kStuckMs : patience::kMeasureMs;
   const Result<std::string> text =
-      do_for_owner(state, record, FileRights::kLook, directory, patience_ms + kMeasureSlackMs,
+      do_for_owner(state, record, FileRights::kLook, directory, patience_ms + patience::kStuckMs,
                    [=](int fd) { return measure(fd, patience_ms); });
   if (!text.ok()) return;
   uint64_t bytes = 0;
@@ -453,14 +425,14 @@ bool note_away(const Outcome& outcome, const Answers& answers, JobRecord* record
 // True: nothing is left, and the record is gone, too.
 bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* work) {
   JobRecord& record = work->removal.record;
-  Cgroups().end(state.cgroup_of(record), 0);
+  Cgroups(state.clock()).end(state.cgroup_of(record), 0);
   // Otherwise what has that name is the next run's, though it may not have said so yet.
   const bool unmoved = is_unmoved(state, record);
   work->lives = unmoved && !name_is_taken(state, record) && has_live_job(state, record);
   work->progress = false;
   const size_t places = record.tiers.size() + 1;
   work->least.resize(places, UINT64_MAX);
-  work->patience_ms.resize(places, kAttemptMs);
+  work->patience_ms.resize(places, patience::kAttemptMs);
   work->names.assign(places, unmoved && !name_is_taken(state, record) ? record.name : record.aside());
   bool changed = false;
   const auto attempt = [&](int jobs, size_t place) -> Status {
@@ -478,7 +450,7 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
                                     : remove_job_dir(state, jobs, record, name, is_run, patience_ms);
     work->progress |= gets_smaller(now, &work->least[place]);
     // The way down a chain of directories may take longer than that.
-    if (now.late && !now.counted) patience_ms = std::min(2 * patience_ms, kLongestAttemptMs);
+    if (now.late && !now.counted) patience_ms = std::min(2 * patience_ms, patience::kLongestAttemptMs);
     if (!is_run && now.charged) {
       TierRecord& tier = record.tiers[place];
       const uint64_t bytes = tier.quota > 0 ? std::min(*now.charged, tier.quota) : *now.charged;
@@ -532,13 +504,13 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
 void give_up(const StateDir& state, const UnderWay& work) {
   JobRecord record = work.removal.record;
   if (work.lives) {
-    record.next_try = os::realtime_s() + kLiveDelay;
+    record.next_try = os::realtime_s() + patience::kLookAgainSeconds;
     (void)state.write_removal(record).ok();
     return;
   }
-  const int64_t delay =
-      work.away ? kShortestDelay
-                : std::min<int64_t>(kLongestDelay, kShortestDelay << std::min(record.given_up, 16u));
+  const int64_t delay = work.away ? patience::kRetrySeconds
+                                  : std::min(patience::kLongestRetrySeconds,
+                                             patience::kRetrySeconds << std::min(record.given_up, 16u));
   if (record.given_up++ == 0 && record.away_since == 0) {
     uint64_t bytes = 0;
     for (const TierRecord& t : record.tiers) bytes += t.charged();
@@ -559,7 +531,7 @@ Answers tiers_that_answer(const StateDir& state, const std::vector<UnderWay>& un
     for (const TierRecord& t : work.removal.record.tiers) answers[t.path] = false;
   std::vector<std::string> paths;
   for (const auto& [path, answered] : answers) paths.push_back(path);
-  const std::vector<bool> answered = probe(state, paths, kTierPatienceMs);
+  const std::vector<bool> answered = probe(state, paths, patience::kStuckMs);
   for (size_t i = 0; i < paths.size(); ++i) answers[paths[i]] = answered[i];
   return answers;
 }
@@ -581,9 +553,11 @@ using Find = std::function<std::vector<Removal>()>;
     const HelperCgroup group(state, enters);
     if (find) removals = find();
     for (Removal& r : removals) under_way.emplace_back().removal = std::move(r);
-    const int64_t begin = os::monotonic_ms();
-    int pause = 1;
-    for (int64_t end = begin + kTriesMs; !under_way.empty(); ::sleep(static_cast<unsigned>(pause))) {
+    Clock& clock = state.clock();
+    const int64_t begin = clock.now_ms();
+    int pause_s = 1;
+    for (int64_t end = begin + patience::kTriesMs; !under_way.empty();
+         clock.sleep_ns(int64_t{pause_s} * 1'000'000'000)) {
       const Answers answers = tiers_that_answer(state, under_way);
       std::erase_if(under_way, [&](UnderWay& work) {
         const bool gone = attempt_removal(state, answers, &work);
@@ -594,10 +568,9 @@ using Find = std::function<std::vector<Removal>()>;
       });
       const bool progress =
           std::any_of(under_way.begin(), under_way.end(), [](const UnderWay& w) { return w.progress; });
-      if (progress) end = std::min(os::monotonic_ms() + kTriesMs, begin + kLongestMs);
-      const int64_t left = end - os::monotonic_ms();
-      if (under_way.empty() || left <= 0) break;
-      pause = progress ? 1 : std::min(2 * pause, kLongestPause);
+      if (progress) end = std::min(clock.now_ms() + patience::kTriesMs, begin + patience::kLongestRemovalMs);
+      if (under_way.empty() || clock.now_ms() >= end) break;
+      pause_s = progress ? 1 : std::min(2 * pause_s, patience::kLongestRestSeconds);
     }
   }
   for (const UnderWay& work : under_way) give_up(state, work);
@@ -606,7 +579,8 @@ using Find = std::function<std::vector<Removal>()>;
 
 bool is_due(const JobRecord& record) {
   const int64_t now = os::realtime_s();
-  return record.next_try <= now || record.next_try > now + kLongestDelay;  // the clock may have been set
+  return record.next_try <= now ||
+         record.next_try > now + patience::kLongestRetrySeconds;  // the clock may have been set
 }
 
 }  // namespace
@@ -629,7 +603,7 @@ Status rename_aside(int jobs, const JobRecord& record) {
   return errno_error("set aside " + record.name);
 }
 
-ChildAs::ChildAs(const User& user, const std::function<bool(int)>& work) {
+ChildAs::ChildAs(const User& user, const std::function<bool(int)>& work, Clock& clock) : clock_(&clock) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return;
   in_ = Fd(ends[0]);
@@ -643,47 +617,43 @@ bool ChildAs::finish(int64_t until_ms, void* out, size_t bytes) {
   size_t got = 0;
   // No more than that: the child is its owner's, who can write into the pipe without an end.
   for (bool open = true; open && got < bytes;) {
-    const int64_t left = until_ms - os::monotonic_ms();
-    pollfd p = {in_.get(), POLLIN, 0};
     // What has come by then is read, however long another child was waited for.
-    if (::poll(&p, 1, static_cast<int>(std::max<int64_t>(left, 0))) <= 0) {
-      if (left <= 0) break;
-      continue;  // late, or a signal came
-    }
+    if (!readable_until(*clock_, until_ms, in_.get())) break;
     const ssize_t n = ::read(in_.get(), static_cast<char*>(out) + got, bytes - got);
     if (n <= 0)
       open = n < 0 && errno == EINTR;
     else
       got += static_cast<size_t>(n);
   }
-  const bool good = reap(pid_, until_ms);
-  if (!good && ::waitpid(pid_, nullptr, WNOHANG) == 0) left_behind_ = pid_;
-  return good && got == bytes;
+  const ChildEnd end = end_child(*clock_, pid_, until_ms);
+  if (end == ChildEnd::kHangs) left_behind_ = pid_;
+  return end == ChildEnd::kGood && got == bytes;
 }
 
-bool run_as(const User& user, int patience_ms, void* out, size_t bytes,
-            const std::function<bool(int)>& work) {
-  ChildAs child(user, work);
-  return child.finish(os::monotonic_ms() + patience_ms, out, bytes);
+bool run_as(const User& user, int patience_ms, void* out, size_t bytes, const std::function<bool(int)>& work,
+            Clock& clock) {
+  ChildAs child(user, work, clock);
+  return child.finish(clock.now_ms() + patience_ms, out, bytes);
 }
 
-InTime start_in_time(int patience_ms, const std::vector<int>& kept, const std::function<bool()>& work) {
+InTime start_in_time(const StateDir& state, int patience_ms, const std::vector<int>& kept,
+                     const std::function<bool()>& work) {
   const pid_t pid = ::fork();
   if (pid == 0) {
     leave_open(kept);
     ::_exit(leave_standard_streams() && work() ? 0 : 1);
   }
-  return {pid, os::monotonic_ms() + patience_ms};
+  return {pid, state.clock().now_ms() + patience_ms};
 }
 
 bool ends_in_time(const StateDir& state, const InTime& child, const std::string& of) {
   if (child.pid < 0) return false;
-  const bool done = reap(child.pid, child.until_ms);
-  if (!done && ::waitpid(child.pid, nullptr, WNOHANG) == 0) {
+  const ChildEnd end = end_child(state.clock(), child.pid, child.until_ms);
+  if (end == ChildEnd::kHangs) {
     leave_behind(state, child.pid);
     if (!of.empty()) note_hanging(state, of, child.pid);
   }
-  return done;
+  return end == ChildEnd::kGood;
 }
 
 namespace {
@@ -713,7 +683,7 @@ Result<Fd> move_record(const StateDir& state, const JobRecord& record, bool move
 bool becomes_removal(const StateDir& state, const JobRecord& record) {
   const std::string from = state.path() + "/jobs/" + record.job.key(),
                     to = state.path() + "/" + removal_of(record);
-  const InTime child = start_in_time(kAsidePatienceMs, {}, [&] {
+  const InTime child = start_in_time(state, patience::kHookStepMs, {}, [&] {
     return os::renameat(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0;
   });
   if (!ends_in_time(state, child)) return false;
@@ -760,7 +730,7 @@ Status remove_job_files(const StateDir& state, const JobRecord& record) {
   if (!moved) MONARCH_TRY(note_unmoved(state, record));
   std::vector<Removal> removals;
   removals.push_back({record, lock.take()});
-  remove_in_background(state, std::move(removals), kStartPatienceMs);
+  remove_in_background(state, std::move(removals), patience::kHookStepMs);
   return {};
 }
 
@@ -771,11 +741,9 @@ bool remove_in_background(const StateDir& state, std::vector<Removal> removals, 
   const auto enters = patience_ms > 0 ? HelperCgroup::Enters::kIfLeftBehind : HelperCgroup::Enters::kNow;
   if (pid == 0) remove_all(state, std::move(removals), {}, enters);
   if (patience_ms <= 0) return false;
-  int status = 0;
-  for (const int64_t end = os::monotonic_ms() + patience_ms; os::monotonic_ms() < end; ::usleep(kPollUs))
-    if (::waitpid(pid, &status, WNOHANG) == pid) return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  leave_behind(state, pid);
-  return false;
+  const std::optional<int> status = await_child(state.clock(), pid, state.clock().now_ms() + patience_ms);
+  if (!status) leave_behind(state, pid);
+  return status && WIFEXITED(*status) && WEXITSTATUS(*status) == 0;
 }
 
 void find_and_remove(const StateDir& state, const Find& find) {

@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/result.h"
 #include "runtime/node/state.h"
 
@@ -21,18 +23,20 @@ namespace monarch {
 // Runs `work`, with a descriptor to write to, in a child that has become `user` and has no other descriptors
 // but for those of /dev/null; kills it after `patience_ms`. Reads what it writes into `out`, exactly `bytes`
 // or nothing. True: it returned true in time.
-bool run_as(const User& user, int patience_ms, void* out, size_t bytes, const std::function<bool(int)>& work);
+bool run_as(const User& user, int patience_ms, void* out, size_t bytes, const std::function<bool(int)>& work,
+            Clock& clock = system_clock());
 
 // The same in two steps, so that several children work at the same time.
 class ChildAs {
  public:
-  ChildAs(const User& user, const std::function<bool(int)>& work);
-  // Once. `until_ms`: of CLOCK_MONOTONIC.
+  ChildAs(const User& user, const std::function<bool(int)>& work, Clock& clock = system_clock());
+  // Once. `until_ms`: of that clock.
   bool finish(int64_t until_ms, void* out, size_t bytes);
   // The child, if it hangs in the kernel though it was killed; or -1.
   pid_t left_behind() const { return left_behind_; }
 
  private:
+  Clock* clock_;
   pid_t pid_ = -1;  // -1: there is none
   pid_t left_behind_ = -1;
   Fd in_;
@@ -42,9 +46,10 @@ class ChildAs {
 // done: for what a user can keep locked in the kernel.
 struct InTime {
   pid_t pid = -1;
-  int64_t until_ms = 0;  // monotonic
+  int64_t until_ms = 0;  // of the clock of `state`
 };
-InTime start_in_time(int patience_ms, const std::vector<int>& kept, const std::function<bool()>& work);
+InTime start_in_time(const StateDir& state, int patience_ms, const std::vector<int>& kept,
+                     const std::function<bool()>& work);
 // Waits for it: true, and what it returned is true. False also if it was late, or could not be started; one
 // that hangs stays behind, and is noted as of that directory in the state, if it is named (life.h).
 bool ends_in_time(const StateDir& state, const InTime& child, const std::string& of = {});
@@ -83,7 +88,7 @@ Status remove_job_files(const StateDir& state, const JobRecord& record);
 // charged, and looked for each minute; if nothing else is left, its record goes after kAwaySeconds: if it
 // comes back later, no record names it (sweep.h). Waits for it at most `patience_ms`. True: nothing else is
 // left.
-inline constexpr int64_t kAwaySeconds = 3600;
+inline constexpr int64_t kAwaySeconds = patience::kLongestRetrySeconds;
 bool remove_in_background(const StateDir& state, std::vector<Removal> removals, int patience_ms);
 
 // Notes in a removal that its job's directories have their names still: the remover sets them aside, unless

@@ -7,7 +7,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,12 +14,11 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
+#include "runtime/node/await.h"
 
 namespace monarch {
 namespace {
-
-constexpr int kLockPatienceMs = 300;
-constexpr int64_t kHalfSeconds = 600;  // since when what a killed helper has written half is given up
 
 // rwx for root, r-x for the user, as acl(5) has it on disk: little-endian, and sorted by tag.
 struct UsersAcl {
@@ -41,13 +39,11 @@ bool let_in(const std::string& dir, uid_t uid) {
   return ::setxattr(dir.c_str(), "system.posix_acl_access", &acl, sizeof acl, 0) == 0;
 }
 
-Fd lock(const std::string& dir) {
+Fd lock(Clock& clock, const std::string& dir) {
   Fd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  for (int waited = 0; fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0; waited += 10) {
-    if (waited >= kLockPatienceMs) return Fd();
-    ::usleep(10000);
-  }
-  return fd;
+  const bool locked = fd && poll_until(clock, clock.now_ms() + patience::kBriefMs,
+                                       [&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0; });
+  return locked ? std::move(fd) : Fd();
 }
 
 std::vector<std::string> names(const StateDir& state, const std::string& below) {
@@ -65,7 +61,7 @@ void give_up(const StateDir& state, const ReportsConfig& config) {
       if (::lstat(path.c_str(), &st) != 0) continue;
       if (name.ends_with(".json"))
         kept.push_back({below, st.st_mtim.tv_sec, static_cast<uint64_t>(st.st_blocks) * 512});
-      else if (st.st_mtim.tv_sec + kHalfSeconds < now)
+      else if (st.st_mtim.tv_sec + patience::kRestSeconds < now)
         ::unlink(path.c_str());
     }
   const std::vector<KeptReport> old = excess(std::move(kept), config, now);
@@ -82,7 +78,7 @@ void give_up(const StateDir& state, const ReportsConfig& config) {
 
 Status keep_report(const StateDir& state, const JobRecord& record, const std::string& text,
                    const ReportsConfig& config) {
-  const Fd locked = lock(state.path() + "/reports");
+  const Fd locked = lock(state.clock(), state.path() + "/reports");
   Status kept;
   if (config.report_size > 0) {
     const std::string dir = "reports/" + std::to_string(record.user.uid), path = state.path() + "/" + dir;

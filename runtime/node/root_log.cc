@@ -14,6 +14,7 @@
 #include <filesystem>
 
 #include "runtime/base/log.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/result.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/state.h"
@@ -22,9 +23,7 @@ namespace monarch {
 namespace {
 
 constexpr int kFlags = O_WRONLY | O_APPEND | O_CLOEXEC;
-constexpr int kOpenPatienceMs = 500;
-constexpr int kLockPatienceMs = 300;  // where others make or open it: each takes a millisecond
-constexpr int kAttempts = 4;          // others rotate it meanwhile
+constexpr int kAttempts = 4;  // others rotate it meanwhile
 constexpr char kLock[] = "log.lock";
 
 bool is_full(const Fd& log) {
@@ -124,10 +123,10 @@ Result<Fd> open_in_time(const StateDir& state, const Fd& lock, const std::string
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return errno_error("log " + file);
   const Fd in(ends[0]), out(ends[1]);
-  const InTime child = start_in_time(kOpenPatienceMs, {lock.get(), out.get()},
+  const InTime child = start_in_time(state, patience::kHookStepMs, {lock.get(), out.get()},
                                      [&] { return hand_over(out.get(), open_or_make(file)); });
   if (ends_in_time(state, child)) return take_over(in.get(), file);
-  return Error{ETIMEDOUT, "log " + file + ": not opened within " + std::to_string(kOpenPatienceMs) +
+  return Error{ETIMEDOUT, "log " + file + ": not opened within " + std::to_string(patience::kHookStepMs) +
                               " ms: a process may keep its directory locked"};
 }
 
@@ -144,7 +143,7 @@ Result<Fd> open_one_by_one(const std::string& state_dir, const std::string& file
 Fd open_file(const std::string& state_dir, const std::string& file, Status* why_not) {
   Fd log = open_at_once(file);
   if (log && !is_full(log)) return log;
-  Result<Fd> anew = open_one_by_one(state_dir, file, log ? 0 : kLockPatienceMs);
+  Result<Fd> anew = open_one_by_one(state_dir, file, log ? 0 : patience::kBriefMs);
   if (anew.ok()) return anew.take();
   if (!log || anew.error().code != EBUSY) *why_not = anew.error();
   return log;

@@ -2,7 +2,6 @@
 #include "runtime/node/spool.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/file.h>
@@ -23,6 +22,8 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
+#include "runtime/node/await.h"
 
 extern char** environ;
 
@@ -31,11 +32,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kHelperSeconds = 20, kPassSeconds = 30, kLockSeconds = 60;
-constexpr int64_t kLongestPause = 300;
-constexpr int64_t kNoDatabaseSeconds = 600;  // for which it is believed that a cluster has none
-constexpr int64_t kLongSeconds = 3600;       // a line that waits longer is worth a warning, that often
-constexpr int64_t kTidySeconds = 600;        // how often lines are looked at that wait for a person
+constexpr int64_t kLongSeconds = 3600;  // a line that waits longer is worth a warning, that often
+constexpr int64_t kTidySeconds = 600;   // how often lines are looked at that wait for a person
 
 // What monarch_account's exit status says; kBroken: nothing, it cannot run.
 enum class Answer { kDone = 0, kAway = 1, kNoDatabase = 3, kNoRow = 4, kNone = -1, kBroken = -2 };
@@ -60,7 +58,9 @@ void set_mtime(const std::string& path, int64_t when) {
 }
 
 // A time that lies further ahead than any pause was set before the clock was.
-bool has_come(int64_t when, int64_t now) { return when <= now || when > now + 2 * kLongestPause; }
+bool has_come(int64_t when, int64_t now) {
+  return when <= now || when > now + 2 * patience::kLongestTrySeconds;
+}
 
 // Whether that was last done `seconds` ago or more; then it counts as done now.
 bool once_in(const StateDir& state, const std::string& mark, int64_t seconds) {
@@ -72,10 +72,10 @@ bool once_in(const StateDir& state, const std::string& mark, int64_t seconds) {
 std::string no_database_mark(const std::string& cluster) { return "no_database." + cluster; }
 bool has_no_database(const StateDir& state, const std::string& cluster) {
   const int64_t since = mtime_of(path_of(state, no_database_mark(cluster))), now = os::realtime_s();
-  return since >= 0 && since <= now && now - since < kNoDatabaseSeconds;
+  return since >= 0 && since <= now && now - since < patience::kBelievedSeconds;
 }
 void note_no_database(const StateDir& state, const std::string& cluster) {
-  if (once_in(state, no_database_mark(cluster), kNoDatabaseSeconds))
+  if (once_in(state, no_database_mark(cluster), patience::kBelievedSeconds))
     spdlog::info("cluster {} has no slurmdbd: its jobs' lines are in this log alone", cluster);
 }
 
@@ -106,7 +106,7 @@ Asked answer_of(const std::string& program, int status) {
 
 // Runs the helper, bounded; `slurm_conf` goes into its environment. What it prints, up to 200 bytes, into
 // `said`.
-Asked ask(std::vector<std::string> words, const std::string& slurm_conf, std::string* said) {
+Asked ask(Clock& clock, std::vector<std::string> words, const std::string& slurm_conf, std::string* said) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return {};
   const Fd in(ends[0]);
@@ -122,27 +122,18 @@ Asked ask(std::vector<std::string> words, const std::string& slurm_conf, std::st
   ::posix_spawn_file_actions_destroy(&actions);
   out.reset();
   if (failed != 0) return {Answer::kBroken, errno_error("run " + words[0], failed).text};
-  const int64_t end = os::realtime_s() + kHelperSeconds;
-  for (bool open = true; open && os::realtime_s() < end;) {
-    pollfd p = {in.get(), POLLIN, 0};
-    if (::poll(&p, 1, 1000) <= 0) continue;
+  const int64_t until_ms = clock.now_ms() + int64_t{patience::kAccountSeconds} * 1000;
+  for (bool open = true; open && readable_until(clock, until_ms, in.get());) {
     char buffer[200];
     const ssize_t n = ::read(in.get(), buffer, sizeof buffer);
     open = n > 0;
     if (n > 0 && said && said->size() < sizeof buffer) said->append(buffer, static_cast<size_t>(n));
   }
-  int status = 0;
-  pid_t gone = 0;
-  for (int pause_us = 1000; (gone = ::waitpid(pid, &status, WNOHANG)) == 0 && os::realtime_s() < end;
-       pause_us = std::min(2 * pause_us, 100000))
-    ::usleep(static_cast<useconds_t>(pause_us));
-  if (gone == 0) {
-    spdlog::debug("{} takes longer than {} s", words[0], kHelperSeconds);
-    ::kill(pid, SIGKILL);
-    for (int i = 0; i < 100 && ::waitpid(pid, &status, WNOHANG) == 0; ++i) ::usleep(10000);
-    return {};
-  }
-  return answer_of(words[0], status);
+  if (const std::optional<int> status = await_child(clock, pid, until_ms))
+    return answer_of(words[0], *status);
+  spdlog::debug("{} takes longer than {} s", words[0], patience::kAccountSeconds);
+  kill_child(clock, pid);
+  return {};
 }
 
 std::string remedy(const std::string& trouble) {
@@ -187,9 +178,10 @@ bool parse(const std::string& text, Entry* e) {
   return true;
 }
 
-Asked write_line(const Entry& e, const std::string& program) {
+Asked write_line(Clock& clock, const Entry& e, const std::string& program) {
   const auto number = [](auto n) { return std::to_string(n); };
-  return ask({program, "--job", number(e.job), "--cluster", e.cluster, "--uid", number(e.uid), "--restart",
+  return ask(clock,
+             {program, "--job", number(e.job), "--cluster", e.cluster, "--uid", number(e.uid), "--restart",
               number(e.restart), "--begin", number(e.begin), "--end", number(e.end), "--submit",
               number(e.submit), "--start", number(e.start), e.line},
              e.slurm_conf, nullptr);
@@ -228,8 +220,9 @@ std::optional<int64_t> deal_with(Pass* pass, const Spooled& line) {
   if (const auto tried = pass->away.find(cluster); tried != pass->away.end())
     return std::min(next_try(line.since, os::realtime_s()), tried->second - 1);
   const AccountPrograms& programs = pass->programs;
-  const Asked asked = write_line(
-      entry, programs.instead.empty() ? program_of(entry.program, programs.otherwise) : programs.instead);
+  const Asked asked =
+      write_line(state.clock(), entry,
+                 programs.instead.empty() ? program_of(entry.program, programs.otherwise) : programs.instead);
   if (asked.answer == Answer::kNoDatabase) note_no_database(state, entry.cluster);
   if (asked.answer == Answer::kBroken) pass->trouble = asked.trouble;
   if (asked.answer == Answer::kDone || (asked.answer == Answer::kNoDatabase && entry.only_if_there))
@@ -271,14 +264,18 @@ void warn_of_long_waits(const StateDir& state, const std::vector<Spooled>& lines
                  state.path(), age / 3600);
 }
 
-Result<Fd> lock_spool(const std::string& dir) {
+Result<Fd> lock_spool(Clock& clock, const std::string& dir) {
   Fd lock(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock) return errno_error("open " + dir);
-  for (int i = 0; ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0; ++i) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return errno_error("lock " + dir);
-    if (i == 10 * kLockSeconds) return Error{ETIMEDOUT, "lock " + dir + ": another flush goes on"};
-    ::usleep(100000);
-  }
+  Status locked;
+  const bool in_time = poll_until(clock, clock.now_ms() + int64_t{patience::kSpoolLockSeconds} * 1000, [&] {
+    if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return true;
+    if (errno == EWOULDBLOCK || errno == EINTR) return false;
+    locked = errno_error("lock " + dir);
+    return true;
+  });
+  if (!in_time) return Error{ETIMEDOUT, "lock " + dir + ": another flush goes on"};
+  if (!locked.ok()) return locked.error();
   return lock;
 }
 
@@ -329,7 +326,7 @@ Status spool(const StateDir& state, const JobRecord& record, const std::string& 
 }
 
 int64_t next_try(int64_t since, int64_t now) {
-  return now + std::clamp(now - since, int64_t{1}, kLongestPause);
+  return now + std::clamp(now - since, int64_t{1}, patience::kLongestTrySeconds);
 }
 
 std::vector<Spooled> excess(std::vector<Spooled> lines, const SpoolConfig& config, int64_t now) {
@@ -359,7 +356,7 @@ bool flush_is_due(const StateDir& state) {
 
 Status flush(const StateDir& state, const AccountPrograms& programs, const SpoolConfig& config, Lines which) {
   const std::string dir = path_of(state, "spool");
-  const Result<Fd> lock = lock_spool(dir);
+  const Result<Fd> lock = lock_spool(state.clock(), dir);
   if (!lock.ok()) return lock.error();
   (void)once_in(state, "spool_tidied", kTidySeconds);
   std::vector<Spooled> lines = lines_in(state);
@@ -368,13 +365,13 @@ Status flush(const StateDir& state, const AccountPrograms& programs, const Spool
   std::sort(lines.begin(), lines.end(), [](const Spooled& a, const Spooled& b) {
     return std::tie(a.next, a.name) < std::tie(b.next, b.name);
   });
-  const int64_t end = os::realtime_s() + kPassSeconds;
+  const int64_t until_ms = state.clock().now_ms() + int64_t{patience::kPassSeconds} * 1000;
   size_t left = 0;
   Pass pass{state, programs, {}, ""};
   for (const Spooled& l : lines) {
     const std::string path = dir + "/" + l.name;
     const bool mine = which == Lines::kAll || (is_line(l.name) && has_come(l.next, os::realtime_s()));
-    if (mine && (which == Lines::kAll || os::realtime_s() < end)) {
+    if (mine && (which == Lines::kAll || state.clock().now_ms() < until_ms)) {
       const std::optional<int64_t> next = deal_with(&pass, l);
       if (!next) {
         ::unlink(path.c_str());
@@ -419,7 +416,8 @@ void ask_times(const StateDir& state, const std::string& program) {
     if (record->first_node && !own.account_program.empty() && !has_no_database(state, record->job.cluster)) {
       std::string said;
       const auto [answer, trouble] =
-          ask({program_of(own.account_program, program), "--times", "--job", std::to_string(record->job.job),
+          ask(state.clock(),
+              {program_of(own.account_program, program), "--times", "--job", std::to_string(record->job.job),
                "--uid", std::to_string(record->user.uid), "--restart", std::to_string(record->restart),
                "--begin", std::to_string(record->serial / 1000000000)},
               own.slurm_conf, &said);

@@ -16,6 +16,7 @@
 #include "runtime/base/memory.h"
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/size.h"
 #include "runtime/config/config.h"
 #include "runtime/node/account_for.h"
@@ -37,14 +38,6 @@
 
 namespace monarch {
 namespace {
-
-constexpr int kLockPatienceMs = 1500;  // for the job's lock and the ledger's together
-constexpr int kLeastPatienceMs = 200;
-constexpr int kKillPatienceMs = 500;
-constexpr int kReadyPatienceMs = 1000;  // a PFS that hangs does not hold up the job's start
-constexpr int kTierPatienceMs = 500;    // and is waited for as much shorter
-constexpr int kPeersPatienceMs = 700;   // likewise
-constexpr int kCoresPatienceMs = 300;
 
 // At the end, for a child, too, that has got no further than its fork: an agent on a busy node.
 struct Unlocks {
@@ -81,9 +74,9 @@ void leave_out(const StartRequest& request, const TierConfig& tier, std::string 
 }
 
 // The agent is the job owner's: with a tier that it cannot enter it would not start.
-std::vector<TierConfig> those_entered(const StartRequest& request, const std::vector<TierConfig>& tiers,
-                                      std::string* remark) {
-  const std::vector<bool> enters = can_enter(request.user, paths_of(tiers), kTierPatienceMs);
+std::vector<TierConfig> those_entered(Clock& clock, const StartRequest& request,
+                                      const std::vector<TierConfig>& tiers, std::string* remark) {
+  const std::vector<bool> enters = can_enter(request.user, paths_of(tiers), patience::kHookStepMs, clock);
   std::vector<TierConfig> kept;
   for (size_t i = 0; i < tiers.size(); ++i) {
     if (enters[i])
@@ -147,7 +140,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   make_room_for(state, record->name, paths_of(tiers));
   remove_in_background(state, std::move(unrecorded), 0);
   std::string left_out;  // which tiers, and why
-  tiers = those_entered(request, tiers, &left_out);
+  tiers = those_entered(state.clock(), request, tiers, &left_out);
   NodePart part = request.part;
   std::string without;
   tiers = those_charged(state, request.job, std::move(tiers), &part, &without);
@@ -173,10 +166,11 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
     return Error{ENOSPC, "no tier can be used on this node" +
                              (left_out.empty() ? "; monarchctl tiers tells why" : ": " + left_out)};
   if (!left_out.empty()) add_remark(left_out, &started->remark);
-  const int64_t begin = os::monotonic_ms();
-  const Result<AgentPeers> found = search->finish(request.job, request.restart, kPeersPatienceMs);
+  const int64_t begin = state.clock().now_ms();
+  const Result<AgentPeers> found =
+      search->finish(request.job, request.restart, patience::kPeersMs, state.clock());
   const int ready_ms =
-      std::max(kLeastPatienceMs, patience.ready_ms - static_cast<int>(os::monotonic_ms() - begin));
+      std::max(patience::kLeastMs, patience.ready_ms - static_cast<int>(state.clock().now_ms() - begin));
   RunFiles files = {{kAgentConf, agent_conf(config, usable, {request.nodes, found.ok()})},
                     {kDatasets, datasets}};
   if (found.ok()) files.emplace_back(kPeers, found->nodes);
@@ -197,14 +191,14 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
 // Leaves out the tiers whose file systems do not answer, or where TIER/monarch cannot be made in time; true:
 // none. Before anything is locked: it takes a moment.
 bool keep_answering(const StateDir& state, const StartRequest& request, Config* config, std::string* remark) {
-  const std::vector<bool> answers = prepare(state, config->tiers, kTierPatienceMs);
+  const std::vector<bool> answers = prepare(state, config->tiers, patience::kHookStepMs);
   std::vector<TierConfig> kept;
   for (size_t i = 0; i < answers.size(); ++i) {
     const TierConfig& tier = config->tiers[i];
     if (answers[i])
       kept.push_back(tier);
     else
-      leave_out(request, tier, fmt::format("it does not answer within {} ms", kTierPatienceMs), remark);
+      leave_out(request, tier, fmt::format("it does not answer within {} ms", patience::kHookStepMs), remark);
   }
   config->tiers = std::move(kept);
   return config->tiers.size() == answers.size();
@@ -277,7 +271,7 @@ JobRecord new_record(const StateDir& state, const StartRequest& request) {
 // too. Another run of this boot is accounted for, as its epilog would have; a start that was killed has none.
 Status clear_last_run(const StateDir& state, const JobRecord& last, bool of_this_run) {
   const AgentEnd agent = look_at_agent(state, last);
-  if (last.boot == boot_id()) end_agent(state, last, kKillPatienceMs);
+  if (last.boot == boot_id()) end_agent(state, last, patience::kAgentDeathMs);
   if (last.boot == boot_id() && !of_this_run)
     if (const Status kept = finish(state, last, account_for(state, last, kShortPatience, agent)); !kept.ok())
       spdlog::warn("JobId={} {}", last.job.job, kept.error().text);
@@ -349,7 +343,7 @@ Status note_wait(const StateDir& state, const JobOnNode& job, const JobOptions& 
     ::unlink((state.path() + "/" + wait_file(job)).c_str());  // of a run before
     return {};
   }
-  const int64_t until = os::monotonic_ms() + int64_t{options.wait_seconds} * 1000;
+  const int64_t until = state.clock().now_ms() + int64_t{options.wait_seconds} * 1000;
   return state.write(wait_file(job), fmt::format("{} {}", options.wait_percent, until));
 }
 
@@ -362,7 +356,7 @@ void take_wait(const StateDir& state, const StartRequest& request, Started* star
   ::unlink((state.path() + "/" + wait_file(request.job)).c_str());
   started->wait_percent = percent;
   started->wait_seconds =
-      static_cast<int>(std::clamp<int64_t>((until - os::monotonic_ms() + 999) / 1000, 0, INT_MAX));
+      static_cast<int>(std::clamp<int64_t>((until - state.clock().now_ms() + 999) / 1000, 0, INT_MAX));
 }
 
 // What is asked of others when a job begins; each question takes as long as all else, so all begin first.
@@ -383,9 +377,9 @@ class Questions {
   Result<Config> decide(Result<Config> config, const std::string& datasets, int* ready_ms,
                         std::string* remark) {
     if (!config.ok()) return config;
-    const int64_t begin = os::monotonic_ms();
+    const int64_t begin = state_.clock().now_ms();
     const JobFacts& facts = facts_->answer();
-    *ready_ms -= static_cast<int>(os::monotonic_ms() - begin);
+    *ready_ms -= static_cast<int>(state_.clock().now_ms() - begin);
     Result<Config> mine = apply_policy(*config, facts, datasets);
     Result<JobOptions> options = bound_options(*config, facts, options_of(state_, request_), remark);
     if (!mine.ok() || !options.ok()) return mine.ok() ? options.error() : mine.error();
@@ -399,13 +393,13 @@ class Questions {
   }
   // For a job that names no dataset; "": it has none.
   std::string default_dataset(const Config& config, int* ready_ms) {
-    const int64_t begin = os::monotonic_ms();
+    const int64_t begin = state_.clock().now_ms();
     const JobFacts& facts = facts_->answer();
-    *ready_ms -= static_cast<int>(os::monotonic_ms() - begin);
+    *ready_ms -= static_cast<int>(state_.clock().now_ms() - begin);
     return monarch::default_dataset(config, facts);
   }
   const JobOptions& options() const { return options_; }  // as decided
-  uint32_t cores() { return cores_ ? cores_->answer(kCoresPatienceMs) : 0; }
+  uint32_t cores() { return cores_ ? cores_->answer(patience::kBriefMs) : 0; }
   void note() const {
     if (facts_) facts_->note();
   }
@@ -423,7 +417,7 @@ class Questions {
 // Notes for a job that names no dataset, nor declines, what it has by default, or that it has none, so that
 // this is asked once in a run.
 Status note_default(const StateDir& state, const StartRequest& request, const std::string& datasets) {
-  Result<Fd> lock = state.lock_job(request.job, true, kLockPatienceMs);
+  Result<Fd> lock = state.lock_job(request.job, true, patience::kStartLockMs);
   if (!lock.ok()) return lock.error();
   if (datasets.empty()) return state.write(no_default_file(request.job), run_of(request) + "\n");
   MONARCH_TRY(state.write(by_default_file(request.job), ""));
@@ -434,10 +428,10 @@ Status note_default(const StateDir& state, const StartRequest& request, const st
 }  // namespace
 
 Status note_wanted(const StartRequest& request) {
-  Result<StateDir> state = StateDir::open(request.state_dir);
+  Result<StateDir> state = StateDir::open(request.state_dir, *request.clock);
   if (!state.ok()) return state.error();
   sweep(*state, request.job);
-  Result<Fd> lock = state->lock_job(request.job, true, kLockPatienceMs);
+  Result<Fd> lock = state->lock_job(request.job, true, patience::kStartLockMs);
   if (!lock.ok()) return lock.error();
   if (const Status s = note_peers(*state, request.job, request.peers); !s.ok())
     spdlog::warn("JobId={} {}", request.job.job, s.error().text);  // the job can do without
@@ -447,31 +441,31 @@ Status note_wanted(const StartRequest& request) {
 }
 
 bool is_required(const StartRequest& request) {
-  const Result<StateDir> state = StateDir::open(request.state_dir);
+  const Result<StateDir> state = StateDir::open(request.state_dir, *request.clock);
   if (!state.ok()) return false;
   const Result<JobOptions> options = parse_job_options(options_of(*state, request));
   return options.ok() && options->require;
 }
 
 bool is_to_be_told(const StartRequest& request, const std::string& reason) {
-  const Result<StateDir> state = StateDir::open(request.state_dir);
+  const Result<StateDir> state = StateDir::open(request.state_dir, *request.clock);
   const std::string file = "jobs/" + request.job.key() + "/told",
                     text = run_of(request) + "\n" + escaped(reason);
   if (!state.ok()) return true;
   if (state->read(by_default_file(request.job)).ok()) return false;  // nobody has asked for it
-  const Result<Fd> lock = state->lock_job(request.job, false, kLockPatienceMs);
+  const Result<Fd> lock = state->lock_job(request.job, false, patience::kStartLockMs);
   const Result<std::string> told = state->read(file);
   return (!told.ok() || *told != text) && lock.ok() && state->write(file, text).ok();
 }
 
 Result<Started> start_agent(const StartRequest& asked) {
   StartRequest request = asked;
-  Result<StateDir> state = StateDir::open(request.state_dir);
+  Result<StateDir> state = StateDir::open(request.state_dir, *request.clock);
   if (!state.ok()) return state.error();
   const bool known = is_started(*state, request);
   std::string remark;
   Result<Config> config = load_existing(request.of_cluster.config);
-  int ready_ms = kReadyPatienceMs;
+  int ready_ms = patience::kReadyMs;
   Questions questions(*state, request);
   if (!known) {
     Result<std::string> wanted = datasets_of(*state, request);
@@ -487,14 +481,14 @@ Result<Started> start_agent(const StartRequest& asked) {
       return before.error();
     questions.ask(config);
     const bool configured = config.ok() && !config->tiers.empty();
-    if (configured && !keep_answering(*state, request, &*config, &remark)) ready_ms -= kTierPatienceMs;
+    if (configured && !keep_answering(*state, request, &*config, &remark)) ready_ms -= patience::kHookStepMs;
     if (configured && config->tiers.empty()) config = Error{ETIMEDOUT, "no tier of this node answers"};
     sweep(*state, request.job);
     (void)questions.cores();
     config = questions.decide(std::move(config), *wanted, &ready_ms, &remark);
   }
-  const int64_t begin = os::monotonic_ms();
-  const Result<Fd> lock = state->lock_job(request.job, !request.datasets.empty(), kLockPatienceMs);
+  const int64_t begin = state->clock().now_ms();
+  const Result<Fd> lock = state->lock_job(request.job, !request.datasets.empty(), patience::kStartLockMs);
   if (!lock.ok()) return lock.error();
   const Unlocks unlocks{*lock};
   Result<std::string> datasets = datasets_of(*state, request);
@@ -524,8 +518,8 @@ Result<Started> start_agent(const StartRequest& asked) {
   request.part.node_memory = total_memory();
 
   JobRecord record = new_record(*state, request);
-  const int ledger_ms =
-      std::max(kLeastPatienceMs, kLockPatienceMs - static_cast<int>(os::monotonic_ms() - begin));
+  const int ledger_ms = std::max(patience::kLeastMs,
+                                 patience::kStartLockMs - static_cast<int>(state->clock().now_ms() - begin));
   Started fresh{record.run_dir, true, "", "", "", remark};
   Status started = config.ok() ? start_fresh(*state, request, *config, questions.options(), *datasets,
                                              questions.search(), {ledger_ms, ready_ms}, &record, &fresh)

@@ -28,6 +28,7 @@ struct StartRequest {
   std::string options;   // what else the user asked for (job_options.h); goes with `datasets`
   ToldOfPeers peers;     // what the prolog noted goes before it
   NodePart part;         // of this node, as far as a step knows it
+  Clock* clock = &system_clock();
 };
 
 // Notes the datasets, the options and the key for the extern step, which does not see the job's options.

@@ -19,7 +19,9 @@
 #include <set>
 
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/remove_tree.h"
+#include "runtime/node/await.h"
 
 namespace monarch {
 
@@ -46,7 +48,6 @@ constexpr char kRecord[] = "record.json";  // in a directory of jobs/ or removin
 // In jobs/, before the key of a job that is being removed, and in removing/ before the name of one that is
 // being made: list() leaves both out. And behind the name of a file that is being written.
 constexpr char kGone[] = ".gone.", kFresh[] = ".new.", kHalf[] = ".new";
-constexpr time_t kRestSeconds = 60;
 // In a job's directory, what is noted of the job, not of its run, or names the run that it is of.
 constexpr const char* kOfJob[] = {"wanted", "options", "peers", "by_default", "no_default", "failed", "told"};
 
@@ -150,9 +151,10 @@ Status check_is_of_node(const std::string& path) {
 
 }  // namespace
 
-Result<StateDir> StateDir::open(const std::string& path) {
+Result<StateDir> StateDir::open(const std::string& path, Clock& clock) {
   StateDir state;
   state.path_ = path;
+  state.clock_ = &clock;
   for (size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1))
     if (const std::string above = path.substr(0, at); ::access(above.c_str(), F_OK) != 0)
       MONARCH_TRY(ensure_root_directory(above, 0755));
@@ -176,20 +178,25 @@ Result<StateDir> StateDir::open(const std::string& path) {
 
 Result<Fd> StateDir::lock_job(const JobOnNode& job, bool make, int patience_ms) const {
   const std::string dir = path_ + "/jobs/" + job.key();
-  for (int waited = 0;; waited += 10) {
+  Fd fd;
+  const auto try_once = [&]() -> Status {  // EAGAIN: it may be had later
     if (make && ::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) return errno_error("make " + dir);
-    Fd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!fd) {
-      if (!make || errno != ENOENT) return errno_error("open " + dir);
-    } else if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
-      if (is_there(fd, dir)) return fd;
-      if (!make) return Error{ENOENT, dir + ": removed"};
-    } else if (errno != EWOULDBLOCK && errno != EINTR) {
-      return errno_error("lock " + dir);
-    }
-    if (waited >= patience_ms) return Error{ETIMEDOUT, "lock " + dir + ": another helper holds it"};
-    ::usleep(10000);
-  }
+    fd = Fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!fd && (!make || errno != ENOENT)) return errno_error("open " + dir);
+    if (!fd) return Error{EAGAIN, dir};
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
+      return errno == EWOULDBLOCK || errno == EINTR ? Error{EAGAIN, dir} : errno_error("lock " + dir);
+    if (is_there(fd, dir)) return {};
+    return make ? Error{EAGAIN, dir} : Error{ENOENT, dir + ": removed"};
+  };
+  Status locked;
+  const bool in_time = poll_until(clock(), clock().now_ms() + patience_ms, [&] {
+    locked = try_once();
+    return locked.ok() || locked.error().code != EAGAIN;
+  });
+  if (!in_time) return Error{ETIMEDOUT, "lock " + dir + ": another helper holds it"};
+  if (!locked.ok()) return locked.error();
+  return fd;
 }
 
 Status StateDir::remove_job(const std::string& key) const {
@@ -235,7 +242,7 @@ std::vector<std::string> names_like(const std::string& dir, const std::string& b
 // Older than any helper that makes it.
 bool is_rest(const std::string& path) {
   struct stat st;
-  return ::lstat(path.c_str(), &st) == 0 && st.st_mtim.tv_sec + kRestSeconds < ::time(nullptr);
+  return ::lstat(path.c_str(), &st) == 0 && st.st_mtim.tv_sec + patience::kRestSeconds < ::time(nullptr);
 }
 
 }  // namespace
@@ -264,11 +271,15 @@ Result<Fd> StateDir::lock_file(const std::string& name, int patience_ms) const {
   const std::string path = path_ + "/" + name;
   Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd) return errno_error("open " + path);
-  for (int waited = 0; ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0; waited += 10) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return errno_error("lock " + path);
-    if (waited >= patience_ms) return Error{ETIMEDOUT, "lock " + path + ": another helper holds it"};
-    ::usleep(10000);
-  }
+  Status locked;
+  const bool in_time = poll_until(clock(), clock().now_ms() + patience_ms, [&] {
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return true;
+    if (errno == EWOULDBLOCK || errno == EINTR) return false;
+    locked = errno_error("lock " + path);
+    return true;
+  });
+  if (!in_time) return Error{ETIMEDOUT, "lock " + path + ": another helper holds it"};
+  if (!locked.ok()) return locked.error();
   return fd;
 }
 

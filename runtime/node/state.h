@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
@@ -115,8 +116,10 @@ class StateDir {
  public:
   // Makes STATE and what is below it, as need be. Refused if any of it is not root's or others can write it,
   // or if it is on a network's file system or FUSE.
-  static Result<StateDir> open(const std::string& path);
+  // `clock` is what root's helpers of this directory wait by.
+  static Result<StateDir> open(const std::string& path, Clock& clock = system_clock());
   const std::string& path() const { return path_; }
+  Clock& clock() const { return *clock_; }
   std::string run_dir(const std::string& name) const { return path_ + "/run/" + name + "/" + kOwnersDir; }
 
   // Control groups (cgroup.h): all of this state directory's begin with the first, which is of its device and
@@ -165,6 +168,7 @@ class StateDir {
   Status write_record_at(const std::string& dir, const JobRecord& record) const;
   Result<JobRecord> record_at(const std::string& below) const;
   std::string path_, cgroup_prefix_;
+  Clock* clock_ = &system_clock();
 };
 
 // The lock on a directory of jobs/ or removing/, if nobody has it.

@@ -20,6 +20,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/node/account_for.h"
 #include "runtime/node/job_dirs.h"
@@ -34,8 +35,6 @@ namespace {
 constexpr int64_t kClockSlackSeconds = 60;  // of the clock, which may have been set after the boot
 constexpr uint64_t kLostGroupNs = uint64_t{3600} * 1000000000;
 constexpr char kAside[] = ".removed.";
-constexpr int kLockPatienceMs = 200;
-constexpr int kAccountMs = 200;  // in which dead jobs are accounted for; the others have to wait
 
 int64_t boot_time() {
   std::ifstream in("/proc/stat");
@@ -95,7 +94,7 @@ void sweep_job(const StateDir& state, const JobOnNode& own, const std::string& k
   if (!record.ok()) return forget_spoilt(state, own, key, lock, record.error());
   if (!is_dead(*record)) return;
   const bool counts = record->boot == boot_id();
-  if (counts && os::monotonic_ms() >= until_ms) return;
+  if (counts && state.clock().now_ms() >= until_ms) return;
   spdlog::info("JobId={} node={} swept: nothing of it runs any more", record->job.job, record->job.node);
   if (counts)
     if (const Status kept = finish(
@@ -242,7 +241,7 @@ std::vector<Removal> take(const StateDir& state, const Wanted& wanted,
   if (!any) return taken;
   // Read after the names: a record is there before the directories. Two that look at the same time would both
   // find them.
-  const Result<Fd> lock = state.lock_ledger(kLockPatienceMs);
+  const Result<Fd> lock = state.lock_ledger(patience::kBriefMs);
   if (!lock.ok()) return taken;
   const Result<std::set<std::string>> known = known_names(state);
   if (!known.ok()) return taken;
@@ -334,7 +333,7 @@ bool is_old_note(const StateDir& state, const std::string& key) {
   };
   const bool fails = ::stat((dir + "/failed").c_str(), &failed) == 0 &&
                      (::stat((dir + "/wanted").c_str(), &wanted) != 0 || ns(wanted) <= ns(failed));
-  return st.st_mtim.tv_sec + (fails ? kFailedSeconds : kNoteSeconds) < ::time(nullptr);
+  return st.st_mtim.tv_sec + (fails ? patience::kFailedSeconds : patience::kNoteSeconds) < ::time(nullptr);
 }
 
 void forget_note(const StateDir& state, const std::string& key, const Fd& lock) {
@@ -363,7 +362,7 @@ std::vector<std::string> dead_jobs(const StateDir& state) {
 void sweep(const StateDir& state, const JobOnNode& own) {
   state.forget_rests();
   std::vector<Removal> removals = unattended_removals(state), dead;
-  const int64_t until_ms = os::monotonic_ms() + kAccountMs;
+  const int64_t until_ms = state.clock().now_ms() + patience::kSweepAccountMs;
   for (const std::string& key : state.jobs())
     if (key != own.key()) sweep_job(state, own, key, until_ms, &dead);
   std::vector<Removal> aside = set_aside(state, std::move(dead));

@@ -28,7 +28,6 @@ std::vector<std::string> dead_jobs(const StateDir& state);
 // What the prolog or a start that failed has noted of a job that has no agent is old if nothing has changed
 // in it for that long: its epilog may not come. A start that failed, the last to write there, would only fail
 // again. A job that was only noted may have no slurmstepd until its first step.
-inline constexpr int kFailedSeconds = 300, kNoteSeconds = 3600;
 bool is_old_note(const StateDir& state, const std::string& key);
 // Removes it, unless it is not old, or a slurmstepd that runs now may be its job's: then it is looked at
 // again after as long. The caller has the lock of its directory, so that none begins meanwhile unseen.

@@ -16,6 +16,7 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/epilog.h"
@@ -23,8 +24,6 @@
 
 namespace monarch {
 namespace {
-
-constexpr int64_t kStartSeconds = 60;  // in which a start has its agent, or was killed
 
 std::string anchor_file(const std::string& key) { return "jobs/" + key + "/anchored"; }   // a line for each
 std::string alone_file(const std::string& key) { return "jobs/" + key + "/alone"; }       // since when
@@ -109,7 +108,7 @@ Tasks tasks_of(const StateDir& state, const std::vector<int>& stepds, const JobR
 bool has_begun(const Result<JobRecord>& record) {
   if (!record.ok() || record->agent.pid != 0) return record.ok();
   const int64_t age_s = ::time(nullptr) - static_cast<int64_t>(record->serial / 1000000000);
-  return age_s < 0 || age_s > kStartSeconds;
+  return age_s < 0 || age_s > patience::kRestSeconds;
 }
 
 // A look at all processes of a node costs milliseconds: it is taken when the slurmstepd that was seen last is

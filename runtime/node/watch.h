@@ -3,6 +3,7 @@
 // came, and whether they are suspended.
 #pragma once
 
+#include "runtime/base/patience.h"
 #include "runtime/node/keeper.h"
 #include "runtime/node/state.h"
 #include "runtime/node/sweep.h"
@@ -27,7 +28,8 @@ bool is_of_earlier_run(const StateDir& state, const std::string& key);
 bool jobs_need_look(const KeeperRequest& request, const StateDir& state);
 void watch_jobs(const KeeperRequest& request, const StateDir& state);
 
-inline constexpr int kAnchoredGraceSeconds = 10;  // an epilog that comes has its turn
-inline constexpr int kOtherGraceSeconds = kNoteSeconds;
+inline constexpr int kAnchoredGraceSeconds =
+    patience::kLookAgainSeconds;  // an epilog that comes has its turn
+inline constexpr int kOtherGraceSeconds = patience::kNoteSeconds;
 
 }  // namespace monarch

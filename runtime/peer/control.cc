@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -19,7 +20,6 @@
 #include <optional>
 #include <set>
 #include <thread>
-#include <tuple>
 
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
@@ -29,10 +29,11 @@
 namespace monarch {
 namespace {
 
-constexpr size_t kMostStrangers = 64;    // handshakes that others have begun: more wait to be accepted
-constexpr int kStrangerMs = 2000;        // for each of them
-constexpr int kMostLate = 3;             // of a node: each doubles what the next handshake may take
-constexpr int kRestMs = 1000;            // from accepting where descriptors are short, or memory lacks
+constexpr size_t kMostStrangers = 64;  // handshakes that others have begun: more wait to be accepted
+constexpr int64_t kMsNs = 1'000'000;
+constexpr int64_t kStrangerNs = patience::kPeerSlowMs * kMsNs;  // for each of them
+constexpr int kMostLate = 3;  // of a node: each doubles what the next handshake may take
+constexpr int64_t kRestNs = patience::kPeerRestMs * kMsNs;  // where descriptors are short, or memory lacks
 constexpr size_t kMostUnsent = 4 << 20;  // bytes for a node that does not read: then it is hung up on
 constexpr size_t kMostConnections = 4;   // with a node: it has left the older ones
 constexpr size_t kMostInLine = 4096;     // messages for a node that is not reached yet
@@ -47,7 +48,10 @@ using Event = std::unique_ptr<event, Freed<event, ::event_free>>;
 using Base = std::unique_ptr<event_base, Freed<event_base, ::event_base_free>>;
 using Stream = std::unique_ptr<bufferevent, Freed<bufferevent, ::bufferevent_free>>;
 
-timeval after_ms(int ms) { return {ms / 1000, (ms % 1000) * 1000}; }
+timeval after(int64_t ns) {
+  const int64_t us = (std::max<int64_t>(ns, 0) + 999) / 1000;
+  return {us / 1'000'000, us % 1'000'000};
+}
 
 // The node is not there, or not yet.
 bool is_absent(int error) {
@@ -69,14 +73,23 @@ void set_number(std::string* message, uint64_t number) {
 // All that the control thread has; other threads only post to it and wait.
 class Control::Loop {
  public:
-  Loop(ControlOptions options, ControlHandlers handlers)
-      : options_(std::move(options)), handlers_(std::move(handlers)), nodes_(options_.nodes.size()) {}
+  Loop(ControlOptions options, ControlHandlers handlers, Clock& clock)
+      : options_(std::move(options)),
+        handlers_(std::move(handlers)),
+        clock_(clock),
+        nodes_(options_.nodes.size()) {}
 
   Status open(uint16_t* port);
-  void run() { ::event_base_dispatch(base_.get()); }
+  void run() {
+    id_ = std::this_thread::get_id();
+    ::event_base_dispatch(base_.get());
+  }
 
   void post(std::function<void()> work) EXCLUDES(lock_);
-  void send(NodeIndex node, std::string message);
+  // Whose message it is: a handler's goes before those that wait for a connection.
+  enum class By { kHandler, kOther };
+  By caller() const { return std::this_thread::get_id() == id_ ? By::kHandler : By::kOther; }
+  void send(NodeIndex node, std::string message, By by = By::kOther);
   bool is_met(NodeIndex node) const { return node < nodes_.size() && !nodes_[node].connections.empty(); }
   void ring_after(int ms);
   Result<Reply> ask(NodeIndex node, std::string message, int patience_ms, const std::function<int()>& now_ms)
@@ -107,7 +120,15 @@ class Control::Loop {
     Fd socket;                      // until it is connected
     std::unique_ptr<Handshake> handshake;
     Event event;
+    short what = 0;  // it waits for
     int64_t until_ns = 0;
+  };
+  // What is called at a time of the clock, which may not be the one of libevent.
+  struct Timer {
+    Loop* loop = nullptr;
+    void (Loop::*rings)() = nullptr;
+    Event event;
+    std::optional<int64_t> due_ns;
   };
   struct Connection {
     Loop* loop = nullptr;
@@ -118,6 +139,7 @@ class Control::Loop {
     std::list<Connection> connections;  // the newest first: the other end may have left an older one
     Hello theirs;                       // of the newest
     std::deque<std::string> in_line;
+    bool holds = false;  // it is met, and what is in line has not been sent yet
     bool dialing = false;
     size_t port = 0;  // the number of the one that is dialled
     Error why;        // of the last port that was tried
@@ -135,6 +157,12 @@ class Control::Loop {
   };
 
   Result<Fd> listen(uint16_t* port) const;
+  bool make(Timer* timer, void (Loop::*rings)());
+  void arm(Timer* timer, int64_t due_ns);
+  void come_round(Timer* timer);
+  timeval until(int64_t due_ns) {
+    return after(std::min(due_ns - clock_.now_ns(), clock_.longest_wait_ns()));
+  }
   Event accepting(const Fd& listener);
   void accept_all(int listener);
   void stop_accepting();
@@ -147,6 +175,7 @@ class Control::Loop {
   void unreachable(NodeIndex node, const Error& why) noexcept;
   void tell_untold(NodeIndex node);
   void try_untold(NodeIndex node) noexcept;
+  void try_all_untold();
   void no_memory_for(NodeIndex node) noexcept;
   void no_memory_for_stranger(const Making* making) noexcept;
   void goes_on(Making* making);
@@ -166,24 +195,15 @@ class Control::Loop {
   void fail_waiting(std::optional<NodeIndex> node, int code, std::string_view why) noexcept EXCLUDES(lock_);
   void log_once(NodeIndex node, const std::string& text);
   void log_absent(NodeIndex node, const std::string& text);
+  void log_all_absent();
   void note_present(Node* node);
 
   // libevent calls these, and no exception may pass through it.
   static void on_accept(int listener, short, void* loop) { static_cast<Loop*>(loop)->accept_all(listener); }
   static void on_posted(int, short, void* loop) { static_cast<Loop*>(loop)->take_posted(); }
-  static void on_rings(int, short, void* loop) { static_cast<Loop*>(loop)->ring(); }
-  static void on_patience(int, short, void* loop) {
-    auto* l = static_cast<Loop*>(loop);
-    try {
-      for (NodeIndex i = 0; i < l->nodes_.size(); ++i)
-        if (!l->nodes_[i].absent.empty()) l->log_once(i, l->nodes_[i].absent);
-    } catch (const std::bad_alloc&) {
-      spdlog::warn("peers: out of memory");
-    }
-  }
-  static void on_untold(int, short, void* loop) {
-    auto* l = static_cast<Loop*>(loop);
-    for (NodeIndex i = 0; i < l->nodes_.size(); ++i) l->try_untold(i);
+  static void on_timer(int, short, void* timer) {
+    auto* t = static_cast<Timer*>(timer);
+    t->loop->come_round(t);
   }
   static void on_making(int, short what, void* making);
   static void on_read(bufferevent*, void* connection) {
@@ -194,13 +214,15 @@ class Control::Loop {
     auto* c = static_cast<Connection*>(connection);
     c->loop->hang_up(c);
   }
-  static void on_rested(int, short, void* loop) { static_cast<Loop*>(loop)->go_on_accepting(); }
 
   ControlOptions options_;
   const ControlHandlers handlers_;
+  Clock& clock_;
   Base base_;
   Fd listener_, data_listener_, wake_;
-  Event accepts_, accepts_data_, rests_, posts_, rings_, patience_, untold_;
+  Event accepts_, accepts_data_, posts_;
+  Timer rests_, rings_, patience_, untold_;
+  std::atomic<std::thread::id> id_;
   int64_t began_ns_ = 0;
   std::vector<Node> nodes_;
   std::list<Making> making_;
@@ -239,16 +261,34 @@ Status Control::Loop::open(uint16_t* port) {
   if (!base_) return errno_error("prepare the peers' thread", ENOMEM);
   accepts_ = accepting(listener_);
   if (data_listener_) accepts_data_ = accepting(data_listener_);
-  rests_.reset(::event_new(base_.get(), -1, 0, &on_rested, this));
-  rings_.reset(::event_new(base_.get(), -1, 0, &on_rings, this));
-  patience_.reset(::event_new(base_.get(), -1, 0, &on_patience, this));
-  untold_.reset(::event_new(base_.get(), -1, 0, &on_untold, this));
-  began_ns_ = os::clock_ns(CLOCK_MONOTONIC);
+  began_ns_ = clock_.now_ns();
   posts_.reset(::event_new(base_.get(), wake_.get(), EV_READ | EV_PERSIST, &on_posted, this));
-  if (!accepts_ || !rests_ || !rings_ || !patience_ || !untold_ || !posts_ ||
-      (data_listener_ && !accepts_data_) || ::event_add(posts_.get(), nullptr) != 0)
+  const bool timers = make(&rests_, &Loop::go_on_accepting) && make(&rings_, &Loop::ring) &&
+                      make(&patience_, &Loop::log_all_absent) && make(&untold_, &Loop::try_all_untold);
+  if (!accepts_ || !timers || !posts_ || (data_listener_ && !accepts_data_) ||
+      ::event_add(posts_.get(), nullptr) != 0)
     return errno_error("prepare the peers' thread", ENOMEM);
   return {};
+}
+
+bool Control::Loop::make(Timer* timer, void (Loop::*rings)()) {
+  timer->loop = this;
+  timer->rings = rings;
+  timer->event.reset(::event_new(base_.get(), -1, 0, &on_timer, timer));
+  return timer->event != nullptr;
+}
+
+void Control::Loop::arm(Timer* timer, int64_t due_ns) {
+  timer->due_ns = due_ns;
+  const timeval later = until(due_ns);
+  (void)::event_add(timer->event.get(), &later);
+}
+
+void Control::Loop::come_round(Timer* timer) {
+  if (!timer->due_ns) return;
+  if (clock_.now_ns() < *timer->due_ns) return arm(timer, *timer->due_ns);
+  timer->due_ns.reset();
+  (this->*timer->rings)();
 }
 
 Event Control::Loop::accepting(const Fd& listener) {
@@ -298,8 +338,8 @@ void Control::Loop::take_posted() {
 
 Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patience_ms,
                                  const std::function<int()>& now_ms) {
-  constexpr int64_t kLookNs = 10'000'000;
-  const int64_t began = os::clock_ns(CLOCK_MONOTONIC);
+  constexpr int64_t kLookNs = patience::kPeerNapMs * kMsNs;
+  const int64_t began = clock_.now_ns();
   Waiting waiting;
   waiting.node = node;
   uint64_t number = 0;
@@ -321,11 +361,11 @@ Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patien
   hold.lock();
   while (!waiting.result) {
     if (now_ms) patience_ms = now_ms();
-    const int64_t left = began + int64_t{patience_ms} * 1000000 - os::clock_ns(CLOCK_MONOTONIC);
-    if (left <= 0)
+    const int64_t until_ns = began + patience_ms * kMsNs, now = clock_.now_ns();
+    if (now >= until_ns)
       waiting.result = Error{ETIMEDOUT, "no answer within " + std::to_string(patience_ms) + " ms"};
     else
-      answered_.wait_for(&hold, std::chrono::nanoseconds(now_ms ? std::min(left, kLookNs) : left));
+      clock_.wait_until(&answered_, &hold, now_ms ? std::min(until_ns, now + kLookNs) : until_ns);
   }
   return std::move(*waiting.result);
 }
@@ -365,20 +405,15 @@ void Control::Loop::stop() {
   fail_waiting({}, ESHUTDOWN, "the agent is ending");
   making_.clear();
   nodes_.clear();
-  for (Event* event : {&accepts_, &accepts_data_, &rests_, &rings_, &patience_, &untold_, &posts_})
+  for (Event* event :
+       {&accepts_, &accepts_data_, &rests_.event, &rings_.event, &patience_.event, &untold_.event, &posts_})
     event->reset();
   base_.reset();  // which closes what it was to close
 }
 
 void Control::Loop::ring_after(int ms) {
-  const timeval later = after_ms(ms);
-  timeval due{}, now{};
-  const bool armed = ::event_pending(rings_.get(), EV_TIMEOUT, &due) != 0;
-  (void)::event_base_gettimeofday_cached(base_.get(), &now);
-  timeval wanted{};
-  evutil_timeradd(&now, &later, &wanted);
-  const bool sooner = std::tie(wanted.tv_sec, wanted.tv_usec) < std::tie(due.tv_sec, due.tv_usec);
-  if (!armed || sooner) (void)::event_add(rings_.get(), &later);
+  const int64_t due_ns = clock_.now_ns() + ms * kMsNs;
+  if (!rings_.due_ns || due_ns < *rings_.due_ns) arm(&rings_, due_ns);
 }
 
 void Control::Loop::ring() {
@@ -386,7 +421,7 @@ void Control::Loop::ring() {
     handlers_.rings();
   } catch (const std::bad_alloc&) {
     spdlog::warn("peers: out of memory");
-    ring_after(kRestMs);
+    ring_after(patience::kPeerRestMs);
   }
 }
 
@@ -397,26 +432,36 @@ void Control::Loop::log_once(NodeIndex node, const std::string& text) {
 // A job's nodes do not begin at the same moment.
 void Control::Loop::log_absent(NodeIndex index, const std::string& text) {
   Node& node = nodes_[index];
-  const int64_t left_ms = options_.patience_ms - (os::clock_ns(CLOCK_MONOTONIC) - began_ns_) / 1000000;
-  if (node.incarnation || left_ms <= 0) return log_once(index, text);
+  const int64_t until_ns = began_ns_ + options_.patience_ms * kMsNs;
+  if (node.incarnation || clock_.now_ns() >= until_ns) return log_once(index, text);
   node.absent = text;
-  const timeval later = after_ms(static_cast<int>(left_ms) + 1);
-  if (::event_pending(patience_.get(), EV_TIMEOUT, nullptr) == 0) (void)::event_add(patience_.get(), &later);
+  arm(&patience_, until_ns);
+}
+
+void Control::Loop::log_all_absent() {
+  try {
+    for (NodeIndex i = 0; i < nodes_.size(); ++i)
+      if (!nodes_[i].absent.empty()) log_once(i, nodes_[i].absent);
+  } catch (const std::bad_alloc&) {
+    spdlog::warn("peers: out of memory");
+  }
 }
 
 // Once all have come nobody is to be woken for it.
 void Control::Loop::note_present(Node* node) {
   node->absent.clear();
   const bool all = std::all_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.absent.empty(); });
-  if (all) (void)::event_del(patience_.get());
+  if (!all) return;
+  patience_.due_ns.reset();
+  (void)::event_del(patience_.event.get());
 }
 
 // ---- connections that are being made
 
 void Control::Loop::wait_for(Making* making, short what) {
   const int fd = making->handshake ? making->handshake->socket() : making->socket.get();
-  const int64_t left = making->until_ns - os::clock_ns(CLOCK_MONOTONIC);
-  const timeval limit = after_ms(static_cast<int>(std::max<int64_t>(left, 0) / 1000000) + 1);
+  const timeval limit = until(making->until_ns);
+  making->what = what;
   if (!making->event) making->event.reset(::event_new(base_.get(), -1, 0, &on_making, making));
   if (!making->event || ::event_assign(making->event.get(), base_.get(), fd, what, &on_making, making) != 0 ||
       ::event_add(making->event.get(), &limit) != 0)
@@ -428,7 +473,9 @@ void Control::Loop::on_making(int, short what, void* pointer) {
   Loop* const loop = making->loop;
   const std::optional<NodeIndex> node = making->node;
   try {
-    if (what & EV_TIMEOUT)
+    if (what & EV_TIMEOUT && loop->clock_.now_ns() < making->until_ns)
+      loop->wait_for(making, making->what);
+    else if (what & EV_TIMEOUT)
       loop->failed(making, Error{ETIMEDOUT, making->handshake ? "it does not speak" : "it does not answer"});
     else
       loop->goes_on(making);
@@ -477,7 +524,7 @@ void Control::Loop::dial(NodeIndex index) {
   making.node = index;
   making.port = to.ports[node.port];
   making.socket = socket.take();
-  making.until_ns = os::clock_ns(CLOCK_MONOTONIC) + int64_t{options_.connect_ms} * 1000000;
+  making.until_ns = clock_.now_ns() + options_.connect_ms * kMsNs;
   wait_for(&making, EV_WRITE);
 }
 
@@ -521,8 +568,11 @@ void Control::Loop::try_untold(NodeIndex index) noexcept try {
   tell_untold(index);
 } catch (const std::bad_alloc&) {
   spdlog::warn("peers: out of memory");
-  const timeval rest = after_ms(kRestMs);
-  (void)::event_add(untold_.get(), &rest);
+  arm(&untold_, clock_.now_ns() + kRestNs);
+}
+
+void Control::Loop::try_all_untold() {
+  for (NodeIndex i = 0; i < nodes_.size(); ++i) try_untold(i);
 }
 
 // The socket can be read or written.
@@ -534,7 +584,7 @@ void Control::Loop::goes_on(Making* making) {
                                                     Handshake::Side::kDials, options_.hello, options_.after,
                                                     Handshake::Dialled{*making->node, making->port});
     const int64_t patience_ms = int64_t{options_.handshake_ms} << nodes_[*making->node].late;
-    making->until_ns = os::clock_ns(CLOCK_MONOTONIC) + patience_ms * 1000000;
+    making->until_ns = clock_.now_ns() + patience_ms * kMsNs;
   }
   switch (making->handshake->step()) {
     case Handshake::Step::kWantsRead:
@@ -596,9 +646,8 @@ void Control::Loop::accept_all(int listener) {
     Fd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) {
       if (errno != EAGAIN && is_shortage(errno)) {  // it would be told again at once
-        const timeval rest = after_ms(kRestMs);
         stop_accepting();
-        (void)::event_add(rests_.get(), &rest);
+        arm(&rests_, clock_.now_ns() + kRestNs);
       }
       return;
     }
@@ -608,7 +657,7 @@ void Control::Loop::accept_all(int listener) {
       making = &making_.emplace_back();
       making->loop = this;
       making->place.emplace(this);
-      making->until_ns = os::clock_ns(CLOCK_MONOTONIC) + int64_t{kStrangerMs} * 1000000;
+      making->until_ns = clock_.now_ns() + kStrangerNs;
       making->handshake = std::make_unique<Handshake>(*options_.tls, std::move(fd), Handshake::Side::kListens,
                                                       options_.hello, options_.after);
       goes_on(making);
@@ -646,8 +695,10 @@ void Control::Loop::connected(const Hello& theirs, Fd socket, Tls tls) {
   node.port = 0;
   node.late = 0;
   node.told.clear();
-  in_line->swap(node.in_line);
+  node.holds = true;
   const auto send_all = [this, index = theirs.node, in_line] {
+    nodes_[index].holds = false;
+    in_line->swap(nodes_[index].in_line);
     for (std::string& message : *in_line) send(index, std::move(message));
   };
   try {
@@ -658,11 +709,13 @@ void Control::Loop::connected(const Hello& theirs, Fd socket, Tls tls) {
   while (node.connections.size() > kMostConnections) hang_up(&node.connections.back());
 }
 
-void Control::Loop::send(NodeIndex index, std::string message) {
+void Control::Loop::send(NodeIndex index, std::string message, By by) {
   if (index >= nodes_.size() || index == options_.hello.node) return;
   Node& node = nodes_[index];
-  if (node.connections.empty()) {
+  const bool holds = node.holds && by == By::kOther;
+  if (node.connections.empty() || holds) {
     if (node.in_line.size() < kMostInLine) node.in_line.push_back(std::move(message));
+    if (!node.connections.empty()) return;
     if (!node.dialing) try {
         dial(index);
       } catch (const std::bad_alloc&) {
@@ -737,8 +790,8 @@ void Control::Loop::hang_up(Connection* connection) noexcept {
 
 // ---- outside
 
-Control::Control(ControlOptions options, ControlHandlers handlers)
-    : loop_(std::make_unique<Loop>(std::move(options), std::move(handlers))) {}
+Control::Control(ControlOptions options, ControlHandlers handlers, Clock& clock)
+    : loop_(std::make_unique<Loop>(std::move(options), std::move(handlers), clock)) {}
 
 Control::~Control() { stop(); }
 
@@ -754,13 +807,14 @@ Status Control::start() {
 void Control::stop() { loop_->stop(); }
 
 void Control::tell(NodeIndex node, std::string message) {
-  loop_->post(
-      [loop = loop_.get(), node, text = std::move(message)]() mutable { loop->send(node, std::move(text)); });
+  loop_->post([loop = loop_.get(), node, by = loop_->caller(), text = std::move(message)]() mutable {
+    loop->send(node, std::move(text), by);
+  });
 }
 
 void Control::tell_if_met(NodeIndex node, std::string message) {
-  loop_->post([loop = loop_.get(), node, text = std::move(message)]() mutable {
-    if (loop->is_met(node)) loop->send(node, std::move(text));
+  loop_->post([loop = loop_.get(), node, by = loop_->caller(), text = std::move(message)]() mutable {
+    if (loop->is_met(node)) loop->send(node, std::move(text), by);
   });
 }
 

@@ -15,7 +15,9 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/result.h"
 #include "runtime/peer/handshake.h"
 #include "runtime/peer/job.h"
@@ -57,13 +59,14 @@ struct ControlOptions {
   Handshake::After after = Handshake::After::kClear;
   // For each port. A node whose handshakes take longer gets up to eight times that: all that goes on may be
   // slow.
-  int connect_ms = 250, handshake_ms = 250;
-  int patience_ms = 5000;  // from start(): a node that is not there yet is not worth a word
+  int connect_ms = patience::kPeerConnectMs, handshake_ms = patience::kPeerConnectMs;
+  // From start(): a node that is not there yet is not worth a word.
+  int patience_ms = patience::kPeerSilenceMs;
 };
 
 class Control {
  public:
-  Control(ControlOptions options, ControlHandlers handlers);
+  Control(ControlOptions options, ControlHandlers handlers, Clock& clock = system_clock());
   ~Control();
 
   // Listens on the first free one of the own ports, and at `data_address` on the same; starts the thread.

@@ -17,8 +17,9 @@ __attribute__((constructor)) void prepare_tls() { monarch::PeerTls::prepare(); }
 
 bool monarch_create_peer_node(const char* version, const monarch::PeerNodeOptions& options,
                               const monarch::AgentConfig& config, const monarch::PeerNode::Parts& parts,
+                              monarch::Clock& clock,
                               monarch::Result<std::unique_ptr<monarch::PeerNode>>* node) {
   if (std::string_view(version) != PACKAGE_VERSION) return false;
-  *node = monarch::PeerNode::create(options, config, parts);
+  *node = monarch::PeerNode::create(options, config, parts, clock);
   return true;
 }

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <variant>
 
+#include "runtime/base/patience.h"
 #include "runtime/peer/key.h"
 #include "runtime/peer/messages.h"
 
@@ -20,7 +21,7 @@ namespace monarch {
 class Directory {
  public:
   // A reader that has told nothing for so long does not read any more.
-  static constexpr int64_t kLeaseNs = 2'000'000'000;
+  static constexpr int64_t kLeaseNs = patience::kPeerLeaseMs * int64_t{1'000'000};
 
   // `most`: the entries that it has room for. What has none is read by whoever asks.
   Directory(size_t most, uint64_t seed) : most_(most), random_(seed) {}

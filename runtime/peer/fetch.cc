@@ -75,7 +75,7 @@ Result<Fetch::Connection> Fetch::dial(NodeIndex node) {
   if (!elsewhere) {
     const MutexLock hold(lock_);
     const auto rests = elsewhere_.find(node);
-    elsewhere = rests != elsewhere_.end() && os::clock_ns(CLOCK_MONOTONIC) < rests->second;
+    elsewhere = rests != elsewhere_.end() && clock_.now_ns() < rests->second;
   }
   if (elsewhere) return dial_at(node, address, port);
   Result<Connection> there = dial_at(node, data, port);
@@ -85,7 +85,7 @@ Result<Fetch::Connection> Fetch::dial(NodeIndex node) {
   bool first = false;
   {
     const MutexLock hold(lock_);
-    const int64_t until = os::clock_ns(CLOCK_MONOTONIC) + int64_t{options_.elsewhere_ms} * 1000000;
+    const int64_t until = clock_.now_ns() + int64_t{options_.elsewhere_ms} * 1000000;
     first = elsewhere_.insert_or_assign(node, until).second;
   }
   if (first) spdlog::warn("node {}: {}: {}; data goes by {}", node, data, there.error().text, address);
@@ -96,14 +96,14 @@ Result<Fetch::Connection> Fetch::dial_at(NodeIndex node, const std::string& host
   const ControlOptions& peers = options_.peers;
   Result<Fd> socket = begin_to_connect(host, port);
   if (!socket.ok()) return socket.error();
-  pollfd at = {socket->get(), POLLOUT, 0};
-  if (::poll(&at, 1, limit_ms(peers.connect_ms)) != 1) return Error{ETIMEDOUT, "it does not answer"};
+  const int64_t until = clock_.now_ns() + int64_t{limit_ms(peers.connect_ms)} * 1000000;
+  if (!clock_.poll_until(socket->get(), POLLOUT, until)) return Error{ETIMEDOUT, "it does not answer"};
   MONARCH_TRY(end_connecting(socket->get()));
   Hello hello = peers.hello;
   hello.lane = Lane::kData;
   Handshake handshake(*peers.tls, socket.take(), Handshake::Side::kDials, hello, peers.after,
                       Handshake::Dialled{node, port});
-  MONARCH_TRY(handshake.wait(limit_ms(peers.handshake_ms)));
+  MONARCH_TRY(handshake.wait(limit_ms(peers.handshake_ms), clock_));
   return Connection{node, handshake.take_socket(), handshake.take_tls()};
 }
 
@@ -163,13 +163,12 @@ Fetched Fetch::get(NodeIndex from, const Get& get, char* buffer, const Receiver&
 
 Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, const Receiver& receiver,
                       bool* answered) const {
-  Wire wire(connection->socket.get(), connection->tls.get());
+  Wire wire(connection->socket.get(), connection->tls.get(), clock_);
   char bytes[MessageHeader::kBytes];
   const int answer_ms = limit_ms(options_.answer_ms);
-  int64_t began_ns = os::clock_ns(CLOCK_MONOTONIC);
+  int64_t began_ns = clock_.now_ns();
   const auto took = [&] {
-    if (options_.slowness)
-      options_.slowness->took(os::clock_ns(CLOCK_MONOTONIC) - began_ns, options_.answer_ms);
+    if (options_.slowness) options_.slowness->took(clock_.now_ns() - began_ns, options_.answer_ms);
   };
   Status done = wire.send(encode(get), answer_ms);
   Answer answer(&wire);
@@ -202,7 +201,7 @@ Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, cons
   for (uint64_t offset = get.offset; offset < *end; offset += kPieceBytes) {
     const uint64_t wanted = std::min(kPieceBytes, *end - offset);
     char head[PieceHeader::kBytes];
-    began_ns = os::clock_ns(CLOCK_MONOTONIC);
+    began_ns = clock_.now_ns();
     if (done = answer.receive(head, sizeof head, answer_ms); !done.ok()) return meaning(done.error());
     const std::optional<PieceHeader> piece = decode_piece({head, sizeof head});
     if (piece && piece->bytes == 0)

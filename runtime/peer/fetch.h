@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/result.h"
 #include "runtime/peer/control.h"
 #include "runtime/peer/handshake.h"
@@ -36,11 +38,12 @@ struct FetchOptions {
   ControlOptions peers;  // as for Control
   // The port where the node's agent was met; 0: not yet.
   std::function<uint16_t(NodeIndex)> port;
-  int answer_ms = 500;    // for the first byte, and for some of each piece; see Wire::receive_slowly()
+  // For the first byte, and for some of each piece; see Wire::receive_slowly().
+  int answer_ms = patience::kPeerDataMs;
   size_t most_idle = 64;  // connections
   // Where it listens for data, too, which is tried first; empty: nowhere else. nullptr: none does.
   std::function<std::string(NodeIndex)> data_address = nullptr;
-  int elsewhere_ms = 60000;  // so long is one that cannot be reached not tried again
+  int elsewhere_ms = patience::kPeerBeginMs;  // so long is one that cannot be reached not tried again
   Slowness* slowness = nullptr;
 };
 
@@ -55,7 +58,8 @@ struct Receiver {
 // All members may be called from any thread.
 class Fetch {
  public:
-  explicit Fetch(FetchOptions options) : options_(std::move(options)) {}
+  explicit Fetch(FetchOptions options, Clock& clock = system_clock())
+      : options_(std::move(options)), clock_(clock) {}
 
   // Asks `from` for a file, and waits for all of it. `buffer` has room for kPieceBytes.
   Fetched get(NodeIndex from, const Get& get, char* buffer, const Receiver& receiver) EXCLUDES(lock_);
@@ -79,6 +83,7 @@ class Fetch {
                  bool* answered) const;
 
   const FetchOptions options_;
+  Clock& clock_;
   Mutex lock_;
   std::map<NodeIndex, int64_t> elsewhere_ GUARDED_BY(lock_);  // whose `data_address` rests until then
   std::list<Connection> idle_ GUARDED_BY(lock_);              // the one that was used last is the first

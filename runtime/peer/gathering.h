@@ -19,15 +19,15 @@ namespace monarch {
 class Gathering {
  public:
   // A deputy's knowledge is as old at most while the home may be in use by other nodes.
-  static constexpr int64_t kFreshNs = Members::kSecond;
+  static constexpr int64_t kFreshNs = patience::kPeerRestMs * Members::kMs;
   // Who has not answered is asked again after that, and twice, four ... 32 times that.
-  static constexpr int64_t kAskAgainNs = 2 * Members::kSecond;
+  static constexpr int64_t kAskAgainNs = patience::kPeerSlowMs * Members::kMs;
   // Nor is who has ever more to say listened to for longer at a time.
-  static constexpr int64_t kLongestNs = 2 * Members::kSecond;
+  static constexpr int64_t kLongestNs = patience::kPeerSlowMs * Members::kMs;
   // So many homes can be gone at a time: of what others had the deputies do not ask. One that is back, and
   // whose deputy was not needed for a while, is not among them.
   static constexpr size_t kMostShares = 64;
-  static constexpr int64_t kUnusedNs = 10 * Members::kSecond;
+  static constexpr int64_t kUnusedNs = patience::kPeerEveryMs * Members::kMs;
 
   explicit Gathering(const Members* members) : members_(members) {}
 

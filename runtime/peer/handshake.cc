@@ -205,15 +205,14 @@ Handshake::Step Handshake::step() {
   }
 }
 
-Status Handshake::wait(int patience_ms) {
-  const int64_t until = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
+Status Handshake::wait(int patience_ms, Clock& clock) {
+  const int64_t until = clock.now_ns() + int64_t{patience_ms} * 1000000;
   for (;;) {
     const Step now = step();
     if (now == Step::kDone) return {};
     if (now == Step::kFailed) return error_;
-    const int64_t left = until - os::clock_ns(CLOCK_MONOTONIC);
-    pollfd at = {socket_.get(), static_cast<short>(now == Step::kWantsRead ? POLLIN : POLLOUT), 0};
-    if (left <= 0 || ::poll(&at, 1, static_cast<int>(left / 1000000) + 1) == 0) {
+    const short events = now == Step::kWantsRead ? POLLIN : POLLOUT;
+    if (clock.now_ns() >= until || !clock.poll_until(socket_.get(), events, until)) {
       fail("no answer within " + std::to_string(patience_ms) + " ms", ETIMEDOUT);
       return error_;
     }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
 #include "runtime/peer/job.h"
@@ -67,7 +68,7 @@ class Handshake {
   // written, as the step before said.
   Step step();
   // The same until it is done; an error after `patience_ms`.
-  Status wait(int patience_ms);
+  Status wait(int patience_ms, Clock& clock = system_clock());
 
   int socket() const { return socket_.get(); }
   const Hello& theirs() const { return theirs_; }

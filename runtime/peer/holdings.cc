@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <new>
 #include <utility>
 
@@ -105,13 +104,12 @@ class Holdings::FileThatComes : public ServedFile {
 
  private:
   std::optional<uint64_t> wait(uint64_t piece, int patience_ms) {
-    const int64_t until = os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000;
+    Clock& clock = holdings_->clock_;
+    const int64_t until = clock.now_ns() + int64_t{patience_ms} * 1000000;
     MutexLock hold(holdings_->lock_);
-    for (;;) {
-      const int64_t left = until - os::clock_ns(CLOCK_MONOTONIC);
-      if (coming_->checks.at(piece) || coming_->ended || left <= 0) return coming_->checks.at(piece);
-      holdings_->grew_.wait_for(&hold, std::chrono::nanoseconds(left));
-    }
+    while (!coming_->checks.at(piece) && !coming_->ended && clock.now_ns() < until)
+      clock.wait_until(&holdings_->grew_, &hold, until);
+    return coming_->checks.at(piece);
   }
 
   Holdings* const holdings_;

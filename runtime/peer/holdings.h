@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/mutex.h"
 #include "runtime/hierarchy/hierarchy.h"
@@ -41,7 +42,8 @@ struct HoldingsOptions {
 // All members may be called from any thread.
 class Holdings {
  public:
-  explicit Holdings(HoldingsOptions options) : options_(std::move(options)) {}
+  explicit Holdings(HoldingsOptions options, Clock& clock = system_clock())
+      : options_(std::move(options)), clock_(clock) {}
   ~Holdings() { stop(); }
 
   // A file that comes, from a first begin() until copied() or given_up().
@@ -114,6 +116,7 @@ class Holdings {
   void note_held(Ref ref, Held held) REQUIRES(lock_);
 
   const HoldingsOptions options_;
+  Clock& clock_;
   Mutex lock_;
   Condition grew_;
   std::unordered_map<Ref, Held> held_ GUARDED_BY(lock_);

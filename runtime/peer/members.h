@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/base/patience.h"
 #include "runtime/peer/key.h"
 
 namespace monarch {
@@ -19,8 +20,12 @@ class Members {
   // nobody listens there, as while a job starts, after 50, 100, 200 ms ... 30 s; one that was reached and did
   // not answer in time is suspect for 5, 10 ... 300 s.
   static constexpr int64_t kSecond = 1'000'000'000;
-  static constexpr int64_t kRefusedRetry = kSecond / 20, kFirstRetry = kSecond, kLastRetry = 30 * kSecond;
-  static constexpr int64_t kFirstSuspicion = 5 * kSecond, kLastSuspicion = 300 * kSecond;
+  static constexpr int64_t kMs = kSecond / 1000;
+  static constexpr int64_t kRefusedRetry = patience::kPeerSoonMs * kMs;
+  static constexpr int64_t kFirstRetry = patience::kPeerRestMs * kMs,
+                           kLastRetry = patience::kPeerRetryMs * kMs;
+  static constexpr int64_t kFirstSuspicion = patience::kPeerSilenceMs * kMs;
+  static constexpr int64_t kLastSuspicion = patience::kPeerSuspicionMs * kMs;
   // So many wrong answers of one, and it is not asked any more in this job.
   static constexpr int kMostWrong = 3;
 

@@ -58,7 +58,7 @@ uint64_t settings_digest(const PeerNodeOptions& job, const AgentConfig& config) 
 
 class Node final : public PeerNode {
  public:
-  explicit Node(const Parts& parts) : parts_(parts), changes_(parts.board) {}
+  Node(const Parts& parts, Clock& clock) : parts_(parts), clock_(clock), changes_(parts.board) {}
   ~Node() override { end(); }
   Status create(const PeerNodeOptions& job, const AgentConfig& config);
 
@@ -78,6 +78,7 @@ class Node final : public PeerNode {
   void end();
 
   const Parts parts_;
+  Clock& clock_;
   NodeIndex own_ = 0;
   uint32_t count_ = 0;
   PeerTls tls_;
@@ -121,22 +122,25 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
 
   std::vector<Medium> tiers;
   for (const Tier& tier : parts_.hierarchy->tiers()) tiers.push_back(tier.medium());
-  report_.emplace(ReportOptions{parts_.board, std::move(tiers), own_, count_, hello.incarnation});
-  holdings_.emplace(HoldingsOptions{
-      parts_.catalog, parts_.hierarchy, parts_.board, static_cast<uint32_t>(parts_.dataset->roots.size()),
-      count_, [this](const RelPath& path, uint32_t piece) { handlers_.wanted(path, piece); },
-      [this](Ref ref, Fd copy) { handlers_.spoilt(ref, std::move(copy)); }});
+  report_.emplace(ReportOptions{parts_.board, std::move(tiers), own_, count_, hello.incarnation}, clock_);
+  holdings_.emplace(
+      HoldingsOptions{parts_.catalog, parts_.hierarchy, parts_.board,
+                      static_cast<uint32_t>(parts_.dataset->roots.size()), count_,
+                      [this](const RelPath& path, uint32_t piece) { handlers_.wanted(path, piece); },
+                      [this](Ref ref, Fd copy) { handlers_.spoilt(ref, std::move(copy)); }},
+      clock_);
   constexpr size_t kFromEach = 4;  // what one of them keeps is with all others
   serve_.emplace(
       ServeOptions{.open = [this](const Get& get, GetResult* why) { return holdings_->open(get, why); },
-                   .most_connections = kFromEach * kept_connections(count_, descriptor_limit())});
+                   .most_connections = kFromEach * kept_connections(count_, descriptor_limit())},
+      clock_);
   ShareWalkOptions walk;
   walk.own = job.own;
   walk.nodes = static_cast<uint32_t>(job.nodes.size());
   walk.log = hello.incarnation;
   walk.ask = [this](NodeIndex node, const Walk& question) { return peers_->ask_walk(node, question); };
   walk.wrong = [this](NodeIndex node) { peers_->wrong(node); };
-  walk_.emplace(std::move(walk));
+  walk_.emplace(std::move(walk), clock_);
   ToldValuesOptions told;
   told.catalog = parts_.catalog;
   told.dataset = parts_.dataset;
@@ -145,7 +149,7 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   told.nodes = count_;
   told.tell = [this](NodeIndex node, std::string message) { peers_->tell(node, std::move(message)); };
   told.ring_after = [this](int ms) { peers_->ring_after(ms); };
-  told_.emplace(std::move(told));
+  told_.emplace(std::move(told), clock_);
   PeersHandlers handlers;
   handlers.held = [this](const Gather& gather, const auto& takes) { return holdings_->page(gather, takes); };
   handlers.changed = [this](const Mark& mark) { changes_.take(mark); };
@@ -173,9 +177,9 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   handlers.heard = [this](NodeIndex from, const Heard& heard) { told_->heard(from, heard); };
   handlers.rings = [this] { told_->rings(); };
   handlers.counted = [this](NodeIndex from, const Count& count) { report_->take(from, count); };
-  peers_.emplace(std::move(options), std::move(handlers));
+  peers_.emplace(std::move(options), std::move(handlers), clock_);
   source_.emplace(parts_.catalog, parts_.dataset, parts_.board, parts_.pfs, &*peers_, &*holdings_, &*told_,
-                  job.bandwidth, config.threads);
+                  job.bandwidth, config.threads, clock_);
   return {};
 }
 
@@ -209,7 +213,7 @@ void Node::tell_changes() {
 }
 
 void Node::tell_counts() {
-  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  const int64_t now = clock_.now_ns();
   if (!report_->is_due(now)) return;
   note_counts();
   if (const std::optional<Count> count = report_->news(now)) peers_->count(*count);
@@ -234,18 +238,17 @@ void Node::note_counts() {
 void Node::account(int64_t until_ns) {
   note_counts();
   if (own_ != Report::kFirst) return peers_->count(report_->last());
-  constexpr int kAbsentMs = 300;  // as long as the others have to tell
-  const int64_t left_ms = (until_ns - os::clock_ns(CLOCK_MONOTONIC)) / 1000000;
+  const int64_t left_ms = (until_ns - clock_.now_ns()) / 1000000;
   const int patience_ms = static_cast<int>(std::max<int64_t>(left_ms, 0));
-  report_->wait(patience_ms, std::min(patience_ms, kAbsentMs));
+  report_->wait(patience_ms, std::min(patience_ms, patience::kPeerLastMs));
   note_counts();  // of what these still got
 }
 
 }  // namespace
 
 Result<std::unique_ptr<PeerNode>> PeerNode::create(const PeerNodeOptions& options, const AgentConfig& config,
-                                                   const Parts& parts) {
-  auto node = std::make_unique<Node>(parts);
+                                                   const Parts& parts, Clock& clock) {
+  auto node = std::make_unique<Node>(parts, clock);
   MONARCH_TRY(node->create(options, config));
   return std::unique_ptr<PeerNode>(std::move(node));
 }

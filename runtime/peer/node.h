@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
@@ -35,7 +36,7 @@ class PeerNode {
   };
   // For who links runtime/peer; the agent has what LoadingPeers finds.
   static Result<std::unique_ptr<PeerNode>> create(const PeerNodeOptions& options, const AgentConfig& config,
-                                                  const Parts& parts);
+                                                  const Parts& parts, Clock& clock = system_clock());
   virtual ~PeerNode() = default;
 
   virtual Source* source() = 0;
@@ -63,14 +64,15 @@ class PeerNode {
   // thread.
   virtual std::vector<NodeTold> told() const = 0;
   // Before stop(), when nothing more is counted: tells the first node all that was. There, waits for the
-  // others to do so, until `until_ns` (CLOCK_MONOTONIC) at the latest.
+  // others to do so, until `until_ns` of the clock at the latest.
   virtual void account(int64_t until_ns) = 0;
 };
 
 // PeerNode::create() as libmonarch_peers.so has it, by the name kCreatePeerNode. False, and nothing is
 // touched: it is of another version than `version`, so its objects may look otherwise.
 using CreatePeerNode = bool(const char* version, const PeerNodeOptions& options, const AgentConfig& config,
-                            const PeerNode::Parts& parts, Result<std::unique_ptr<PeerNode>>* node);
+                            const PeerNode::Parts& parts, Clock& clock,
+                            Result<std::unique_ptr<PeerNode>>* node);
 constexpr char kCreatePeerNode[] = "monarch_create_peer_node";
 
 }  // namespace monarch

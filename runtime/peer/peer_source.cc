@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <exception>
 #include <new>
 #include <utility>
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/peer/fetch.h"
 #include "runtime/placement/copying.h"
 
@@ -24,9 +24,10 @@ constexpr int kMostFailures = 3;  // of nodes, before the PFS is asked
 // How long nothing of a file may come from the node that reads it: it has no more of it yet, or others get it
 // before. Meanwhile the home is asked again and again; it sends another node to the PFS once the reader's
 // lease has ended. Who read it there earlier, too, would make a slow PFS slower.
-constexpr int64_t kPatienceNs = 30'000'000'000, kAskAgainNs = 200'000'000;
-constexpr unsigned kNapUs = 5000, kLongestNapUs = 80000;
-constexpr int64_t kTellEveryNs = 500'000'000;  // of a lease that ends after 2 s
+constexpr int64_t kMsNs = 1'000'000;
+constexpr int64_t kPatienceNs = patience::kPeerRetryMs * kMsNs, kAskAgainNs = patience::kPeerLaterMs * kMsNs;
+constexpr int64_t kNapNs = patience::kPeerNapMs * kMsNs, kLongestNapNs = patience::kPeerLongestNapMs * kMsNs;
+constexpr int64_t kTellEveryNs = Directory::kLeaseNs / 4;
 
 // Another thread gave the file up, while this one had it still.
 Error given_up_error() { return Error{ECANCELED, "it was given up meanwhile"}; }
@@ -150,9 +151,10 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
   }
   const CopyRange all = range;
   const uint64_t end = range.offset + range.bytes;
-  int64_t moved_ns = os::clock_ns(CLOCK_MONOTONIC);
+  Clock& clock = source_->clock_;
+  int64_t moved_ns = clock.now_ns();
   int64_t asked_ns = moved_ns;
-  unsigned nap_us = kNapUs;
+  int64_t nap_ns = kNapNs;
   bool sent_here = false;  // since no other node has it as it is
   // Who reads the file knows at the end only that nobody has changed it, and this node has not looked at it.
   bool followed = false;
@@ -174,8 +176,8 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
     } else if (came > 0) {
       range.offset += came;
       range.bytes = end - range.offset;
-      asked_ns = moved_ns = os::clock_ns(CLOCK_MONOTONIC);
-      nap_us = kNapUs;
+      asked_ns = moved_ns = clock.now_ns();
+      nap_ns = kNapNs;
     }
     const bool later = fetched == Fetched::kBusy || fetched == Fetched::kNotYet || fetched == Fetched::kOk;
     // A reader that answers badly, or not at all, may still be reading: its home knows for how long.
@@ -184,15 +186,15 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
       ++failures;
       forget(way.get());
     } else if (came == 0) {
-      const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+      const int64_t now = clock.now_ns();
       if (now - moved_ns > kPatienceNs) break;
       if (!later || now - asked_ns > kAskAgainNs) {
         forget(way.get());
         asked_ns = now;
       }
-      ::usleep(nap_us);
+      clock.sleep_ns(nap_ns);
       // Who is busy is not to be busy with answers.
-      if (fetched == Fetched::kBusy || !later) nap_us = std::min(2 * nap_us, kLongestNapUs);
+      if (fetched == Fetched::kBusy || !later) nap_ns = std::min(2 * nap_ns, kLongestNapNs);
     }
   }
   if (!sent_here && !copier->is_stopping()) source_->note_again(way.get());
@@ -250,11 +252,10 @@ Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range,
 class PeerSource::Reader {
  public:
   Reader(PeerSource* source, Way* way, const Copier& copier) : source_(source) {
-    constexpr std::chrono::milliseconds kLook{100};
     uint64_t moves = source->moves_;
     MutexLock hold(source->reading_);
     while (source->reads_ >= source->readers_ && !copier.is_stopping()) {
-      source->read_.wait_for(&hold, kLook);
+      source->clock_.wait_until(&source->read_, &hold, source->clock_.now_ns() + kLongestNapNs);
       if (const uint64_t now = source->moves_; way && now != moves) {
         moves = now;
         hold.unlock();
@@ -403,7 +404,7 @@ std::optional<Peers::Where> PeerSource::where(Way* way, const CopyRange& range, 
     if (!way->ended) {
       way->where = where;
       way->lease = where.lease;
-      way->told_ns = os::clock_ns(CLOCK_MONOTONIC);
+      way->told_ns = clock_.now_ns();
       return where;
     }
   }
@@ -425,7 +426,7 @@ void PeerSource::note_again(Way* way) {
 
 void PeerSource::note_progress(Way* way, uint64_t bytes) {
   const MutexLock hold(way->lock);
-  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  const int64_t now = clock_.now_ns();
   if (way->ended || now - way->told_ns < kTellEveryNs) return;
   way->told_ns = now;
   peers_->progress(way->key, way->lease, bytes);

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/throttle.h"
 #include "runtime/metadata/board.h"
@@ -29,7 +30,8 @@ class PeerSource : public Source {
   // All outlive it. `bandwidth`: bytes per second of what nobody waits for; 0: no limit. `readers`: so many
   // files are read on the PFS at a time.
   PeerSource(Catalog* catalog, const Dataset* dataset, Board* board, PfsSource* pfs, Peers* peers,
-             Holdings* holdings, ToldValues* told, uint64_t bandwidth, int readers)
+             Holdings* holdings, ToldValues* told, uint64_t bandwidth, int readers,
+             Clock& clock = system_clock())
       : catalog_(catalog),
         dataset_(dataset),
         board_(board),
@@ -38,6 +40,7 @@ class PeerSource : public Source {
         holdings_(holdings),
         told_(told),
         readers_(readers),
+        clock_(clock),
         rate_(bandwidth) {}
 
   std::unique_ptr<SourceFile> open(Ref ref, const std::string& path, Need need,
@@ -94,6 +97,7 @@ class PeerSource : public Source {
   Holdings* const holdings_;
   ToldValues* const told_;
   const int readers_;
+  Clock& clock_;
   Throttle rate_;
   Mutex reading_;
   Condition read_;  // one of them has

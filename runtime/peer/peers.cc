@@ -2,13 +2,13 @@
 #include "runtime/peer/peers.h"
 
 #include <unistd.h>
+#include "runtime/base/log.h"
 
 #include <algorithm>
 #include <climits>
 #include <utility>
 
 #include "runtime/base/log.h"
-#include "runtime/base/os.h"
 #include "runtime/peer/report.h"
 #include "runtime/peer/socket.h"
 
@@ -16,24 +16,24 @@ namespace monarch {
 namespace {
 
 // A job's nodes do not begin at the same moment: that one is not there yet is no error.
-constexpr int64_t kBeginNs = 60'000'000'000;
+constexpr int64_t kMsNs = 1'000'000, kBeginNs = patience::kPeerBeginMs * kMsNs;
 
 // Where nobody waits, or what may be in vain takes longer, so many times as long.
 constexpr int kMostTimes = 5;
 
 // Between two questions to a node that asks others itself.
-constexpr unsigned kFirstNapUs = 500, kLongestNapUs = 8000;
-
-int64_t now_ns() { return os::clock_ns(CLOCK_MONOTONIC); }
+constexpr int64_t kFirstNapNs = patience::kPeerFirstNapNs, kLongestNapNs = patience::kPeerNapMs * kMsNs;
 
 }  // namespace
 
-Peers::Peers(PeersOptions options, PeersHandlers handlers)
+Peers::Peers(PeersOptions options, PeersHandlers handlers, Clock& clock)
     : options_(std::move(options)),
       handlers_(std::move(handlers)),
+      clock_(clock),
       began_ns_(now_ns()),
       own_(options_.peers.hello.node),
       count_(static_cast<uint32_t>(options_.peers.nodes.size())),
+      slowness_(clock),
       directory_(options_.entries, options_.peers.hello.incarnation),
       members_(own_, count_),
       gathering_(&members_),
@@ -62,7 +62,7 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers)
     remind_later();
     handlers_.rings();
   };
-  control_ = std::make_unique<Control>(options_.peers, std::move(hears));
+  control_ = std::make_unique<Control>(options_.peers, std::move(hears), clock_);
   FetchOptions fetches;
   fetches.peers = options_.peers;
   fetches.port = [this](NodeIndex node) { return port_of(node); };
@@ -70,7 +70,7 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers)
   fetches.most_idle = kept_connections(count_, descriptor_limit());
   fetches.slowness = &slowness_;
   fetches.data_address = [this](NodeIndex node) { return data_address_of(node); };
-  fetch_ = std::make_unique<Fetch>(std::move(fetches));
+  fetch_ = std::make_unique<Fetch>(std::move(fetches), clock_);
 }
 
 Status Peers::start() { return control_->start(); }
@@ -172,10 +172,10 @@ std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex 
 }
 
 Peers::Where Peers::locate_here(const FileKey& key, const std::function<int64_t()>& until_ns) {
-  for (unsigned nap_us = kFirstNapUs; now_ns() < until_ns(); nap_us = std::min(2 * nap_us, kLongestNapUs)) {
+  for (int64_t nap_ns = kFirstNapNs; now_ns() < until_ns(); nap_ns = std::min(2 * nap_ns, kLongestNapNs)) {
     if (const std::optional<Directory::Answer> answer = answer_to(key, own_, Waits::kYes))
       return meaning_of(*answer);
-    ::usleep(nap_us);
+    clock_.sleep_ns(nap_ns);
   }
   return meaning_of(*answer_to(key, own_, Waits::kNo));
 }
@@ -209,7 +209,7 @@ Peers::Where Peers::ask(const FileKey& key, uint64_t bytes, const std::function<
     const int times = purpose() == Purpose::kDemand ? 1 : kMostTimes;
     return began_ns + int64_t{times} * options_.later_ms * 1000000;
   };
-  unsigned nap_us = kFirstNapUs;
+  int64_t nap_ns = kFirstNapNs;
   for (int attempt = 0; attempt < kMostAttempts;) {
     NodeIndex keeper = own_;
     {
@@ -242,8 +242,8 @@ Peers::Where Peers::ask(const FileKey& key, uint64_t bytes, const std::function<
     if (!later) {
       ++attempt;
     } else if (waits == Waits::kYes) {
-      ::usleep(nap_us);
-      nap_us = std::min(2 * nap_us, kLongestNapUs);
+      clock_.sleep_ns(nap_ns);
+      nap_ns = std::min(2 * nap_ns, kLongestNapNs);
     } else {
       break;  // no home answers so
     }
@@ -435,7 +435,7 @@ void Peers::unreachable(NodeIndex node, bool refused) {
 
 // A connection that is late on a busy machine is as lost as any other: changes are not to wait for long.
 void Peers::remind_later() {
-  constexpr int64_t kToTellMs = 1000;  // not at once: a job's agents end one after the other
+  constexpr int64_t kToTellMs = patience::kPeerRestMs;  // not at once: a job's agents end one after the other
   const bool tells = handlers_.has_changes();
   int64_t due = Members::kNever;
   {
@@ -560,7 +560,8 @@ void Peers::changed(const Mark& mark) {
 
 // Once it is met, it is told all.
 void Peers::remind() {
-  constexpr int64_t kRestNs = Members::kSecond;  // a host that does not answer is dialled for longer
+  constexpr int64_t kRestNs =
+      patience::kPeerRestMs * kMsNs;  // a host that does not answer is dialled for longer
   const bool tells = handlers_.has_changes();
   std::vector<NodeIndex> missed;
   {

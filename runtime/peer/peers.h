@@ -16,7 +16,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/result.h"
 #include "runtime/peer/control.h"
 #include "runtime/peer/directory.h"
@@ -29,12 +31,13 @@ namespace monarch {
 
 struct PeersOptions {
   ControlOptions peers;
-  size_t entries = 4 << 20;  // of the directory
-  int answer_ms = 100;       // for a question
-  int piece_ms = 500;        // for the first byte of a file, and for some of each piece
-  int list_ms = 500;         // for a part of the walk
-  int last_ms = 300;         // for the last that is told of counters
-  int later_ms = 250;        // for a home, or its deputy, that asks the others itself, if a task waits
+  size_t entries = 4 << 20;                 // of the directory
+  int answer_ms = patience::kPeerAnswerMs;  // for a question
+  int piece_ms = patience::kPeerDataMs;     // for the first byte of a file, and for some of each piece
+  int list_ms = patience::kPeerDataMs;      // for a part of the walk
+  int last_ms = patience::kPeerLastMs;      // for the last that is told of counters
+  int later_ms =
+      patience::kPeerLaterMs;  // for a home, or its deputy, that asks the others itself, if a task waits
 };
 
 // What the node itself is asked; any thread. They are short, and do not call Peers.
@@ -77,7 +80,7 @@ struct PeerCounts {
 
 class Peers {
  public:
-  Peers(PeersOptions options, PeersHandlers handlers);
+  Peers(PeersOptions options, PeersHandlers handlers, Clock& clock = system_clock());
   ~Peers() { stop(); }
 
   Status start();
@@ -140,6 +143,7 @@ class Peers {
   uint16_t port() const { return control_->port(); }
 
  private:
+  int64_t now_ns() { return clock_.now_ns(); }
   std::string answer(NodeIndex from, const MessageHeader& header, std::string_view body) EXCLUDES(lock_);
   std::string wanted(NodeIndex from, const Want& want) EXCLUDES(lock_);
   void met(const Hello& hello) EXCLUDES(lock_);
@@ -178,6 +182,7 @@ class Peers {
 
   const PeersOptions options_;
   const PeersHandlers handlers_;
+  Clock& clock_;
   const int64_t began_ns_;
   const NodeIndex own_;
   const uint32_t count_;
@@ -199,7 +204,7 @@ class Peers {
   // Nodes whose changes this one may miss: from gone() until they have told all.
   std::vector<bool> unheard_ GUARDED_BY(lock_);
   // Who is gone is looked for after a while, or a job's end would be full of agents that look for others.
-  static constexpr int64_t kToHearNs = 5 * Members::kSecond;
+  static constexpr int64_t kToHearNs = patience::kPeerSilenceMs * int64_t{1'000'000};
   int64_t reminded_ns_ GUARDED_BY(lock_) = 0, gone_ns_ GUARDED_BY(lock_) = 0;
   std::unordered_map<FileKey, uint64_t> reading_ GUARDED_BY(lock_);  // what this node reads, and its leases
   PeerCounts counts_ GUARDED_BY(lock_);

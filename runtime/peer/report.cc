@@ -4,10 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <chrono>
 #include <utility>
-
-#include "runtime/base/os.h"
 
 namespace monarch {
 namespace {
@@ -25,10 +22,10 @@ NodeCounts negative(const NodeCounts& counts) {
 
 }  // namespace
 
-Report::Report(ReportOptions options) : options_(std::move(options)) {
+Report::Report(ReportOptions options, Clock& clock) : options_(std::move(options)), clock_(clock) {
   const MutexLock hold(lock_);
   nodes_.resize(options_.nodes);
-  looked_ns_ = os::clock_ns(CLOCK_MONOTONIC);
+  looked_ns_ = clock_.now_ns();
 }
 
 // ---- what this node tells
@@ -86,7 +83,7 @@ void Report::take(NodeIndex from, const Count& count) {
   agent->turn = count.turn;
   agent->ended |= count.last == 1;
   agent->counts = count.counts;
-  nodes_[from].told_ns = os::clock_ns(CLOCK_MONOTONIC);
+  nodes_[from].told_ns = clock_.now_ns();
   publish();
 }
 
@@ -127,7 +124,7 @@ void Report::publish() {
 }
 
 void Report::wait(int patience_ms, int absent_ms) {
-  const int64_t begin = os::clock_ns(CLOCK_MONOTONIC);
+  const int64_t begin = clock_.now_ns();
   MutexLock hold(lock_);
   for (;;) {
     bool all = true, there = false;
@@ -137,9 +134,8 @@ void Report::wait(int patience_ms, int absent_ms) {
       there |= nodes_[node].there;
     }
     const int64_t until = begin + int64_t{there ? patience_ms : absent_ms} * 1000000;
-    const int64_t left = until - os::clock_ns(CLOCK_MONOTONIC);
-    if (all || left <= 0) return;
-    told_.wait_for(&hold, std::chrono::nanoseconds(left));
+    if (all || clock_.now_ns() >= until) return;
+    clock_.wait_until(&told_, &hold, until);
   }
 }
 

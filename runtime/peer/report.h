@@ -11,7 +11,9 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/patience.h"
 #include "runtime/config/config.h"
 #include "runtime/layout/board_layout.h"
 #include "runtime/metadata/board.h"
@@ -32,13 +34,13 @@ struct ReportOptions {
 class Report {
  public:
   static constexpr NodeIndex kFirst = 0;  // the node that is told
-  static constexpr int64_t kEveryNs = 10'000'000'000;
+  static constexpr int64_t kEveryNs = patience::kPeerEveryMs * int64_t{1'000'000};
   // Agents that a node may have in the life of the first node's. Of more nothing is known.
   static constexpr size_t kMostAgents = 16;
 
-  explicit Report(ReportOptions options);
+  explicit Report(ReportOptions options, Clock& clock = system_clock());
 
-  // Whether it is time for news(); `now_ns` is CLOCK_MONOTONIC.
+  // Whether it is time for news(); `now_ns` is the clock's.
   bool is_due(int64_t now_ns) const EXCLUDES(lock_);
   // What is to be told now. Nothing: it has not changed since, or this is the first node.
   std::optional<Count> news(int64_t now_ns) EXCLUDES(lock_);
@@ -76,6 +78,7 @@ class Report {
   void publish() REQUIRES(lock_);
 
   const ReportOptions options_;
+  Clock& clock_;
   mutable Mutex lock_;
   Condition told_;
   int64_t looked_ns_ GUARDED_BY(lock_) = 0;

@@ -54,7 +54,7 @@ class Serve::Turn {
   bool got_ = false;
 };
 
-Serve::Serve(ServeOptions options) : options_(std::move(options)) {}
+Serve::Serve(ServeOptions options, Clock& clock) : options_(std::move(options)), clock_(clock) {}
 
 Status Serve::start() {
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
@@ -153,7 +153,7 @@ void Serve::run() {
 }
 
 bool Serve::serve_one(Connection* connection) {
-  Wire wire(connection->socket.get(), connection->tls.get());
+  Wire wire(connection->socket.get(), connection->tls.get(), clock_);
   char bytes[MessageHeader::kBytes];
   if (!wire.receive(bytes, sizeof bytes, options_.piece_ms).ok()) return false;
   const std::optional<MessageHeader> header = decode_header({bytes, sizeof bytes});
@@ -178,7 +178,7 @@ bool Serve::serve_one(Connection* connection) {
 }
 
 bool Serve::send_pieces(Connection* connection, uint64_t begin, uint64_t end, ServedFile* file) {
-  Wire wire(connection->socket.get(), connection->tls.get());
+  Wire wire(connection->socket.get(), connection->tls.get(), clock_);
   for (uint64_t offset = begin; offset < end && !stopping_; offset += kPieceBytes) {
     const uint64_t bytes = std::min(kPieceBytes, end - offset);
     const std::optional<uint64_t> check = file->check(offset / kPieceBytes, options_.wait_ms);

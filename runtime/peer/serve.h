@@ -14,11 +14,14 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/result.h"
 #include "runtime/peer/handshake.h"
 #include "runtime/peer/messages.h"
+#include "runtime/peer/slowness.h"
 
 namespace monarch {
 
@@ -41,9 +44,9 @@ struct ServeOptions {
   int threads = 17;
   // So many of the files that are sent are such that tasks wait for: the others leave them these places.
   int for_demand = 4;
-  int piece_ms =
-      2500;          // for some of each piece to be taken by the peer, which waits for as long in a full link
-  int wait_ms = 20;  // for the reader to have a piece: who wants it asks again
+  // For some of each piece to be taken by the peer, which waits for as long in a full link.
+  int piece_ms = Slowness::kTimes * patience::kPeerDataMs;
+  int wait_ms = patience::kPeerLongestNapMs / 4;  // for the reader to have a piece: who wants it asks again
   // So many at a time get the same file: the others do better with another holder. Who asks for a task, and
   // who does not, are counted apart.
   int most_of_large = 2, most_of_small = 8;
@@ -54,7 +57,7 @@ struct ServeOptions {
 
 class Serve {
  public:
-  explicit Serve(ServeOptions options);
+  explicit Serve(ServeOptions options, Clock& clock = system_clock());
   ~Serve() { stop(); }
 
   Status start();
@@ -86,6 +89,7 @@ class Serve {
   bool send_pieces(Connection* connection, uint64_t begin, uint64_t end, ServedFile* file);
 
   const ServeOptions options_;
+  Clock& clock_;
   Fd epoll_, stop_;
   std::atomic<int> waiting_{0};  // threads
   std::atomic<uint32_t> serving_{0};

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -189,12 +188,15 @@ bool ShareWalk::note_progress(uint64_t progress) {
   return std::exchange(progress_, progress) != progress;
 }
 
+bool ShareWalk::is_stopping() {
+  const MutexLock hold(lock_);
+  return stopping_;
+}
+
 bool ShareWalk::nap(int ms) {
-  MutexLock hold(lock_);
-  const int64_t end = os::monotonic_ms() + ms;
-  for (int64_t now = os::monotonic_ms(); !stopping_ && now < end; now = os::monotonic_ms())
-    stopped_.wait_for(&hold, std::chrono::milliseconds(end - now));
-  return !stopping_;
+  for (int left = ms; left > 0 && !is_stopping(); left -= patience::kPeerSoonMs)
+    clock_.sleep_ns(std::min(left, patience::kPeerSoonMs) * int64_t{1'000'000});
+  return !is_stopping();
 }
 
 // Not whoever follows: it may have come to follow this node.
@@ -210,7 +212,7 @@ std::optional<NodeIndex> ShareWalk::walks_already() {
 }
 
 ShareWalk::End ShareWalk::follow() {
-  const int64_t begun = os::monotonic_ms();
+  const int64_t begun = clock_.now_ms();
   int64_t heard = begun;
   NodeIndex walker = 0;
   bool looked = false, gone = false;
@@ -220,19 +222,19 @@ ShareWalk::End ShareWalk::follow() {
       if (!other) return End::kAlone;
       walker = *other;
       looked = true;
-      heard = os::monotonic_ms();
+      heard = clock_.now_ms();
     }
     // A parent that is not told anything, or hangs, is passed over; one that starts a moment later is not, or
     // all would ask the node that walks.
     NodeIndex asked = walker;
-    const bool straight = os::monotonic_ms() - heard > options_.silence_ms / 2;
-    const Up up = os::monotonic_ms() - begun > options_.start_ms ? Up::kAnyOf : Up::kParent;
+    const bool straight = clock_.now_ms() - heard > options_.silence_ms / 2;
+    const Up up = clock_.now_ms() - begun > options_.start_ms ? Up::kAnyOf : Up::kParent;
     const Result<List> list = straight ? ask(walker) : ask_up(walker, up, &asked);
     const bool more = list.ok() && !list->parts.empty();
     if (list.ok()) {
       take(asked, *list);
       gone = false;
-      if (note_progress(list->progress) || more) heard = os::monotonic_ms();
+      if (note_progress(list->progress) || more) heard = clock_.now_ms();
       if (list->state == WalkState::kEnded) {
         spdlog::info("walk: node {} has told what is in the directories", asked);
         return End::kTold;
@@ -241,7 +243,7 @@ ShareWalk::End ShareWalk::follow() {
       const int code = list.error().code;
       gone |= code != ETIMEDOUT && code != EAGAIN && code != ECONNRESET;
     }
-    const int64_t now = os::monotonic_ms();
+    const int64_t now = clock_.now_ms();
     if ((gone && now - begun > options_.start_ms) || now - heard > options_.silence_ms) {
       walker = walker < options_.own ? walker + 1 : options_.own;
       gone = false;
@@ -291,7 +293,6 @@ void ShareWalk::stop() {
     const MutexLock hold(lock_);
     stopping_ = true;
   }
-  stopped_.notify_all();
   if (thread_.joinable()) thread_.join();
 }
 

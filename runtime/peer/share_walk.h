@@ -20,7 +20,9 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/result.h"
 #include "runtime/metadata/walker.h"
 #include "runtime/peer/key.h"
@@ -36,15 +38,16 @@ struct ShareWalkOptions {
   std::function<Result<List>(NodeIndex node, const Walk& question)> ask;
   // The node sent what is none.
   std::function<void(NodeIndex node)> wrong = [](NodeIndex) {};
-  int start_ms = 2000;    // from start(): so long may a node that is to walk not be there yet
-  int silence_ms = 5000;  // so long may the walk not go on
-  int nap_ms = 50;        // between questions, while nothing is new
+  int start_ms = patience::kPeerSlowMs;  // from start(): so long may a node that is to walk not be there yet
+  int silence_ms = patience::kPeerSilenceMs;  // so long may the walk not go on
+  int nap_ms = patience::kPeerSoonMs;         // between questions, while nothing is new
   size_t most_log = 256 << 20;
 };
 
 class ShareWalk final : public WalkSink {
  public:
-  explicit ShareWalk(ShareWalkOptions options) : options_(std::move(options)) {}
+  explicit ShareWalk(ShareWalkOptions options, Clock& clock = system_clock())
+      : options_(std::move(options)), clock_(clock) {}
   ~ShareWalk() override { stop(); }
 
   // Has `walker`, which outlives stop(), filled by other nodes or started here, in a thread of its own.
@@ -76,9 +79,11 @@ class ShareWalk final : public WalkSink {
   void add_part(ListPart part) EXCLUDES(lock_);
   void seal() REQUIRES(lock_);
   bool note_progress(uint64_t progress) EXCLUDES(lock_);  // whether it is new
-  bool nap(int ms) EXCLUDES(lock_);                       // false: stop() was called
+  bool is_stopping() EXCLUDES(lock_);
+  bool nap(int ms) EXCLUDES(lock_);  // false: stop() was called
 
   const ShareWalkOptions options_;
+  Clock& clock_;
   Walker* walker_ = nullptr;
   std::thread thread_;
   // Of the thread alone.
@@ -91,7 +96,6 @@ class ShareWalk final : public WalkSink {
   std::map<NodeIndex, Incomplete> incomplete_;
 
   Mutex lock_;
-  Condition stopped_;
   bool stopping_ GUARDED_BY(lock_) = false;
   WalkState state_ GUARDED_BY(lock_) = WalkState::kNone;
   uint64_t progress_ GUARDED_BY(lock_) = 0;

@@ -6,7 +6,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "runtime/base/os.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/patience.h"
 
 namespace monarch {
 
@@ -15,18 +16,20 @@ class Slowness {
  public:
   static constexpr int kTimes = 5;
 
+  explicit Slowness(Clock& clock = system_clock()) : clock_(clock) {}
+
   // How long something may take now that takes `ms` at most as a rule.
-  int limit_ms(int ms) const { return now_ns() < until_ns_ ? kTimes * ms : ms; }
+  int limit_ms(int ms) const { return clock_.now_ns() < until_ns_ ? kTimes * ms : ms; }
   // Something that takes `ms` at most as a rule took so long.
   void took(int64_t ns, int ms) {
     if (ns > int64_t{ms} * kNsPerMs / 2) answered_late();
   }
   // An answer has come that nobody waited for any more.
-  void answered_late() { until_ns_ = now_ns() + kLastsNs; }
+  void answered_late() { until_ns_ = clock_.now_ns() + patience::kPeerEveryMs * kNsPerMs; }
 
  private:
-  static constexpr int64_t kNsPerMs = 1'000'000, kLastsNs = 10'000 * kNsPerMs;
-  static int64_t now_ns() { return os::clock_ns(CLOCK_MONOTONIC); }
+  static constexpr int64_t kNsPerMs = 1'000'000;
+  Clock& clock_;
   std::atomic<int64_t> until_ns_{0};
 };
 

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <memory>
 
+#include "runtime/base/patience.h"
+
 namespace monarch {
 namespace {
 
@@ -35,7 +37,7 @@ bool same_bits(const std::string& a, const std::string& b, unsigned bits) {
          ((static_cast<unsigned char>(a[whole]) ^ static_cast<unsigned char>(b[whole])) >> (8 - rest)) == 0;
 }
 
-constexpr int kIdleS = 30, kIntervalS = 10, kProbes = 3, kUserTimeoutMs = 3000;
+constexpr int kIdleS = patience::kPeerRetryMs / 1000, kIntervalS = patience::kPeerEveryMs / 1000, kProbes = 3;
 
 }  // namespace
 
@@ -89,7 +91,7 @@ void set_peer_options(int socket) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, kIdleS);
   set(IPPROTO_TCP, TCP_KEEPINTVL, kIntervalS);
   set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, patience::kPeerUnackedMs);
 }
 
 Result<Fd> begin_to_connect(const std::string& host, uint16_t port) {

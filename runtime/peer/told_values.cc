@@ -29,10 +29,12 @@ namespace {
 constexpr size_t kMostLog = 16 << 20;    // values that are told of
 constexpr size_t kMostBytes = 48 << 10;  // of a message; one path more always fits
 constexpr size_t kMostOnTheirWay = 16;   // nodes that are told at a time
-constexpr int64_t kSecondNs = 1'000'000'000;
-constexpr int64_t kLateNs = 2 * kSecondNs;  // who has not heard it then does not keep the others waiting
-constexpr int64_t kAwayNs = 2 * kSecondNs;  // who was away is looked for again, if there is something to tell
-constexpr int64_t kMountsNs = kSecondNs;
+constexpr int64_t kSecondNs = 1'000'000'000, kMsNs = 1'000'000;
+constexpr int64_t kLateNs =
+    patience::kPeerSlowMs * kMsNs;  // who has not heard it then does not keep the others waiting
+constexpr int64_t kAwayNs =
+    patience::kPeerSlowMs * kMsNs;  // who was away is looked for again, if there is something to tell
+constexpr int64_t kMountsNs = patience::kPeerRestMs * kMsNs;
 constexpr size_t kFileBytes = 87;  // of a ToldFile beside its path
 static_assert(kMostBytes + kFileBytes + kMostPeerPath + 16 <= kMostBody);
 
@@ -44,7 +46,8 @@ timespec time_of(int64_t ns) {
 
 }  // namespace
 
-ToldValues::ToldValues(ToldValuesOptions options) : options_(std::move(options)), nodes_(options_.nodes) {
+ToldValues::ToldValues(ToldValuesOptions options, Clock& clock)
+    : options_(std::move(options)), clock_(clock), nodes_(options_.nodes) {
   nodes_.at(options_.own).away = true;
 }
 
@@ -74,7 +77,7 @@ void ToldValues::ring_later() {
 void ToldValues::rings() {
   bool again = false;
   {
-    const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+    const int64_t now = clock_.now_ns();
     const MutexLock hold(lock_);
     ringing_ = false;
     std::vector<Ref> unpublished;
@@ -109,7 +112,7 @@ void ToldValues::tell_on() try {
     std::optional<NodeIndex> node;
     {
       const MutexLock hold(lock_);
-      node = next_node(os::clock_ns(CLOCK_MONOTONIC));
+      node = next_node(clock_.now_ns());
     }
     if (!node) return;
     tell(*node);
@@ -147,7 +150,7 @@ void ToldValues::tell(NodeIndex node) {
       return;
     }
     n.asked = at;
-    n.since_ns = os::clock_ns(CLOCK_MONOTONIC);
+    n.since_ns = clock_.now_ns();
   }
   try {
     options_.tell(node, std::move(message));
@@ -212,7 +215,7 @@ void ToldValues::gone(NodeIndex node) {
   Node& n = nodes_.at(node);
   n.asked = 0;
   n.away = true;
-  n.since_ns = os::clock_ns(CLOCK_MONOTONIC);
+  n.since_ns = clock_.now_ns();
 }
 
 void ToldValues::heard(NodeIndex node, const Heard& heard) {
@@ -228,7 +231,7 @@ void ToldValues::heard(NodeIndex node, const Heard& heard) {
 // ---- what others tell
 
 bool ToldValues::take(const Told& told) {
-  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  const int64_t now = clock_.now_ns();
   return std::all_of(told.files.begin(), told.files.end(),
                      [&](const ToldFile& file) { return take(file, now); });
 }

@@ -14,7 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/patience.h"
 #include "runtime/layout/board_layout.h"
 #include "runtime/metadata/catalog.h"
 #include "runtime/metadata/dataset.h"
@@ -33,14 +35,14 @@ struct ToldValuesOptions {
   std::function<void(NodeIndex node, std::string message)> tell;
   // Has rings() called after that time.
   std::function<void(int ms)> ring_after;
-  int gather_ms = 100;  // values, before they are told
+  int gather_ms = patience::kPeerAnswerMs;  // values, before they are told
   std::string mounts = "/proc/self/mountinfo";
 };
 
 // All members may be called from any thread.
 class ToldValues {
  public:
-  explicit ToldValues(ToldValuesOptions options);
+  explicit ToldValues(ToldValuesOptions options, Clock& clock = system_clock());
 
   // The catalog has got values of the entry from this node's PFS, or will once its copy is published. What
   // memory lacks for is not told.
@@ -77,6 +79,7 @@ class ToldValues {
   void tell(NodeIndex node) EXCLUDES(lock_);
 
   const ToldValuesOptions options_;
+  Clock& clock_;
   Mutex lock_;
   std::vector<Ref> fresh_ GUARDED_BY(lock_);  // that are to go into the log
   bool ringing_ GUARDED_BY(lock_) = false;    // it will ring for those that are new

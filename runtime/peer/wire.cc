@@ -18,17 +18,21 @@ namespace {
 
 constexpr size_t kEncrypted = 64 << 10;  // bytes of a file that go through memory at a time
 
-int64_t end_of(int patience_ms) { return os::clock_ns(CLOCK_MONOTONIC) + int64_t{patience_ms} * 1000000; }
+int64_t end_of(Clock* clock, int patience_ms) { return clock->now_ns() + int64_t{patience_ms} * 1000000; }
 
 // When something is to have moved, or all, which may take `times` as long.
 class Until {
  public:
-  Until(int patience_ms, int times)
-      : patience_ms_(patience_ms), last_(end_of(patience_ms * times)), next_(end_of(patience_ms)) {}
-  void moved() { next_ = std::min(last_, end_of(patience_ms_)); }
+  Until(Clock* clock, int patience_ms, int times)
+      : clock_(clock),
+        patience_ms_(patience_ms),
+        last_(end_of(clock, patience_ms * times)),
+        next_(end_of(clock, patience_ms)) {}
+  void moved() { next_ = std::min(last_, end_of(clock_, patience_ms_)); }
   int64_t ns() const { return next_; }
 
  private:
+  Clock* const clock_;
   const int patience_ms_;
   const int64_t last_;
   int64_t next_;
@@ -64,12 +68,10 @@ class InParts {
 }  // namespace
 
 Status Wire::wait(Wants what, int64_t until_ns) {
-  for (;;) {
-    const int64_t left = until_ns - os::clock_ns(CLOCK_MONOTONIC);
-    if (left <= 0) return Error{ETIMEDOUT, "the peer does not go on"};
-    pollfd at = {socket_, static_cast<short>(what == Wants::kRead ? POLLIN : POLLOUT), 0};
-    if (::poll(&at, 1, static_cast<int>(left / 1000000) + 1) > 0) return {};
-  }
+  if (clock_.now_ns() < until_ns &&
+      clock_.poll_until(socket_, what == Wants::kRead ? POLLIN : POLLOUT, until_ns))
+    return {};
+  return Error{ETIMEDOUT, "the peer does not go on"};
 }
 
 Status Wire::after(const char* what, int64_t result, Wants wants, int64_t until_ns) {
@@ -90,7 +92,7 @@ Status Wire::after(const char* what, int64_t result, Wants wants, int64_t until_
 }
 
 Status Wire::send(std::string_view bytes, int patience_ms, Then then) {
-  const int64_t until = end_of(patience_ms);
+  const int64_t until = end_of(&clock_, patience_ms);
   const int flags = MSG_NOSIGNAL | (then == Then::kMore ? MSG_MORE : 0);
   while (!bytes.empty()) {
     const int64_t n = tls_ ? ::SSL_write(tls_, bytes.data(), static_cast<int>(bytes.size()))
@@ -118,7 +120,7 @@ Status Wire::receive_slowly(char* to, size_t bytes, int patience_ms) {
 }
 
 Result<size_t> Wire::receive_until(char* to, size_t least, size_t most, int patience_ms, int times) {
-  Until until(patience_ms, times);
+  Until until(&clock_, patience_ms, times);
   InParts parts(socket_, tls_ || times == 1 ? 0 : least);
   size_t got = 0;
   for (bool late = false; got < least;) {
@@ -142,14 +144,14 @@ Result<size_t> Wire::receive_until(char* to, size_t least, size_t most, int pati
 bool Wire::has_more() const { return tls_ && ::SSL_pending(tls_) > 0; }
 
 Status Wire::send_file(int file, uint64_t offset, size_t bytes, int patience_ms) {
-  Until until(patience_ms, kSlow);
+  Until until(&clock_, patience_ms, kSlow);
   if (tls_) {
     std::string part(std::min(bytes, kEncrypted), '\0');
     while (bytes > 0) {
       const ssize_t n =
           os::pread(file, part.data(), std::min(bytes, part.size()), static_cast<off_t>(offset));
       if (n <= 0) return errno_error("read the copy", n < 0 ? errno : ENODATA);
-      const int64_t left_ms = (until.ns() - os::clock_ns(CLOCK_MONOTONIC)) / 1000000;
+      const int64_t left_ms = (until.ns() - clock_.now_ns()) / 1000000;
       MONARCH_TRY(send(std::string_view(part).substr(0, static_cast<size_t>(n)), static_cast<int>(left_ms)));
       offset += static_cast<uint64_t>(n);
       bytes -= static_cast<size_t>(n);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/result.h"
 #include "runtime/peer/handshake.h"
 
@@ -15,7 +16,7 @@ namespace monarch {
 // Does not own what it works on; `tls` may be nullptr. The socket is non-blocking. One thread.
 class Wire {
  public:
-  Wire(int socket, ssl_st* tls) : socket_(socket), tls_(tls) {}
+  Wire(int socket, ssl_st* tls, Clock& clock = system_clock()) : socket_(socket), tls_(tls), clock_(clock) {}
 
   // Whether more is sent right after it: then the kernel need not make a packet of this alone.
   enum class Then { kNothing, kMore };
@@ -43,6 +44,7 @@ class Wire {
 
   const int socket_;
   ssl_st* const tls_;
+  Clock& clock_;
 };
 
 }  // namespace monarch

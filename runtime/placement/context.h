@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "runtime/base/clock.h"
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/hierarchy.h"
 #include "runtime/metadata/board.h"
@@ -23,7 +24,8 @@ struct PlacementContext {
   Board* const board;
   const AgentConfig config;
   Source* const source;
-  ChangeWatch* const watch;           // may be nullptr
+  ChangeWatch* const watch;  // may be nullptr
+  Clock& clock = system_clock();
   std::atomic<bool> stopping{false};  // set once
   std::atomic<int> threads{0};        // that copy
   std::atomic<bool> resting{false};   // what nobody waits for is left alone

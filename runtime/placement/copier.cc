@@ -85,9 +85,9 @@ Status Copier::copy(const CopyRange& range) {
     if (copied == 0) {
       copied = std::min(kPiece, end - offset);
       if (!pace(range, copied)) return Error{EINTR, "stopping"};
-      const int64_t start = os::clock_ns(CLOCK_MONOTONIC);
+      const int64_t start = rates_->clock.now_ns();
       MONARCH_TRY(copy_piece(range, offset, copied));
-      note_rate(copied, os::clock_ns(CLOCK_MONOTONIC) - start);
+      note_rate(copied, rates_->clock.now_ns() - start);
       note_progress();
     }
     offset += copied;
@@ -102,12 +102,12 @@ Status Copier::copy(const CopyRange& range) {
 
 Status Copier::write(const CopyRange& range, const std::function<Status(char*, const Put&)>& send) {
   if (!buffer(0)) return errno_error("allocate a buffer", ENOMEM);
-  int64_t start = os::clock_ns(CLOCK_MONOTONIC);
+  int64_t start = rates_->clock.now_ns();
   const Put put = [&](uint64_t offset, uint64_t bytes) -> Status {
     if (!pace_tier(range, bytes)) return Error{EINTR, "stopping"};
     MONARCH_TRY(write_piece(range, offset, bytes));
     if (range.writing == Writing::kBuffered) MONARCH_TRY(bound_dirty(range, offset + bytes));
-    const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+    const int64_t now = rates_->clock.now_ns();
     note_rate(bytes, now - start);
     note_progress();
     start = now;
@@ -142,7 +142,7 @@ uint64_t Copier::copy_by_uring(const CopyRange& range, uint64_t offset, uint64_t
     no_uring_ = !uring_;
     if (no_uring_) return 0;
   }
-  const int64_t start = os::clock_ns(CLOCK_MONOTONIC);
+  const int64_t start = rates_->clock.now_ns();
   uint64_t copied = 0;
   return uring_->copy(
       {range.source, range.copy, offset, bytes, range.writing == Writing::kDirect},
@@ -152,7 +152,7 @@ uint64_t Copier::copy_by_uring(const CopyRange& range, uint64_t offset, uint64_t
         add(board_, AgentCounter::agent_bytes_pfs, piece.size());
         if (range.copied) range.copied(at, piece);
         copied += piece.size();
-        note_rate(copied, os::clock_ns(CLOCK_MONOTONIC) - start);
+        note_rate(copied, rates_->clock.now_ns() - start);
         note_progress();
       });
 }

@@ -20,11 +20,13 @@ namespace monarch {
 
 // The rates that an admin sets for one agent; see AgentConfig.
 struct Rates {
-  explicit Rates(const AgentConfig& config)
-      : pfs_bytes(config.pfs_bandwidth),
-        pfs_opens(config.pfs_opens),
-        pfs_stats(config.pfs_stats),
-        tier_bytes(config.tier_bandwidth) {}
+  explicit Rates(const AgentConfig& config, Clock& by = system_clock())
+      : clock(by),
+        pfs_bytes(config.pfs_bandwidth, by),
+        pfs_opens(config.pfs_opens, by),
+        pfs_stats(config.pfs_stats, by),
+        tier_bytes(config.tier_bandwidth, by) {}
+  Clock& clock;
   Throttle pfs_bytes, pfs_opens, pfs_stats, tier_bytes;
 };
 

@@ -4,13 +4,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 
 namespace monarch {
 namespace {
-
-constexpr int64_t kCountEveryNs = 10'000'000;
-constexpr int64_t kFirstNapNs = 50'000'000, kLastNapNs = 1'000'000'000;
 
 uint64_t more(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
@@ -45,8 +42,8 @@ bool PrefetchCredit::affords_now(uint64_t bytes) {
   if (context_->config.prefetch != AgentConfig::Prefetch::kAuto) return true;
   const uint64_t wanted = taken_ + held_ + bytes + kOpenBytes;
   if (wanted <= credit_) return true;
-  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
-  if (counted_ns_ != 0 && now - counted_ns_ < kCountEveryNs) return false;
+  const int64_t now = context_->clock.now_ns();
+  if (counted_ns_ != 0 && now - counted_ns_ < patience::kBusyLookNs) return false;
   counted_ns_ = now;
   credit_ = burst() + earned();
   return wanted <= credit_;
@@ -82,7 +79,8 @@ bool PrefetchCredit::take(uint64_t bytes, Held* held) {
 
 int64_t PrefetchCredit::next_look_ns() {
   const MutexLock hold(lock_);
-  nap_ns_ = credit_ == credit_then_ ? std::clamp(2 * nap_ns_, kFirstNapNs, kLastNapNs) : kFirstNapNs;
+  nap_ns_ = credit_ == credit_then_ ? std::clamp(2 * nap_ns_, patience::kFirstLookNs, patience::kLookNs)
+                                    : patience::kFirstLookNs;
   credit_then_ = credit_;
   return nap_ns_;
 }

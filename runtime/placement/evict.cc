@@ -2,7 +2,6 @@
 #include "runtime/placement/evict.h"
 
 #include <algorithm>
-#include <chrono>
 #include <new>
 #include <optional>
 #include <tuple>
@@ -10,18 +9,14 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/size.h"
 #include "runtime/placement/copying.h"
 
 namespace monarch {
 namespace {
 
-constexpr int64_t kSecondNs = 1000000000;
-// Between two looks while more is used than allowed, at first and at most.
-constexpr int64_t kFirstLookNs = kSecondNs / 20, kLookNs = kSecondNs;
-constexpr int64_t kMostLookNs = 10 * kSecondNs;  // while only what somebody has open is waited for
 constexpr int64_t kRest = 20;  // so many times the processor's time of a look is the next one put off
-constexpr int64_t kPatienceNs = 3 * kSecondNs;  // with those who have copies open
 // Of those that somebody has open: a descriptor is kept of each.
 constexpr size_t kMostLeaving = 256;
 // With parts: only who takes one finds whether it is but this agent that has it open.
@@ -96,7 +91,7 @@ void Evictor::withdraw(Ref ref, Fd copy) {
   leaving.ref = ref;
   leaving.fd = std::move(copy);
   leaving.then = kSpoiltWord;
-  leaving.since = os::clock_ns(CLOCK_MONOTONIC);
+  leaving.since = context_->clock.now_ns();
   const size_t n = tier_of(word);
   if (!take_away(n, word, e.size.load(std::memory_order_relaxed), &leaving)) return;
   const MutexLock hold(lock_);
@@ -122,7 +117,7 @@ void Evictor::stop() {
 }
 
 void Evictor::run() {
-  int64_t pause = kFirstLookNs;
+  int64_t pause = patience::kFirstLookNs;
   do {
     const int64_t begun = os::clock_ns(CLOCK_THREAD_CPUTIME_ID);  // an agent can be stopped meanwhile
     for (size_t n = 0; n < shrinking_.size(); ++n) shrink(n);
@@ -136,7 +131,8 @@ void Evictor::run() {
       health_->room_is_left();
     }
     const int64_t took = os::clock_ns(CLOCK_THREAD_CPUTIME_ID) - begun;
-    pause = freed ? kFirstLookNs : std::min(2 * pause, over ? kLookNs : kMostLookNs);
+    pause = freed ? patience::kFirstLookNs
+                  : std::min(2 * pause, over ? patience::kLookNs : patience::kIdleLookNs);
     pause = std::max(pause, kRest * took);
   } while (wait(pause));
 }
@@ -146,7 +142,7 @@ bool Evictor::wait(int64_t pause_ns) {
                                    [](const Shrinking& s) { return !s.leaving.empty(); });
   MutexLock hold(lock_);
   if (leaving || is_any_over()) {
-    if (!stopping_) changed_.wait_for(&hold, std::chrono::nanoseconds(pause_ns));
+    if (!stopping_) context_->clock.wait_until(&changed_, &hold, context_->clock.now_ns() + pause_ns);
   } else {
     while (!stopping_ && !is_wanted()) changed_.wait(&hold);
   }
@@ -166,7 +162,7 @@ void Evictor::shrink(size_t n) try {
   find_candidates(n, &s);
   take_turn(n, Turn::kUnread, &s);
   take_turn(n, Turn::kClosed, &s);
-  if (os::clock_ns(CLOCK_MONOTONIC) - s.since >= kPatienceNs) take_turn(n, Turn::kAny, &s);
+  if (context_->clock.now_ns() - s.since >= patience::kReadersNs) take_turn(n, Turn::kAny, &s);
   if (!is_over(n)) end(n, &s);
 } catch (const std::bad_alloc&) {
 }
@@ -176,7 +172,7 @@ void Evictor::begin(size_t n, Shrinking* s) {
   const Tier& tier = context_->hierarchy->tiers()[n];
   spdlog::info("tier {}: {} are used, and the job may use {} now", tier.name(), format_size(tier.used()),
                format_size(tier.quota()));
-  s->since = os::clock_ns(CLOCK_MONOTONIC);
+  s->since = context_->clock.now_ns();
 }
 
 void Evictor::end(size_t n, Shrinking* s) {
@@ -237,7 +233,7 @@ bool Evictor::is_enough(size_t n, Turn turn, const Shrinking& s) const {
   const uint64_t used = tier.used();
   uint64_t coming = 0;
   if (!s.leaving.empty()) {
-    const int64_t recent = os::clock_ns(CLOCK_MONOTONIC) - kPatienceNs;
+    const int64_t recent = context_->clock.now_ns() - patience::kReadersNs;
     for (const Leaving& copy : s.leaving)
       if (turn == Turn::kAny || (copy.part && copy.since > recent)) coming += copy.space;
   }
@@ -314,7 +310,7 @@ void Evictor::forget(Leaving* copy) {
 // No task finds the copy any more.
 void Evictor::leave(size_t n, std::list<Leaving> copy, Shrinking* s) {
   ++s->removed;
-  copy.front().since = os::clock_ns(CLOCK_MONOTONIC);
+  copy.front().since = context_->clock.now_ns();
   if (!try_to_release(n, &copy.front())) s->leaving.splice(s->leaving.end(), copy);
 }
 

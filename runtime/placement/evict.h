@@ -64,13 +64,13 @@ class Evictor {
     uint64_t space = 0;       // counted for it
     bool part = false;        // a partial one, which the agent itself may have open still
     bool superseded = false;  // the file was staged again since
-    int64_t since = 0;        // CLOCK_MONOTONIC
+    int64_t since = 0;        // by the clock
     // Of its entries, once it is free.
     uint64_t then = state_word(State::kNoFit);
   };
   // What the thread knows of a tier.
   struct Shrinking {
-    int64_t since = 0;                  // CLOCK_MONOTONIC; 0: no more is used than the quota allows
+    int64_t since = 0;                  // by the clock; 0: no more is used than the quota allows
     uint64_t placed = 0;                // how much had been placed when candidates were looked for
     uint64_t removed = 0;               // copies
     std::vector<Candidate> candidates;  // the next one is the last

@@ -14,9 +14,9 @@ namespace monarch {
 
 PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const Dataset* dataset,
                                    Board* board, const AgentConfig& config, Rates* rates, Source* source,
-                                   ChangeWatch* watch)
+                                   ChangeWatch* watch, Clock& clock)
     : rates_(rates),
-      context_{catalog, hierarchy, dataset, board, config, source, watch},
+      context_{catalog, hierarchy, dataset, board, config, source, watch, clock},
       queue_(&context_, {[this](Ref ref) { return chunks_.next_chunk(ref); },
                          [this] { return health_.due(); }, [this] { return health_.is_short(); },
                          [this](uint64_t bytes) { return credit_.affords(bytes); },

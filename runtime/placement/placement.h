@@ -28,7 +28,8 @@ namespace monarch {
 class PlacementHandler {
  public:
   PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const Dataset* dataset, Board* board,
-                   const AgentConfig& config, Rates* rates, Source* source, ChangeWatch* watch = nullptr);
+                   const AgentConfig& config, Rates* rates, Source* source, ChangeWatch* watch = nullptr,
+                   Clock& clock = system_clock());
   ~PlacementHandler() { stop(); }
 
   // Makes the threads, or fewer where no more can be made. Error: not one.

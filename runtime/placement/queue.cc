@@ -5,15 +5,11 @@
 #include <new>
 
 #include "runtime/base/memory.h"
-#include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 
 namespace monarch {
 namespace {
 
-// A thread for more may sleep for long, and holds no memory then; one that is needed again soon keeps it,
-// since the kernel clears pages anew.
-constexpr int64_t kRestsAfterNs = 200000000;
-constexpr int64_t kShortMemoryNs = 1000000000;  // how often a thread looks whether there is memory again
 // How many prefetched files are copied at a time that have several pieces in flight each, and how many more
 // are opened meanwhile.
 constexpr int kTurns = 2;
@@ -33,6 +29,8 @@ WorkQueue::WorkQueue(PlacementContext* context, Questions ask)
                    static_cast<size_t>(context->source->more_at_a_time()));
 }
 
+// A thread for more may sleep for long, and holds no memory then; one that is needed again soon keeps it,
+// since the kernel clears pages anew.
 std::optional<Work> WorkQueue::take(Copier* copier, Thread thread) {
   MutexLock hold(lock_);
   Work work;
@@ -40,12 +38,12 @@ std::optional<Work> WorkQueue::take(Copier* copier, Thread thread) {
   bool rested = false;
   while (!context_->stopping && !next(thread, &work)) {
     if (thread == Thread::kMore) {
-      const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
-      if (rests_at == 0) rests_at = now + kRestsAfterNs;
+      const int64_t now = context_->clock.now_ns();
+      if (rests_at == 0) rests_at = now + patience::kShortLookNs;
       if (rested) {
         more_.wait(&hold);
       } else if (now < rests_at) {
-        more_.wait_for(&hold, std::chrono::nanoseconds(rests_at - now));
+        context_->clock.wait_until(&more_, &hold, rests_at);
       } else {
         hold.unlock();
         copier->rest();
@@ -127,7 +125,7 @@ void WorkQueue::stage_again(Ref ref, uint32_t change) {
   Work work{ref, Why::kAgain};
   work.change = change;
   std::list<Again> added;  // memory may lack for either
-  added.push_back({work, os::clock_ns(CLOCK_MONOTONIC) + wait});
+  added.push_back({work, context_->clock.now_ns() + wait});
   if (!waiting_again_.insert(ref).second) return;
   again_.splice(again_.end(), added);
   work_.notify_one();  // which sleeps until then
@@ -225,7 +223,7 @@ bool WorkQueue::next_to_fill(Fill which, Work* work) {
 
 bool WorkQueue::next_background(Work* work) {
   if (context_->resting) return false;
-  const bool again = !again_.empty() && again_.front().due <= os::clock_ns(CLOCK_MONOTONIC);
+  const bool again = !again_.empty() && again_.front().due <= context_->clock.now_ns();
   if (!again && !has_more_to_copy()) return false;
   is_short_ = memory_is_short();
   if (is_short_) return next_to_fill(Fill::kWanted, work);
@@ -318,23 +316,26 @@ bool WorkQueue::next_opened(Work* work) {
 // An idle agent sleeps without a limit. It looks again by itself only while a tier is closed, or memory or
 // descriptors are short, or the job has opened what it wrote, or prefetch has read more than the job.
 bool WorkQueue::wait_for_work(MutexLock* hold) {
-  const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
+  const int64_t now = context_->clock.now_ns();
   int64_t due = ask_.due();
   if (due <= now && !looking_) return true;
   const bool again = !again_.empty() && has_background_place();
   if (is_short_ && (again || has_more_to_copy()))
-    due = std::min(due, now + kShortMemoryNs);
+    due = std::min(due, now + patience::kLookNs);
   else if (again)
     due = std::min(due, again_.front().due);
+  const auto wait_until = [&](int64_t until_ns) {
+    if (until_ns == INT64_MAX)
+      work_.wait(hold);
+    else
+      context_->clock.wait_until(&work_, hold, until_ns);
+  };
   if (is_poor_ && !is_timed_ && prefetching_ && has_background_place()) {
     is_timed_ = true;
-    work_.wait_for(hold,
-                   std::chrono::nanoseconds(std::min(std::max<int64_t>(0, due - now), ask_.next_look_ns())));
+    wait_until(now + std::min(std::max<int64_t>(0, due - now), ask_.next_look_ns()));
     is_timed_ = false;
-  } else if (due == INT64_MAX || looking_) {
-    work_.wait(hold);
   } else {
-    work_.wait_for(hold, std::chrono::nanoseconds(std::max<int64_t>(0, due - now)));
+    wait_until(looking_ ? INT64_MAX : due);
   }
   return false;
 }

@@ -56,7 +56,7 @@ class WorkQueue {
   struct Questions {
     // The next chunk to fill of a large file; nothing: there is nothing to do for it.
     std::function<std::optional<uint32_t>(Ref)> next_chunk;
-    // When somebody is to look (kLook), by CLOCK_MONOTONIC; INT64_MAX: not at all.
+    // When somebody is to look (kLook), by the clock; INT64_MAX: not at all.
     std::function<int64_t()> due;
     // Whether prefetch rests now.
     std::function<bool()> rests;
@@ -144,7 +144,7 @@ class WorkQueue {
   ptrdiff_t wanted_ GUARDED_BY(lock_) = 0;     // so many at its front are waited for
   struct Again {
     Work work;
-    int64_t due;  // CLOCK_MONOTONIC
+    int64_t due;  // by the clock
   };
   std::list<Again> again_ GUARDED_BY(lock_);  // the first one is due first
   std::set<Ref> waiting_again_ GUARDED_BY(lock_);

@@ -5,13 +5,12 @@
 #include <cstring>
 
 #include "runtime/base/log.h"
-#include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 
 namespace monarch {
 namespace {
 
 constexpr int kMisfitsToStop = 8;
-constexpr int64_t kFirstShortageNs = 1000000000, kMostShortageNs = 300 * kFirstShortageNs;
 
 }  // namespace
 
@@ -60,11 +59,11 @@ void TierHealth::failed(int tier, const Error& error) {
 
 void TierHealth::ran_short(int error) {
   add(context_->board, AgentCounter::put_off_files);
-  const int64_t pause = std::clamp(2 * shortage_ns_.load(), kFirstShortageNs, kMostShortageNs);
+  const int64_t pause = std::clamp(2 * shortage_ns_.load(), patience::kLookNs, patience::kMostPauseNs);
   int64_t none = 0;
-  if (!short_until_ns_.compare_exchange_strong(none, os::clock_ns(CLOCK_MONOTONIC) + pause)) return;
+  if (!short_until_ns_.compare_exchange_strong(none, context_->clock.now_ns() + pause)) return;
   shortage_ns_ = pause;
-  spdlog::warn("prefetch rests for {} s, and files are read from the PFS: {}", pause / kFirstShortageNs,
+  spdlog::warn("prefetch rests for {} s, and files are read from the PFS: {}", pause / 1'000'000'000,
                std::strerror(error));
   queue_->wake();  // somebody has to wait for its end
 }
@@ -107,8 +106,8 @@ void TierHealth::look() {
     misfits_ = 0;
   }
   int64_t until = short_until_ns_;
-  const bool rested = until != 0 && until <= os::clock_ns(CLOCK_MONOTONIC) &&
-                      short_until_ns_.compare_exchange_strong(until, 0);
+  const bool rested =
+      until != 0 && until <= context_->clock.now_ns() && short_until_ns_.compare_exchange_strong(until, 0);
   if (!opened && !rested) return;
   context_->catalog->walk(0, [&](Ref ref) {
     context_->catalog->move(ref, state_word(State::kNoFit, Reason::kTierError), state_word(State::kKnown));

@@ -42,7 +42,7 @@ class TierHealth {
 
   // Whether the agent lacked something just now: prefetch rests.
   bool is_short() const { return short_until_ns_ != 0; }
-  // When look() is due, by CLOCK_MONOTONIC; INT64_MAX: not at all.
+  // When look() is due, by the clock; INT64_MAX: not at all.
   int64_t due() const;
   // Probes the tiers for which it is time. What they, or an agent that was short, did not take is tried again
   // if they do now. One thread at a time.
@@ -56,7 +56,7 @@ class TierHealth {
   WorkQueue* const queue_;
   std::atomic<uint64_t> files_seen_{0}, bytes_seen_{0};
   std::atomic<int> misfits_{0};  // files in a row for which there was no room
-  // When what was put off is tried again, by CLOCK_MONOTONIC; 0: nothing was.
+  // When what was put off is tried again, by the clock; 0: nothing was.
   std::atomic<int64_t> short_until_ns_{0};
   std::atomic<int64_t> shortage_ns_{0};  // how long the last pause was
 };

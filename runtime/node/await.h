@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Waiting for what the kernel does not tell: a lock, a state, the end of a child. Times are milliseconds of
+// the clock.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "runtime/base/clock.h"
+
+namespace monarch {
+
+// Looks until `condition` holds. False: it is `until_ms`, and it did not hold at the last look, of which
+// there is one at least.
+bool poll_until(Clock& clock, int64_t until_ms, const std::function<bool()>& condition);
+
+// Returns when `fd` can be read; false: it is `until_ms`.
+inline bool readable_until(Clock& clock, int64_t until_ms, int fd) {
+  return clock.wait_readable(fd, until_ms * 1'000'000);
+}
+
+// The wait status of a child once it has ended, exit status 1 if it is none; nothing: it has not by
+// `until_ms`.
+std::optional<int> await_child(Clock& clock, pid_t child, int64_t until_ms);
+
+enum class ChildEnd {
+  kGood,    // it ended in time, with status 0
+  kBad,     // it ended in time
+  kKilled,  // it was late
+  kHangs,   // likewise, and is there still: it hangs in the kernel, and is left to init
+};
+// Waits for a child until then, and kills it if it is late.
+ChildEnd end_child(Clock& clock, pid_t child, int64_t until_ms);
+// Kills a child at once.
+ChildEnd kill_child(Clock& clock, pid_t child);
+
+}  // namespace monarch
