@@ -3,7 +3,10 @@
 #include "runtime/node/start.h"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 
+#include <algorithm>
+#include <fstream>
 #include <set>
 
 #include "runtime/base/os.h"
@@ -632,9 +635,15 @@ TEST_F(StrayGroupsTest, AreThoseThatNoRecordNames) {
   groups.remove_if_empty(state_.cgroup_of(record(1)));
 }
 
-// Agents that wait for a PFS which hangs: as many as jobs have ended meanwhile.
+// One of them waits for the answer, the others for that one.
+bool opens_file(pid_t process) {
+  long call = -1;
+  return (std::ifstream("/proc/" + std::to_string(process) + "/syscall") >> call) && call == SYS_openat;
+}
+
+// Agents that wait for a PFS which hangs.
 TEST_F(StrayGroupsTest, ThoseThatHangAreWaitedForTogether) {
-  constexpr int kHanging = 20;
+  constexpr int kHanging = 5;
   const Cgroups groups;
   const auto name = [&](int i) { return state_.cgroup_prefix() + "c." + std::to_string(10 + i) + ".0.n1.1"; };
   if (!groups.make(name(kHanging), 0).ok()) GTEST_SKIP() << "no control group can be made here";
@@ -642,14 +651,18 @@ TEST_F(StrayGroupsTest, ThoseThatHangAreWaitedForTogether) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     const HangingFs pfs(scratch_ / "pfs");
     m->check(pfs.is_mounted(), "mount");
+    std::vector<pid_t> hanging;
     for (int i = 0; i < kHanging; ++i) {
       m->check(groups.make(name(i), 0).ok(), "make");
       const pid_t pid = ::fork();
       if (pid == 0) ::_exit(::open((scratch_ / "pfs/file").c_str(), O_RDONLY));
       groups.move(pid, name(i));
+      hanging.push_back(pid);
     }
     groups.move(start_idle(), name(kHanging));
-    m->check(eventually([&] { return pfs.asked() == kHanging; }), "they hang");
+    m->check(
+        eventually([&] { return pfs.is_asked() && std::all_of(hanging.begin(), hanging.end(), opens_file); }),
+        "they hang");
     const int64_t begin = clock_.now_ms();
     sweep_cgroups(state_);
     m->check(clock_.now_ms() - begin <= patience::kDeathMs, "all at the same time");
