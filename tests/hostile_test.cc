@@ -280,12 +280,11 @@ void use_all(Catalog* catalog, Mutations* random, uint32_t* next) {
   }
 }
 
-std::chrono::milliseconds duration() {
+// `victim` is called so many times, in the long form of the tests 20 times as many.
+void attack(const std::string& run_dir, uint32_t seed, int times,
+            const std::function<void(Mutations*)>& victim) {
   const char* all = std::getenv("MONARCH_TEST_ALL");
-  return std::chrono::seconds(all && *all == '1' ? 20 : 1);
-}
-
-void attack(const std::string& run_dir, uint32_t seed, const std::function<void(Mutations*)>& victim) {
+  if (all && *all == '1') times *= 20;
   std::atomic<bool> ends{false};
   const std::vector<Target> targets = map_all(run_dir);
   ASSERT_GE(targets.size(), 6u);
@@ -300,8 +299,7 @@ void attack(const std::string& run_dir, uint32_t seed, const std::function<void(
     }
   });
   Mutations random(seed + 100);
-  const auto end = std::chrono::steady_clock::now() + duration();
-  while (std::chrono::steady_clock::now() < end) victim(&random);
+  while (times-- > 0) victim(&random);
   ends = true;
   hostile.join();
   for (const Target& t : targets) ::munmap(t.base, t.bytes);
@@ -314,8 +312,7 @@ TEST(HostileCatalog, LeadsNoTaskAstray) {
     fill(catalog.get());
     CatalogReader early;
     ASSERT_TRUE(early.open(scratch.path().c_str()));
-    uint32_t opened = 0;
-    attack(scratch.path(), seed, [&](Mutations*) {
+    attack(scratch.path(), seed, 100, [&](Mutations*) {
       read_all(early);
       // A process maps as it goes, and maps what is hostile from the beginning.
       const int status = in_child([&] {
@@ -324,9 +321,7 @@ TEST(HostileCatalog, LeadsNoTaskAstray) {
         return 0;
       });
       ASSERT_EQ(status, 0) << "a task died";
-      ++opened;
     });
-    EXPECT_GT(opened, 0u);
   }
   EXPECT_GT(seen, 0u);
 }
@@ -337,7 +332,7 @@ TEST(HostileCatalog, LeadsTheAgentNotAstray) {
     const auto catalog = make_catalog(scratch.path());
     fill(catalog.get());
     uint32_t next = 0;
-    attack(scratch.path(), seed, [&](Mutations* random) { use_all(catalog.get(), random, &next); });
+    attack(scratch.path(), seed, 2000, [&](Mutations* random) { use_all(catalog.get(), random, &next); });
   }
 }
 

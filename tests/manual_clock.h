@@ -81,16 +81,6 @@ class ManualClock final : public Clock {
   bool await_sleeping(size_t count) {
     return eventually([&] { return sleeping() >= count; });
   }
-  // Does not count as one that waits.
-  bool wait_readable(int fd, int64_t until_ns) override {
-    for (;;) {
-      const bool over = now_ns() >= until_ns;
-      pollfd p = {fd, POLLIN, 0};
-      if (::poll(&p, 1, over ? 0 : 1) > 0) return true;
-      if (over) return false;
-    }
-  }
-
   // Moves time, and wakes all whose time has come. They run on when this has returned.
   void advance(int64_t ns) {
     std::vector<Waiter*> due;
@@ -179,8 +169,8 @@ class PausingClock final : public Clock {
     if (++pauses_ == at_ && in_it_) in_it_();
   }
   void wait_until(Condition*, MutexLock*, int64_t until_ns) override { sleep_until(until_ns); }
-  bool wait_readable(int fd, int64_t until_ns) override {
-    pollfd p = {fd, POLLIN, 0};
+  bool poll_until(int fd, short events, int64_t until_ns) override {
+    pollfd p = {fd, events, 0};
     if (::poll(&p, 1, 0) > 0) return true;
     sleep_until(until_ns);
     return ::poll(&p, 1, 0) > 0;
@@ -225,8 +215,7 @@ class PatientClock final : public Clock {
   void sleep_until(int64_t until_ns) override {
     const int64_t left = until_ns - now_ns();
     if (left <= 0) return;
-    const timespec nap = {left / 1'000'000'000, left % 1'000'000'000};
-    ::nanosleep(&nap, nullptr);
+    system_clock().sleep_ns(left);
     constexpr int64_t kLongestLookNs = 10'000'000;
     passed_ns_ += left <= kLongestLookNs && !has_come() ? (left + 9) / 10 : left;
     if (++pauses_ == at_ && in_it_) in_it_();
@@ -234,12 +223,12 @@ class PatientClock final : public Clock {
   void wait_until(Condition* condition, MutexLock* hold, int64_t until_ns) override {
     system_clock().wait_until(condition, hold, system_clock().now_ns() + until_ns - now_ns());
   }
-  bool wait_readable(int fd, int64_t until_ns) override {
+  bool poll_until(int fd, short events, int64_t until_ns) override {
     constexpr int kGivenUpMs = 60'000;
     const int64_t left = until_ns - now_ns();
     for (int waited_ms = 0;; ++waited_ms) {
       const bool over = left <= 0 || waited_ms >= kGivenUpMs || has_come();
-      pollfd p = {fd, POLLIN, 0};
+      pollfd p = {fd, events, 0};
       if (::poll(&p, 1, over ? 0 : 1) > 0) return true;
       if (!over) continue;
       passed_ns_ += std::max<int64_t>(left, 0);

@@ -32,20 +32,6 @@ class SystemClock final : public Clock {
 
 }  // namespace
 
-bool Clock::wait_readable(int fd, int64_t until_ns) {
-  for (;;) {
-    const int64_t left_ms = (until_ns - now_ns() + 999'999) / 1'000'000;
-    pollfd p = {fd, POLLIN, 0};
-    const int ready = ::poll(&p, 1, static_cast<int>(std::clamp<int64_t>(left_ms, 0, INT_MAX)));
-    if (ready > 0 || left_ms <= 0) return ready > 0;
-  }
-}
-
-Clock& system_clock() {
-  static SystemClock clock;
-  return clock;
-}
-
 bool Clock::poll_until(int fd, short events, int64_t until_ns) {
   constexpr int64_t kMs = 1'000'000;
   for (;;) {
@@ -55,6 +41,11 @@ bool Clock::poll_until(int fd, short events, int64_t until_ns) {
     if (::poll(&at, 1, static_cast<int>(ms)) > 0) return true;
     if (left == 0) return false;
   }
+}
+
+Clock& system_clock() {
+  static SystemClock clock;
+  return clock;
 }
 
 }  // namespace monarch

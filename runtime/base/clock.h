@@ -23,16 +23,14 @@ class Clock {
   // Waits for `condition` until it is notified, or now_ns() is `until_ns`. May end early, as Condition's
   // waits.
   virtual void wait_until(Condition* condition, MutexLock* hold, int64_t until_ns) = 0;
-  // Waits until the descriptor has one of `events` (poll(2)), or now_ns() is `until_ns`; whether it has.
+  // Waits until the descriptor has one of `events` (poll(2)), or now_ns() is `until_ns`; whether it has. It
+  // is looked at once at least.
   virtual bool poll_until(int fd, short events, int64_t until_ns);
   // So long at most may what waits by itself, such as libevent, wait before it looks at now_ns() again.
   virtual int64_t longest_wait_ns() { return INT64_MAX; }
   // Returns when now_ns() is `until_ns`.
   virtual void sleep_until(int64_t until_ns) = 0;
   void sleep_ns(int64_t ns) { sleep_until(now_ns() + ns); }
-  // Waits until a read of `fd` would not wait. False: now_ns() is `until_ns`, and it would; it is looked at
-  // once at least.
-  virtual bool wait_readable(int fd, int64_t until_ns);
 };
 
 // CLOCK_MONOTONIC, for all that is handed no other clock.

@@ -3,6 +3,7 @@
 // the clock.
 #pragma once
 
+#include <poll.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -19,7 +20,7 @@ bool poll_until(Clock& clock, int64_t until_ms, const std::function<bool()>& con
 
 // Returns when `fd` can be read; false: it is `until_ms`.
 inline bool readable_until(Clock& clock, int64_t until_ms, int fd) {
-  return clock.wait_readable(fd, until_ms * 1'000'000);
+  return clock.poll_until(fd, POLLIN, until_ms * 1'000'000);
 }
 
 // The wait status of a child once it has ended, exit status 1 if it is none; nothing: it has not by
