@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchctl doctor: what this node lacks for jobs to have Monarch, and how to mend it.
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -389,24 +388,16 @@ Findings check_io_uring(const Place&) {
            "sysctl kernel.io_uring_disabled=0, if the site allows it; or a build with liburing"}};
 }
 
-Findings check_openat2(const Place&) {
-  struct open_how how {};
-  how.flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
-  how.resolve = RESOLVE_NO_SYMLINKS;
-  const Fd fd(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, "/", &how, sizeof how)));
-  if (fd) return {{Level::kOk, "the kernel has it"}};
-  return {{Level::kWarn,
-           std::string("no openat2 (") + std::strerror(errno) +
-               "): paths are opened part by part, with more calls",
-           "Linux 5.6 or newer, and no seccomp filter that refuses it"}};
-}
-
-Findings check_pidfd(const Place&) {
-  const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (fd) return {{Level::kOk, "the kernel has it"}};
-  return {{Level::kWarn,
-           std::string("no pidfd_open (") + std::strerror(errno) + "): an agent is ended by its number",
-           "Linux 5.3 or newer"}};
+// By uname's release, as "5.14.0-427.el9".
+Findings check_kernel(const Place&) {
+  utsname name{};
+  int major = 0, minor = 0;
+  ::uname(&name);
+  std::sscanf(name.release, "%d.%d", &major, &minor);
+  const std::string is = std::string("Linux ") + name.release;
+  if (major > 5 || (major == 5 && minor >= 14)) return {{Level::kOk, is}};
+  return {{Level::kFail, is + " lacks calls that Monarch makes",
+           "Linux 5.14 or newer, as of RHEL 9 and Debian 12"}};
 }
 
 Findings check_cgroups(const Place&) {
@@ -545,13 +536,21 @@ struct Check {
   const char* name;
   Findings (*run)(const Place&);
 };
-constexpr Check kChecks[] = {
-    {"agent", check_monarchd},   {"library", check_library},       {"peers", check_peers},
-    {"plugin", check_plugin},    {"config", check_config},         {"state", check_state},
-    {"log", check_log},          {"tiers", check_tiers},           {"io_uring", check_io_uring},
-    {"openat2", check_openat2},  {"pidfd", check_pidfd},           {"cgroups", check_cgroups},
-    {"selinux", check_selinux},  {"containers", check_containers}, {"slurm", check_slurm},
-    {"slurmdbd", check_slurmdbd}};
+constexpr Check kChecks[] = {{"agent", check_monarchd},
+                             {"library", check_library},
+                             {"peers", check_peers},
+                             {"plugin", check_plugin},
+                             {"config", check_config},
+                             {"state", check_state},
+                             {"log", check_log},
+                             {"tiers", check_tiers},
+                             {"io_uring", check_io_uring},
+                             {"kernel", check_kernel},
+                             {"cgroups", check_cgroups},
+                             {"selinux", check_selinux},
+                             {"containers", check_containers},
+                             {"slurm", check_slurm},
+                             {"slurmdbd", check_slurmdbd}};
 
 std::string dump(const Findings& findings) {
   Json list = Json::array();

@@ -625,7 +625,7 @@ def doctor():
                         ("state", "fake/state is made when"), ("tiers", "fake/tier"), ("slurmdbd", "it answers"),
                         *(("slurm", f"{key} = {value}") for key, value in SLURM.items())]:
         has(good, check, "ok", [part], f"{check} is good")
-    for check in "io_uring", "openat2", "pidfd", "cgroups", "containers":
+    for check in "io_uring", "kernel", "cgroups", "containers":
         ok([f for f in good if f[0] == check and f[1] in ("ok", "warn")], f"doctor: it looks for {check}")
     slurm_conf = written("fake/conf/slurm.conf", "ClusterName=c\n")
     for script in "sleep 100", "exit 1":

@@ -264,19 +264,8 @@ TEST(Discovery, RefusesDisksOfTheNetwork) {
   for (const char* path : {"/a", "/b", "/c"}) m.dir(path, 01777);
   const std::vector<Candidate> all = m.discover();
   expect_refused(at(all, "/a"), "iscsi");
-  expect_refused(at(all, "/b"), "nbd");
+  expect_refused(at(all, "/b"), "sysfs does not tell what nbd0 is on");
   expect_refused(at(all, "/c"), "nvme-rdma");
-}
-
-TEST(Discovery, KnowsMemoryThatLooksLikeADisk) {
-  Machine m;
-  m.plain_root();
-  m.disk("zram0", "251:0", "virtual", "0");
-  m.mount("251:0", "/fast", "ext4", "/dev/zram0");
-  m.dir("/fast", 01777);
-  const Candidate c = at(m.discover(), "/fast");
-  expect_refused(c, "memory");
-  EXPECT_EQ(c.medium, Medium::kRam);
 }
 
 TEST(Discovery, FollowsLoopDevicesToTheirFile) {

@@ -94,21 +94,6 @@ TEST(Identity, MayBeAskedToEnd) {
   ::waitpid(deaf, nullptr, 0);
 }
 
-TEST(Identity, IsKilledOnAKernelWithoutPidfds) {
-  const int status = in_child([] {
-    ::alarm(100);
-    if (!before_call(SYS_pidfd_open, [](CallArguments) { return ENOSYS; })) return 99;
-    const pid_t pid = sleeper();
-    const bool gone = kill_and_wait(*identify(pid), 30000);
-    ::kill(pid, SIGKILL);
-    int ended = 0;
-    ::waitpid(pid, &ended, 0);
-    return gone && WIFSIGNALED(ended) ? 0 : 1;
-  });
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
-}
-
 TEST(Identity, ANameMayHoldAnything) {
   const pid_t pid = ::fork();
   if (pid == 0) {

@@ -5,9 +5,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -92,31 +89,12 @@ TEST(Size, FormatsThreeDigits) {
   EXPECT_EQ(format_size(UINT64_MAX), "16.0E");
 }
 
-// Makes openat2 fail with `error` in this process.
-bool without_openat2(int error) {
-  const sock_filter code[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat2, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  sock_filter filter[std::size(code)];
-  std::copy(std::begin(code), std::end(code), filter);
-  const sock_fprog program{static_cast<unsigned short>(std::size(filter)), filter};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
-enum class Kernel { kNew, kWithoutOpenat2, kForbidsOpenat2 };
-
-class OpenBeneath : public ::testing::TestWithParam<Kernel> {
+class OpenBeneath : public ::testing::Test {
  protected:
-  // What open_beneath says of `path` below `root`: the errno, or 0; -1 if this kernel cannot be had.
+  // What open_beneath says of `path` below `root`: the errno, or 0.
   int open_errno(const std::string& path, int flags = O_RDONLY | O_CLOEXEC) {
     return in_child([&]() -> int {
       ::alarm(20);  // of what hangs
-      if (GetParam() == Kernel::kWithoutOpenat2 && !without_openat2(ENOSYS)) return 250;
-      if (GetParam() == Kernel::kForbidsOpenat2 && !without_openat2(EPERM)) return 250;
       const Fd root(::open(scratch_.path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
       const Fd fd(real_os::open_beneath(root.get(), path.c_str(), flags, 0600));
       return fd ? 0 : errno;
@@ -125,7 +103,7 @@ class OpenBeneath : public ::testing::TestWithParam<Kernel> {
   Scratch scratch_;
 };
 
-TEST_P(OpenBeneath, OpensFilesAndDirectories) {
+TEST_F(OpenBeneath, OpensFilesAndDirectories) {
   scratch_.file("d/e/f", "x");
   EXPECT_EQ(open_errno("d/e/f"), 0);
   EXPECT_EQ(open_errno("d/e"), 0);
@@ -136,7 +114,7 @@ TEST_P(OpenBeneath, OpensFilesAndDirectories) {
   EXPECT_TRUE(fs::exists(scratch_ / "d/new"));
 }
 
-TEST_P(OpenBeneath, SaysWhatIsMissing) {
+TEST_F(OpenBeneath, SaysWhatIsMissing) {
   scratch_.file("f", "x");
   EXPECT_EQ(open_errno("missing"), ENOENT);
   EXPECT_EQ(open_errno("missing/f"), ENOENT);
@@ -145,7 +123,7 @@ TEST_P(OpenBeneath, SaysWhatIsMissing) {
   EXPECT_EQ(open_errno(std::string(256, 'n') + "/f"), ENAMETOOLONG);
 }
 
-TEST_P(OpenBeneath, FollowsNoSymbolicLink) {
+TEST_F(OpenBeneath, FollowsNoSymbolicLink) {
   scratch_.file("d/f", "x");
   fs::create_symlink("d/f", scratch_ / "link");
   fs::create_directory_symlink("d", scratch_ / "dir");
@@ -158,7 +136,7 @@ TEST_P(OpenBeneath, FollowsNoSymbolicLink) {
   EXPECT_EQ(open_errno("dir", O_RDONLY | O_DIRECTORY | O_CLOEXEC), ELOOP);
 }
 
-TEST_P(OpenBeneath, StaysOnTheFileSystem) {
+TEST_F(OpenBeneath, StaysOnTheFileSystem) {
   scratch_.dir("mounted");
   int below = -1, itself = -1;
   if (!with_tmpfs(scratch_ / "mounted", 1 << 20, [&] {
@@ -171,7 +149,7 @@ TEST_P(OpenBeneath, StaysOnTheFileSystem) {
   EXPECT_EQ(itself, EXDEV);
 }
 
-TEST_P(OpenBeneath, AsksNobodyWhatIsMounted) {
+TEST_F(OpenBeneath, AsksNobodyWhatIsMounted) {
   if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
   scratch_.dir("d/mounted");
   scratch_.file("e/f", "x");
@@ -186,20 +164,6 @@ TEST_P(OpenBeneath, AsksNobodyWhatIsMounted) {
     m->check(open_errno("d/f") == EXDEV, "the same file system, mounted once more");
   });
 }
-
-INSTANTIATE_TEST_SUITE_P(Kernels, OpenBeneath,
-                         ::testing::Values(Kernel::kNew, Kernel::kWithoutOpenat2, Kernel::kForbidsOpenat2),
-                         [](const ::testing::TestParamInfo<Kernel>& kernel) {
-                           switch (kernel.param) {
-                             case Kernel::kNew:
-                               return "New";
-                             case Kernel::kWithoutOpenat2:
-                               return "WithoutOpenat2";
-                             case Kernel::kForbidsOpenat2:
-                               return "ForbidsOpenat2";
-                           }
-                           return "";
-                         });
 
 TEST(RemoveTree, RemovesAllKindsOfFiles) {
   Scratch scratch;

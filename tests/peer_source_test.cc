@@ -501,7 +501,7 @@ TEST_F(LaterTest, ATaskDoesNotWaitBehindAQuestionOfPrefetch) {
   others_[0]->answers(file.key, encode(Later()));
   const auto copying = copy(file, open(file), true, &hurry_);
   ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) > 2; }));
-  clock_.advance_ms(patience::kPeerLaterMs);
+  clock_.advance_ms(patience::kPeerConnectMs);
   const int before = others_[0]->wants(file.key);
   ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) > before + 2; })) << "it goes on asking";
   EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kPrefetch);
@@ -519,7 +519,7 @@ TEST_F(LaterTest, ATaskDoesNotWaitBehindTheQuestionOfAnotherThread) {
   const auto opened = open(file);
   const auto prefetch = copy(file, opened, true);
   ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) > 2; }));
-  clock_.advance_ms(patience::kPeerLaterMs);
+  clock_.advance_ms(patience::kPeerConnectMs);
   const auto demand = copy(file, opened);
   ASSERT_TRUE(eventually([&] { return last_want(0, file.key)->waits == Waits::kNo; }));
   EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kDemand);
@@ -926,7 +926,7 @@ TEST_F(SentTest, WhoHasNothingYetIsAskedAgain) {
       EXPECT_EQ(gets() - before, n);
       EXPECT_EQ(others_[0]->wants(file.key), wants);
       EXPECT_EQ(clock_.next_ns() - clock_.now_ns(), nap);
-      if (asked > patience::kPeerLaterMs * kMs) {
+      if (asked > patience::kPeerConnectMs * kMs) {
         ++wants;
         asked = 0;
       }

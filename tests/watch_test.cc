@@ -509,14 +509,6 @@ TEST_F(TrappedWatchTest, ASlurmstepdThatHasJustEndedIsNotNoted) {
   EXPECT_TRUE(need_look());
 }
 
-TEST_F(TrappedWatchTest, AnAgentRestsOnAKernelWithoutPidfds) {
-  const JobRecord job = begin_job(1);
-  const Stepd stepd = start_stepd(1, "0", "r");
-  stop(stepd.tasks[0]);
-  watch_with(SYS_pidfd_open, [](CallArguments) { return ENOSYS; });
-  EXPECT_TRUE(eventually([&] { return state_of(job.agent.pid) == 'T'; }));
-}
-
 TEST_F(TrappedWatchTest, AnAgentThatNobodyWouldWakeDoesNotRest) {
   const JobRecord job = begin_job(1);
   const Stepd stepd = start_stepd(1, "0", "r");

@@ -320,7 +320,7 @@ std::string serve(int signals, int lifeline, const std::string& run_dir, const F
     take_grants(grants, service);
     follow_use(use.is_unused(), &rests, service);
     pollfd fds[3] = {{signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {grants->fd(), POLLIN, 0}};
-    int wait = milliseconds(patience::kRunDirLookNs);
+    int wait = milliseconds(patience::kIdleLookNs);
     for (const int wanted : {grants->wait_ms(), use.wait_ms()})
       if (wanted >= 0) wait = std::min(wait, wanted);
     if (::poll(fds, 3, wait) < 0 && errno != EINTR) return std::string("poll: ") + std::strerror(errno);
@@ -341,7 +341,7 @@ void stop(Service* service) {
   board->header.doorbell.fetch_add(1);
   futex_wake(&board->header.doorbell, 1);
   // Threads that hang in a PFS call are not waited for: the process ends without them.
-  const int64_t until = system_clock().now_ns() + patience::kAccountNs;
+  const int64_t until = system_clock().now_ns() + patience::kLookNs;
   struct Steps {
     std::promise<void> quiet, accounted, done;
   };
@@ -380,7 +380,7 @@ void remove_at_last(const Remove& remove) {
     const Status s = remove();
     if (s.ok()) return;
     if (attempt == 4) spdlog::error("clean up: {}", s.error().text);
-    system_clock().sleep_ns(patience::kRemoveAgainNs);
+    system_clock().sleep_ns(patience::kRateSliceNs);
   }
 }
 

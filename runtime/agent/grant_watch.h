@@ -15,7 +15,7 @@ namespace monarch {
 // else a look every kLookMs. One thread.
 class GrantWatch {
  public:
-  static constexpr int kLookMs = patience::kRunDirLookNs / 1'000'000;
+  static constexpr int kLookMs = patience::kIdleLookNs / 1'000'000;
   // `file` empty: there is none.
   explicit GrantWatch(std::string file);
   // Readable when there may be something new; -1: nothing tells.

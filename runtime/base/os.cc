@@ -58,66 +58,12 @@ int64_t mount_id(int fd) {
   return mount_id_of_fdinfo(fd);
 }
 
-namespace {
-
-// Opens `name` itself, without asking a file system that is mounted there (EXDEV). No symbolic link: ELOOP.
-Fd open_on_mount(int at, const char* name, int64_t mount, struct stat* st) {
-  Fd fd(retried([&] { return ::openat(at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC); }));
-  if (!fd) return fd;
-  const auto refuse = [](int error) {
-    errno = error;
-    return Fd();
-  };
-  if (mount < 0 || mount_id(fd.get()) != mount) return refuse(EXDEV);
-  if (::fstat(fd.get(), st) != 0) return Fd();
-  return S_ISLNK(st->st_mode) ? refuse(ELOOP) : std::move(fd);
-}
-
-// What openat2 does, for kernels before 5.6: one component after the other.
-int open_by_components(int dirfd, const char* path, int flags, mode_t mode) {
-  const int64_t mount = mount_id(dirfd);
-  struct stat st;
-  Fd held;
-  int at = dirfd;
-  const auto refuse = [](int error) {
-    errno = error;
-    return -1;
-  };
-  while (const char* slash = std::strchr(path, '/')) {
-    char name[256];
-    const auto len = static_cast<size_t>(slash - path);
-    if (len >= sizeof name) return refuse(ENAMETOOLONG);
-    std::memcpy(name, path, len);
-    name[len] = '\0';
-    Fd next = open_on_mount(at, name, mount, &st);
-    if (!next) return -1;
-    if (!S_ISDIR(st.st_mode)) return refuse(ENOTDIR);
-    held = std::move(next);
-    at = held.get();
-    path = slash + 1;
-  }
-  Fd found = open_on_mount(at, path, mount, &st);
-  if (!found && errno == ENOENT && (flags & O_CREAT) != 0)
-    return retried([&] { return ::openat(at, path, flags | O_EXCL | O_NOFOLLOW, mode); });
-  if (!found) return -1;
-  if ((flags & O_CREAT) != 0 && (flags & O_EXCL) != 0) return refuse(EEXIST);
-  if ((flags & O_DIRECTORY) != 0 && !S_ISDIR(st.st_mode)) return refuse(ENOTDIR);
-  if ((flags & O_PATH) != 0) return found.release();
-  if (S_ISDIR(st.st_mode)) return retried([&] { return ::openat(found.get(), ".", flags, mode); });
-  const std::string itself = "/proc/self/fd/" + std::to_string(found.get());
-  return retried([&] { return ::open(itself.c_str(), flags & ~O_NOFOLLOW, mode); });
-}
-
-}  // namespace
-
 int open_beneath(int dirfd, const char* path, int flags, mode_t mode) {
   struct open_how how {};
   how.flags = static_cast<uint64_t>(flags);
   how.mode = (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? mode : 0;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS;
-  const long fd = retried([&] { return ::syscall(SYS_openat2, dirfd, path, &how, sizeof how); });
-  if (fd < 0 && (errno == ENOSYS || errno == EPERM)) return open_by_components(dirfd, path, flags, mode);
-  return static_cast<int>(fd);
+  return static_cast<int>(retried([&] { return ::syscall(SYS_openat2, dirfd, path, &how, sizeof how); }));
 }
 
 int openat(int dirfd, const char* path, int flags, mode_t mode) {

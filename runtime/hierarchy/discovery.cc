@@ -221,7 +221,7 @@ struct Bus {
 };
 constexpr Bus kBuses[] = {{"/usb", "usb"},         {"/session", "iscsi"}, {"/rport-", "fc"},
                           {"/end_device-", "sas"}, {"/ata", "sata"},      {"/virtio", "virtio"},
-                          {"/vbd-", "xen"},        {"/VMBUS:", "hyperv"}, {"/mmc_host/", "mmc"}};
+                          {"/mmc_host/", "mmc"}};
 
 // nvme, or nvme-tcp and the like. With multipath the disk belongs to a subsystem that has controllers.
 std::string nvme_transport(const fs::path& dir) {
@@ -238,17 +238,13 @@ std::string nvme_transport(const fs::path& dir) {
 std::string transport_of(const std::string& name, const fs::path& dir, const std::string& place) {
   if (starts_with(name, "nvme")) return nvme_transport(dir);
   if (starts_with(name, "pmem")) return "pmem";
-  if (starts_with(name, "zram") || starts_with(name, "ram")) return "memory";
-  for (const char* prefix : {"nbd", "rbd", "drbd"})
-    if (starts_with(name, prefix)) return prefix;
   for (const Bus& bus : kBuses)
     if (contains(place, bus.mark)) return bus.transport;
   return "";
 }
 
 bool over_network(const std::string& transport) {
-  return starts_with(transport, "nvme-") || transport == "iscsi" || transport == "fc" || transport == "nbd" ||
-         transport == "rbd" || transport == "drbd";
+  return starts_with(transport, "nvme-") || transport == "iscsi" || transport == "fc";
 }
 
 // sysfs and hwloc: the disks below a device.
@@ -385,24 +381,19 @@ class BlockDevices {
       disk.refusal = "sysfs does not tell what " + disk.name + " is on";
     else if (!disk.medium)
       disk.refusal = "sysfs does not tell the medium of " + disk.name;
-    else if (*disk.medium == Medium::kRam)
-      disk.refusal = disk.name + " is memory, which is the job's";
     return disk;
   }
 
   static void set_medium(const fs::path& dir, const std::string& hwloc_type, Disk* disk) {
     const std::string rotational = first_line(dir / "queue/rotational");
-    if (disk->transport == "memory") {
-      disk->medium = Medium::kRam;
-    } else if (starts_with(disk->transport, "nvme") || disk->transport == "pmem" || hwloc_type == "NVMe") {
+    if (starts_with(disk->transport, "nvme") || disk->transport == "pmem" || hwloc_type == "NVMe") {
       disk->medium = Medium::kNvme;
     } else if (rotational == "0") {
       disk->medium = Medium::kSsd;
     } else if (rotational == "1") {
       disk->medium = Medium::kHdd;
-      if (disk->transport == "virtio" || disk->transport == "xen" || disk->transport == "hyperv")
-        disk->note = "virtual disks (" + disk->transport +
-                     ") say they rotate; if not, write a [tier.NAME] with its medium";
+      if (disk->transport == "virtio")
+        disk->note = "virtual disks say they rotate; if not, write a [tier.NAME] with its medium";
     }
   }
 

@@ -19,7 +19,7 @@ struct AccountPatience {
   int report_ms;  // for the report, which users can hold up
 };
 // Of who has others waiting: a job's start, or a prolog.
-inline constexpr AccountPatience kShortPatience = {patience::kShortReadMs, patience::kShortReportMs};
+inline constexpr AccountPatience kShortPatience = {patience::kLeastMs, patience::kMomentMs};
 
 struct Accounted {
   Status line;                   // an error: none is kept

@@ -222,18 +222,20 @@ bool is_in_group(int pid, const std::string& name) {
 void kill_member(int pid, const std::string& name) {
   const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!is_in_group(pid, name)) return;
-  if (!fd || ::syscall(SYS_pidfd_send_signal, fd.get(), SIGKILL, nullptr, 0) != 0) ::kill(pid, SIGKILL);
+  if (fd) ::syscall(SYS_pidfd_send_signal, fd.get(), SIGKILL, nullptr, 0);
 }
 
-// Frozen, they cannot fork meanwhile; of version 1, they die when they thaw.
+// In version 1 they are frozen, so that they cannot fork meanwhile, and die when they thaw.
 void kill_all_in(const CgroupHierarchy& h, const std::string& name) {
   const std::string dir = group(h, name);
-  if (h.unified && put(dir + "/cgroup.kill", "1")) return;  // from Linux 5.14 on
-  const std::string freezer = dir + (h.unified ? "/cgroup.freeze" : "/freezer.state");
-  const bool can_freeze = h.unified || h.has("freezer");
-  if (can_freeze) put(freezer, h.unified ? "1" : "FROZEN");
+  if (h.unified) {
+    put(dir + "/cgroup.kill", "1");
+    return;
+  }
+  const bool can_freeze = h.has("freezer");
+  if (can_freeze) put(dir + "/freezer.state", "FROZEN");
   for (const int pid : processes_in(dir)) kill_member(pid, name);
-  if (can_freeze) put(freezer, h.unified ? "0" : "THAWED");
+  if (can_freeze) put(dir + "/freezer.state", "THAWED");
 }
 
 // Its parent stays: who makes it anew may have to wait for whoever keeps the hierarchy's root locked.

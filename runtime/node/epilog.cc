@@ -19,7 +19,7 @@ namespace {
 
 // False: it hangs. Its death goes on while the job's end does.
 bool stop_agent_of(const StateDir& state, const JobRecord& record) {
-  int patience_ms = patience::kLongDeathMs;
+  int patience_ms = patience::kHookWaitMs;
   // One that has peers tells them first what it has counted, or hears it of them. That it needs so long is
   // rare enough: then it is not waited for as long once it is killed.
   if (record.peers && !ask_to_end(record.agent, patience::kAskMs, state.clock()))
@@ -48,7 +48,7 @@ Status end_spoilt(const StateDir& state, const EpilogRequest& request, const Err
 Status end_job(const EpilogRequest& request) {
   Result<StateDir> state = StateDir::open(request.state_dir, *request.clock);
   if (!state.ok()) return state.error();
-  Result<Fd> lock = state->lock_job(request.job, false, patience::kLockMs);
+  Result<Fd> lock = state->lock_job(request.job, false, patience::kHookWaitMs);
   if (!lock.ok()) return lock.error().code == ENOENT ? Status() : Status(lock.error());
   Result<JobRecord> record = state->read_record(request.job.key());
   if (!record.ok() && record.error().code == EINVAL) return end_spoilt(*state, request, record.error());
@@ -61,15 +61,15 @@ Status end_job(const EpilogRequest& request) {
   record->of_cluster.account_program = request.account_program;
   record->of_cluster.config = request.config;
   const Accounted accounted =
-      account_for(*state, *record, {patience::kAccountReadMs, patience::kReportMs}, agent);
+      account_for(*state, *record, {patience::kAnswersMs, patience::kHookStepMs}, agent);
   std::vector<Removal> removals;
   removals.push_back({*record, lock.take()});
   removals = set_aside(*state, std::move(removals));
   // Memory is given back once nobody has it open.
-  if (!end_agent(*state, *record, stopped ? patience::kLongDeathMs : 0))
+  if (!end_agent(*state, *record, stopped ? patience::kHookWaitMs : 0))
     spdlog::warn("JobId={} the agent (pid {}) does not end: it waits for the PFS", record->job.job,
                  record->agent.pid);
-  if (!remove_in_background(*state, std::move(removals), patience::kRemoveMs))
+  if (!remove_in_background(*state, std::move(removals), patience::kMomentMs))
     spdlog::info("JobId={} clean up goes on in the background", record->job.job);
   return finish(*state, *record, accounted);
 }

@@ -85,13 +85,8 @@ bool signal_and_wait(const ProcessId& process, int signal, int patience_ms, Cloc
   // The descriptor pins the process: what is identified afterwards is what is signalled.
   const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   if (!is_running(process)) return true;
-  if (fd) {
-    ::syscall(SYS_pidfd_send_signal, fd.get(), signal, nullptr, 0);
+  if (fd && ::syscall(SYS_pidfd_send_signal, fd.get(), signal, nullptr, 0) == 0)
     readable_until(clock, until_ms, fd.get());
-  } else {  // before Linux 5.3
-    ::kill(process.pid, signal);
-    poll_until(clock, until_ms, [&] { return !is_running(process); });
-  }
   return !is_running(process);
 }
 

@@ -101,7 +101,7 @@ void NameSearch::finish(int patience_ms, JobFacts* facts, Clock& clock) {
 
 JobQuestion::JobQuestion(const StateDir& state, const JobOnNode& job, const std::string& run,
                          const User& user, const Config& config, const OfCluster& cluster)
-    : state_(state), job_(job), run_(run), end_ms_(state.clock().now_ms() + patience::kFactsMs) {
+    : state_(state), job_(job), run_(run), end_ms_(state.clock().now_ms() + patience::kHookWaitMs) {
   facts_.user = user;
   std::vector<std::string> users, groups;
   for (const PolicySection& section : config.policies) {

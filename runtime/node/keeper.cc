@@ -305,7 +305,7 @@ int keep(const KeeperRequest& request, RootLog* log) {
   if (!lock) return 0;
   Clock& clock = state->clock();
   // A hook that starts a keeper holds it for a moment.
-  if (!poll_until(clock, clock.now_ms() + patience::kLockMs, [&] { return lock_now(lock); })) return 0;
+  if (!poll_until(clock, clock.now_ms() + patience::kHookWaitMs, [&] { return lock_now(lock); })) return 0;
   const HelperCgroup group(*state);  // not that of the hook that started it
   spdlog::debug("keeper of {} begins", request.state_dir);
   const int status = Keeper(request, log, state.take(), std::move(lock)).run();

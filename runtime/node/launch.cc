@@ -177,8 +177,8 @@ Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int pat
     s = Error{ECHILD, said};
   if (!s.ok()) {
     ::kill(pid, SIGKILL);
-    groups.end(group, patience::kAgentDeathMs);
-    await_child(state.clock(), pid, state.clock().now_ms() + patience::kAgentDeathMs);
+    groups.end(group, patience::kHookStepMs);
+    await_child(state.clock(), pid, state.clock().now_ms() + patience::kHookStepMs);
     return s.error();
   }
   return said.substr(std::min(word + 1, said.size()));

@@ -295,7 +295,7 @@ std::vector<GivenBack> ask_agents(const StateDir& state, int board_ms) {
     if (look_is_due(state, record) && is_running(record.agent)) asked.push_back(std::move(record));
   std::vector<GivenBack> given;
   const int64_t begin = state.clock().now_ms();
-  for (size_t i = 0; i < asked.size() && state.clock().now_ms() - begin < patience::kAllBoardsMs; ++i) {
+  for (size_t i = 0; i < asked.size() && state.clock().now_ms() - begin < patience::kStuckMs; ++i) {
     const JobRecord& record = asked[(i + static_cast<size_t>(begin / 1000)) % asked.size()];
     if (is_late(state, record)) {
       if (age_ms(state, late_file(record)) < 0)
@@ -318,7 +318,7 @@ std::vector<GivenBack> ask_agents(const StateDir& state, int board_ms) {
 // time. The kernel does not make a tmpfs smaller than what is in it.
 void take_back_from(const StateDir& state, const GrantedBytes& granted, JobRecord* seen) {
   std::optional<Locked> locked = lock_running(state, *seen);
-  if (!locked || age_ms(state, locked->record.grants()) < patience::kGrantSeenMs) return;
+  if (!locked || age_ms(state, locked->record.grants()) < patience::kBriefMs) return;
   JobRecord& record = locked->record;
   uint64_t back = 0;
   for (size_t i = 0; i < record.tiers.size() && i < kMaxTiers; ++i) {

@@ -44,6 +44,6 @@ bool can_grant(const StateDir& state);
 // Takes back what running jobs say that they have given back, and gives what is free to those that have less
 // than they may; and tells them. A memory tier is made larger before, and smaller instead of believing
 // anybody. Each job's board is waited for so long at most.
-void grant(const StateDir& state, int board_ms = patience::kShortReadMs);
+void grant(const StateDir& state, int board_ms = patience::kLeastMs);
 
 }  // namespace monarch

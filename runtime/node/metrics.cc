@@ -274,11 +274,11 @@ Look look_at_records(const StateDir& state) {
 // From another one each time: who keeps root waiting does not keep it from the same ones for ever.
 void read_boards(const StateDir& state, std::vector<Seen>* seen) {
   const int64_t begin = state.clock().now_ms();
-  for (size_t i = 0; i < seen->size() && state.clock().now_ms() - begin < patience::kAllBoardsMs; ++i) {
+  for (size_t i = 0; i < seen->size() && state.clock().now_ms() - begin < patience::kStuckMs; ++i) {
     Seen& job = (*seen)[(i + static_cast<size_t>(begin)) % seen->size()];
     JobCounters counters{};
     const bool told =
-        read_as_owner(state, job.record, patience::kBoardMs, &counters, sizeof counters, [&](int fd) {
+        read_as_owner(state, job.record, patience::kHookWaitMs, &counters, sizeof counters, [&](int fd) {
           const Result<std::unique_ptr<Board>> board = read_board(job.record.run_dir);
           if (!board.ok()) return false;
           const JobCounters c = counters_of(**board);
@@ -307,7 +307,7 @@ void take_over(const StateDir& state, Look* look, Kept* kept) {
 Result<Counts> look_at_counts(const StateDir& state, Look* look) {
   *look = look_at_records(state);
   read_boards(state, &look->seen);
-  const Result<Fd> locked = state.lock_file(kLock, patience::kLockMs);
+  const Result<Fd> locked = state.lock_file(kLock, patience::kHookWaitMs);
   if (!locked.ok()) return locked.error();
   Kept kept = kept_in(state);
   take_over(state, look, &kept);

@@ -166,7 +166,7 @@ Result<std::string> run_child(const User& owner, FileRights rights, Names names,
   const std::string report = *begun ? receive(clock, mine.get(), patience_ms) : "";
   const bool late = *begun && report.empty() && clock.now_ms() >= until_ms;
   if (report.empty()) ::kill(pid, SIGKILL);
-  if (!await_child(clock, pid, clock.now_ms() + patience::kLongDeathMs) && left_behind) *left_behind = pid;
+  if (!await_child(clock, pid, clock.now_ms() + patience::kHookWaitMs) && left_behind) *left_behind = pid;
   if (late) return Error{ETIMEDOUT, "not through after " + std::to_string(patience_ms) + " ms"};
   if (report.empty()) return Error{ECHILD, "a process with the owner's rights ended early"};
   return report.substr(1);

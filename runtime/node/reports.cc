@@ -61,7 +61,7 @@ void give_up(const StateDir& state, const ReportsConfig& config) {
       if (::lstat(path.c_str(), &st) != 0) continue;
       if (name.ends_with(".json"))
         kept.push_back({below, st.st_mtim.tv_sec, static_cast<uint64_t>(st.st_blocks) * 512});
-      else if (st.st_mtim.tv_sec + patience::kRestSeconds < now)
+      else if (st.st_mtim.tv_sec + patience::kRetrySeconds < now)
         ::unlink(path.c_str());
     }
   const std::vector<KeptReport> old = excess(std::move(kept), config, now);

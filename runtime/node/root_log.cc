@@ -32,7 +32,7 @@ bool is_full(const Fd& log) {
 }
 
 // By what the kernel has in its cache of names alone, without any lock on a directory. None if that does not
-// have it, or the kernel is older than 5.12.
+// have it.
 Fd open_at_once(const std::string& file) {
   struct open_how how {};
   how.flags = kFlags;

@@ -58,9 +58,7 @@ void set_mtime(const std::string& path, int64_t when) {
 }
 
 // A time that lies further ahead than any pause was set before the clock was.
-bool has_come(int64_t when, int64_t now) {
-  return when <= now || when > now + 2 * patience::kLongestTrySeconds;
-}
+bool has_come(int64_t when, int64_t now) { return when <= now || when > now + 2 * patience::kFailedSeconds; }
 
 // Whether that was last done `seconds` ago or more; then it counts as done now.
 bool once_in(const StateDir& state, const std::string& mark, int64_t seconds) {
@@ -326,7 +324,7 @@ Status spool(const StateDir& state, const JobRecord& record, const std::string& 
 }
 
 int64_t next_try(int64_t since, int64_t now) {
-  return now + std::clamp(now - since, int64_t{1}, patience::kLongestTrySeconds);
+  return now + std::clamp(now - since, int64_t{1}, patience::kFailedSeconds);
 }
 
 std::vector<Spooled> excess(std::vector<Spooled> lines, const SpoolConfig& config, int64_t now) {

@@ -168,7 +168,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   if (!left_out.empty()) add_remark(left_out, &started->remark);
   const int64_t begin = state.clock().now_ms();
   const Result<AgentPeers> found =
-      search->finish(request.job, request.restart, patience::kPeersMs, state.clock());
+      search->finish(request.job, request.restart, patience::kAnswersMs, state.clock());
   const int ready_ms =
       std::max(patience::kLeastMs, patience.ready_ms - static_cast<int>(state.clock().now_ms() - begin));
   RunFiles files = {{kAgentConf, agent_conf(config, usable, {request.nodes, found.ok()})},
@@ -271,7 +271,7 @@ JobRecord new_record(const StateDir& state, const StartRequest& request) {
 // too. Another run of this boot is accounted for, as its epilog would have; a start that was killed has none.
 Status clear_last_run(const StateDir& state, const JobRecord& last, bool of_this_run) {
   const AgentEnd agent = look_at_agent(state, last);
-  if (last.boot == boot_id()) end_agent(state, last, patience::kAgentDeathMs);
+  if (last.boot == boot_id()) end_agent(state, last, patience::kHookStepMs);
   if (last.boot == boot_id() && !of_this_run)
     if (const Status kept = finish(state, last, account_for(state, last, kShortPatience, agent)); !kept.ok())
       spdlog::warn("JobId={} {}", last.job.job, kept.error().text);

@@ -242,7 +242,7 @@ std::vector<std::string> names_like(const std::string& dir, const std::string& b
 // Older than any helper that makes it.
 bool is_rest(const std::string& path) {
   struct stat st;
-  return ::lstat(path.c_str(), &st) == 0 && st.st_mtim.tv_sec + patience::kRestSeconds < ::time(nullptr);
+  return ::lstat(path.c_str(), &st) == 0 && st.st_mtim.tv_sec + patience::kRetrySeconds < ::time(nullptr);
 }
 
 }  // namespace

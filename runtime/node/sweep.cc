@@ -333,7 +333,8 @@ bool is_old_note(const StateDir& state, const std::string& key) {
   };
   const bool fails = ::stat((dir + "/failed").c_str(), &failed) == 0 &&
                      (::stat((dir + "/wanted").c_str(), &wanted) != 0 || ns(wanted) <= ns(failed));
-  return st.st_mtim.tv_sec + (fails ? patience::kFailedSeconds : patience::kNoteSeconds) < ::time(nullptr);
+  return st.st_mtim.tv_sec + (fails ? patience::kFailedSeconds : patience::kLongestRetrySeconds) <
+         ::time(nullptr);
 }
 
 void forget_note(const StateDir& state, const std::string& key, const Fd& lock) {
@@ -362,7 +363,7 @@ std::vector<std::string> dead_jobs(const StateDir& state) {
 void sweep(const StateDir& state, const JobOnNode& own) {
   state.forget_rests();
   std::vector<Removal> removals = unattended_removals(state), dead;
-  const int64_t until_ms = state.clock().now_ms() + patience::kSweepAccountMs;
+  const int64_t until_ms = state.clock().now_ms() + patience::kLeastMs;
   for (const std::string& key : state.jobs())
     if (key != own.key()) sweep_job(state, own, key, until_ms, &dead);
   std::vector<Removal> aside = set_aside(state, std::move(dead));

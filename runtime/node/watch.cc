@@ -108,7 +108,7 @@ Tasks tasks_of(const StateDir& state, const std::vector<int>& stepds, const JobR
 bool has_begun(const Result<JobRecord>& record) {
   if (!record.ok() || record->agent.pid != 0) return record.ok();
   const int64_t age_s = ::time(nullptr) - static_cast<int64_t>(record->serial / 1000000000);
-  return age_s < 0 || age_s > patience::kRestSeconds;
+  return age_s < 0 || age_s > patience::kRetrySeconds;
 }
 
 // A look at all processes of a node costs milliseconds: it is taken when the slurmstepd that was seen last is
@@ -128,7 +128,7 @@ void send(const ProcessId& process, int number) {
   // The descriptor pins the process: what is identified afterwards is what is signalled.
   const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   if (!is_running(process)) return;
-  if (!fd || ::syscall(SYS_pidfd_send_signal, fd.get(), number, nullptr, 0) != 0) ::kill(process.pid, number);
+  if (fd) ::syscall(SYS_pidfd_send_signal, fd.get(), number, nullptr, 0);
 }
 
 // Noted first: whoever finds the note and a job that runs lets the agent go on.

@@ -30,6 +30,6 @@ void watch_jobs(const KeeperRequest& request, const StateDir& state);
 
 inline constexpr int kAnchoredGraceSeconds =
     patience::kLookAgainSeconds;  // an epilog that comes has its turn
-inline constexpr int kOtherGraceSeconds = patience::kNoteSeconds;
+inline constexpr int kOtherGraceSeconds = patience::kLongestRetrySeconds;
 
 }  // namespace monarch

@@ -21,7 +21,7 @@ namespace monarch {
 class Directory {
  public:
   // A reader that has told nothing for so long does not read any more.
-  static constexpr int64_t kLeaseNs = patience::kPeerLeaseMs * int64_t{1'000'000};
+  static constexpr int64_t kLeaseNs = patience::kPeerSlowMs * int64_t{1'000'000};
 
   // `most`: the entries that it has room for. What has none is read by whoever asks.
   Directory(size_t most, uint64_t seed) : most_(most), random_(seed) {}

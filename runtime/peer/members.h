@@ -25,7 +25,7 @@ class Members {
   static constexpr int64_t kFirstRetry = patience::kPeerRestMs * kMs,
                            kLastRetry = patience::kPeerRetryMs * kMs;
   static constexpr int64_t kFirstSuspicion = patience::kPeerSilenceMs * kMs;
-  static constexpr int64_t kLastSuspicion = patience::kPeerSuspicionMs * kMs;
+  static constexpr int64_t kLastSuspicion = patience::kMostPauseNs;
   // So many wrong answers of one, and it is not asked any more in this job.
   static constexpr int kMostWrong = 3;
 

@@ -22,7 +22,7 @@ constexpr int64_t kMsNs = 1'000'000, kBeginNs = patience::kPeerBeginMs * kMsNs;
 constexpr int kMostTimes = 5;
 
 // Between two questions to a node that asks others itself.
-constexpr int64_t kFirstNapNs = patience::kPeerFirstNapNs, kLongestNapNs = patience::kPeerNapMs * kMsNs;
+constexpr int64_t kFirstNapNs = patience::kFirstPollNs, kLongestNapNs = patience::kPeerNapMs * kMsNs;
 
 }  // namespace
 

@@ -37,7 +37,7 @@ struct PeersOptions {
   int list_ms = patience::kPeerDataMs;      // for a part of the walk
   int last_ms = patience::kPeerLastMs;      // for the last that is told of counters
   int later_ms =
-      patience::kPeerLaterMs;  // for a home, or its deputy, that asks the others itself, if a task waits
+      patience::kPeerConnectMs;  // for a home, or its deputy, that asks the others itself, if a task waits
 };
 
 // What the node itself is asked; any thread. They are short, and do not call Peers.
