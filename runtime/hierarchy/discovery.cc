@@ -393,7 +393,7 @@ class BlockDevices {
     } else if (rotational == "1") {
       disk->medium = Medium::kHdd;
       if (disk->transport == "virtio")
-        disk->note = "virtual disks say they rotate; if not, write a [tier.NAME] with its medium";
+        disk->note = "virtual disks (virtio) say they rotate; if not, write a [tier.NAME] with its medium";
     }
   }
 

@@ -12,8 +12,7 @@
 namespace monarch {
 
 bool poll_until(Clock& clock, int64_t until_ms, const std::function<bool()>& condition) {
-  for (int64_t pause_ns = patience::kFirstPollNs;;
-       pause_ns = std::min(2 * pause_ns, patience::kBusyLookNs)) {
+  for (int64_t pause_ns = patience::kFirstPollNs;; pause_ns = std::min(2 * pause_ns, patience::kBusyLookNs)) {
     if (condition()) return true;
     const int64_t left_ns = until_ms * 1'000'000 - clock.now_ns();
     if (left_ns <= 0) return false;

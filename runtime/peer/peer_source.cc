@@ -25,7 +25,8 @@ constexpr int kMostFailures = 3;  // of nodes, before the PFS is asked
 // before. Meanwhile the home is asked again and again; it sends another node to the PFS once the reader's
 // lease has ended. Who read it there earlier, too, would make a slow PFS slower.
 constexpr int64_t kMsNs = 1'000'000;
-constexpr int64_t kPatienceNs = patience::kPeerRetryMs * kMsNs, kAskAgainNs = patience::kPeerConnectMs * kMsNs;
+constexpr int64_t kPatienceNs = patience::kPeerRetryMs * kMsNs,
+                  kAskAgainNs = patience::kPeerConnectMs * kMsNs;
 constexpr int64_t kNapNs = patience::kPeerNapMs * kMsNs, kLongestNapNs = patience::kPeerLongestNapMs * kMsNs;
 constexpr int64_t kTellEveryNs = Directory::kLeaseNs / 4;
 
