@@ -328,7 +328,6 @@ scripts = \
 	%D%/slurm_options.t \
 	%D%/slurm_policy.t \
 	%D%/slurm_shares.t \
-	%D%/slurm_unused.t \
 	%D%/slurm_versions.t \
 	%D%/slurm_wait.t \
 	%D%/starved.t \
