@@ -386,38 +386,6 @@ def helpers(name):
         ok(wait_until(lambda: not n.groups()), name("and leaves no group"), n.groups())
 
 
-def slow_removal():
-    """One that takes longer than its epilog waits, on a slow tier: what removes it, with the owner's rights, has left the step's groups."""
-    global machine
-    if e2e.why_no_slowfs():
-        return e2e.skip("a removal on a slow tier", e2e.why_no_slowfs())
-    machine = AsMounted()  # a mount that is made later is not seen in the other's namespace
-    def name(text):
-        return f"a slow tier: {text}"
-    with node("slow") as n, contextlib.ExitStack() as at_end:
-        for path in f"{n.dir}/source", f"{n.dir}/slow":
-            os.mkdir(path)
-            os.chmod(path, 0o1777)
-        slow = e2e.SlowFs(f"{n.dir}/source", f"{n.dir}/slow")
-        at_end.callback(slow.close)
-        n.configure(f"[tier.slow]\npath = {n.dir}/slow\nquota = 1M\nmin_free = 0\n")
-        n.start(1)
-        for number in range(3000):
-            put(f"{n.dir}/slow/monarch/cluster.1.0.n1/files/{number}", "")
-        slow.command("set meta-us 3000")
-        equal(n.epilog(1)[0], 0, name("its epilog ends well"))
-        def removers(groups):
-            pids = {pid for path in groups for pid in pids_in(path)}
-            return [pid for pid in pids if running(pid) and "--epilog" in read(f"/proc/{pid}/cmdline")]
-        equal(removers(f"{base}/{n.step}" for base in machine.bases), [], name("none of its processes is in the step's groups then"))
-        ok(len(removers(n.groups("helpers"))) >= 2, name("its remover and one with the owner's rights are in the helpers' group"), n.logged())
-        ok(glob.glob(f"{n.state}/removing/*"), name("while they are at work"))
-        slow.command("set meta-us 0")
-        ok(wait_until(lambda: not glob.glob(f"{n.state}/removing/*"), 2 * e2e.PATIENCE), name("it ends"), n.logged())
-        ok(wait_until(lambda: not n.groups()), name("and leaves no group"), n.groups())
-    return None
-
-
 @both
 def keeper_killed(name):
     """The group of a keeper that was killed goes with the job, or is made anew by the next job's."""
@@ -433,18 +401,6 @@ def keeper_killed(name):
             end()
             left = [path for path in n.groups("helpers") if os.stat(path).st_ino in numbers]
             equal(left, [], name(f"and is removed by {'the epilog' if job == 1 else 'the start of the next job'}"))
-
-
-@both
-def read_only(name):
-    """Where groups cannot be made the job runs as without them, and one line tells."""
-    with node("read-only") as n:
-        script = f"mount --make-rprivate / && for base in $(awk '$9 ~ /^cgroup/ || $8 ~ /^cgroup/ || $10 ~ /^cgroup/ {{ print $5 }}' "\
-                 '/proc/self/mountinfo); do mount -o remount,bind,ro $base; done; exec "$@"'
-        contains(n.start(1, before=["unshare", "-m", "sh", "-c", script, "sh"]), ["ready "], name("a job starts where groups are read-only"))
-        equal(n.logged().count("no control group of its own"), 1, name("the log tells once"), n.logged())
-        ok(running(n.agent(1)) and n.groups() == [], name("its agent runs where it began"), n.groups())
-        n.epilog(1)
 
 
 def why_not():
@@ -465,4 +421,4 @@ def why_not():
 if reason := why_not():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
-e2e.main(own_group, not_traced, escape, record_gone, helpers, slow_removal, keeper_killed, read_only)
+e2e.main(own_group, not_traced, escape, record_gone, helpers, keeper_killed)

@@ -531,36 +531,6 @@ def unanswering_mount(path, uid, more=""):
             subprocess.run(["umount", "-l", path], stderr=subprocess.DEVNULL, check=False)
 
 
-_LOCKS = """
-import ctypes, fcntl, mmap, os, platform, struct, sys, threading
-libc = ctypes.CDLL(None, use_errno=True)
-memory = mmap.mmap(-1, mmap.PAGESIZE)
-address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-userfaultfd, getdents = {"x86_64": (323, 217), "aarch64": (282, 61)}.get(platform.machine(), (-1, -1))
-fault = libc.syscall(userfaultfd, os.O_CLOEXEC)
-if fault < 0:
-    sys.exit("no userfaultfd")
-fcntl.ioctl(fault, 0xc018aa3f, struct.pack("=QQQ", 0xaa, 0, 0))  # UFFDIO_API
-fcntl.ioctl(fault, 0xc020aa00, struct.pack("=QQQQ", address, mmap.PAGESIZE, 1, 0))  # UFFDIO_REGISTER
-directory = os.open(sys.argv[1], os.O_RDONLY)
-threading.Thread(target=lambda: libc.syscall(getdents, directory, ctypes.c_void_p(address), mmap.PAGESIZE), daemon=True).start()
-os.read(fault, 32)  # the kernel waits for the page, with the directory locked
-print("locked", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextlib.contextmanager
-def locked_directory(path):
-    """The directory is locked in the kernel, for reading, as anybody can do who can list it. Yields why not, or ""."""
-    with subprocess.Popen([sys.executable, "-c", _LOCKS, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        locked = process.stdout.readline() == b"locked\n"
-        try:
-            yield "" if locked else process.stderr.read().decode().strip().rpartition("\n")[2]
-        finally:
-            process.kill()
-
-
 def _lab_pfs(command, directory):
     result = subprocess.run([f"{SOURCE}/dev/lab", "pfs", command, "--dir", f"{directory}/pfs", "--json"],
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=2 * PATIENCE, check=False)

@@ -240,7 +240,7 @@ EXTRA_DIST += \
 	%D%/fixtures/machines/four-nodes-sata.tar.xz \
 	%D%/fixtures/machines/two-sockets-nvme-pmem.tar.xz
 
-check_PROGRAMS += tests/beside tests/counters tests/differential tests/earlier.so tests/launch tests/only_v2.so tests/openat2.so tests/safety tests/strict.so
+check_PROGRAMS += tests/beside tests/counters tests/differential tests/launch tests/only_v2.so tests/openat2.so tests/safety tests/strict.so
 tests_beside_LDADD = -lpthread -ldl
 # The preload library is to find its syscall(3).
 tests_beside_LDFLAGS = -rdynamic
@@ -253,10 +253,6 @@ tests_differential_SOURCES = \
 	%D%/differential.cc
 tests_launch_SOURCES = \
 	%D%/launch.cc
-tests_earlier_so_CXXFLAGS = $(so_compile_flags)
-tests_earlier_so_LDFLAGS = $(so_link_flags)
-tests_earlier_so_SOURCES = \
-	%D%/earlier.cc
 tests_only_v2_so_CXXFLAGS = $(so_compile_flags)
 tests_only_v2_so_LDFLAGS = $(so_link_flags)
 tests_only_v2_so_SOURCES = \
@@ -320,7 +316,6 @@ scripts = \
 	%D%/peers.t \
 	%D%/programs.t \
 	%D%/pyxis.t \
-	%D%/removal.t \
 	%D%/reports.t \
 	%D%/run.t \
 	%D%/safety.t \
@@ -333,7 +328,6 @@ scripts = \
 	%D%/slurm_options.t \
 	%D%/slurm_policy.t \
 	%D%/slurm_shares.t \
-	%D%/slurm_unused.t \
 	%D%/slurm_versions.t \
 	%D%/slurm_wait.t \
 	%D%/starved.t \

@@ -16,9 +16,7 @@ import e2e  # pylint: disable=wrong-import-position
 from e2e import SlowFs, equal, ok, options, scratch, skip
 
 PYTHON = "/usr/bin/python3"
-LONG = bool(os.environ.get("MONARCH_TEST_ALL"))
 QUIET = 2.2  # seconds after which a change of a directory shows in its times, for which the walk waits
-LIBC = ctypes.CDLL(None, use_errno=True)
 
 WALK = """
 import os, sys
@@ -340,27 +338,6 @@ def directories():
         data.job.end()
 
 
-def large_directory():
-    def prepare(root):
-        os.makedirs(f"{root}/large")
-        for i in range(20000):
-            os.close(os.open(f"{root}/large/{i:x}.{'y' * (i % 50)}", os.O_CREAT | os.O_WRONLY))
-
-    data = Data("large", prepare=prepare, read=False)
-    text = STREAMS + """
-d = opened(root + b"/large")
-all, end = rest(d)
-print(len(all), all, end)
-libc.rewinddir(d)
-half = [name(d) for _ in range(10000)]
-at = libc.telldir(d)
-other = rest(d)[0]
-libc.seekdir(d, at)
-print(half + other == all, rest(d)[0] == other, libc.closedir(d), sorted(os.listdir(root + b"/large")))
-"""
-    data.both("20000 names", [PYTHON, "-c", text, data.root], 2)
-    data.job.end()
-
 # ---- programs
 
 PROGRAMS = {
@@ -409,22 +386,6 @@ def programs():
         data.both("git status", ["git", "status", "--porcelain", "-unormal"], 1, cwd=data.root, GIT_OPTIONAL_LOCKS="0")
     data.job.end()
 
-
-def other_roots():
-    """Nested datasets, one behind a symbolic link, and one that is named by a symbolic link."""
-    def prepare(root):
-        fill(root)
-        os.symlink(root, root + ".link")
-
-    data = Data("roots", prepare=prepare, datasets=("{}.link", "{}/b/deep", "{}/a"))
-    root, link = data.root, data.root + ".link"
-    for path in (root, link, f"{link}/a", f"{root}/b/deep", f"{root}/b", f"{link}/b/to-a"):
-        # ls asks by statx, which the PFS answers; find does not follow the link that it is given,
-        # and of what is behind the one inside the dataset only the working directory is known by its own path.
-        data.both(f"by {path[len(root) - 5:]}", ["sh", "-c", 'cd "$1"; ls -liR --full-time .; ls -aR "$1"; '
-                                                 'find "$1" -printf "%i %s %p %T@\\n"', "sh", path],
-                  served=1 if path.endswith("to-a") else 4)
-    data.job.end()
 
 # ---- what the PFS is asked for
 
@@ -477,56 +438,6 @@ def calls_to_pfs():
         ok(served or tasks["meta_pfs"] > directories * files, f"{keys}: what is not answered is counted", tasks)
     fs.close()
     return None
-
-
-def not_placed():
-    """Files for which no tier has room, and symbolic links: the first task that asks tells the others."""
-    why = e2e.why_no_slowfs()
-    if why:
-        return skip("files that are not placed", why)
-    directories, files, ttl = 10, 60, 8
-    source = scratch("unplaced")
-    for d in range(directories):
-        for f in range(files):
-            write(f"{source}/d{d}/f{f}", bytes(200 + f))
-            os.symlink(f"f{f}", f"{source}/d{d}/l{f}")
-    calm(source)
-    fs = SlowFs(source, f"{scratch()}/unplaced.pfs", "--attr-ttl", str(ttl))
-    time.sleep(QUIET)
-    job = e2e.Job(options([fs.mount], {"t": (scratch("unplaced.tier"), "100K")}))
-    job.run(e2e.read_all(fs.mount))  # until the tier is full
-    want = e2e.execute([PYTHON, "-c", LOOK, fs.mount])
-    bound = (directories + 1) * (2 if "tsan" in e2e.SANITIZER else 1)  # see calls_to_pfs
-
-    for _ in range(6):  # more is told than there is room for at a time
-        time.sleep(ttl + 0.5)
-        fs.command("reset")
-        got = job.run([PYTHON, "-c", LOOK, fs.mount])
-        counters = fs.counters()
-        asked = sum(counters[call] for call in PFS_CALLS)
-        if got[:2] != want[:2] or asked <= bound:
-            break
-    equal(got[:2], want[:2], "files that are not placed, symbolic links: as natively", got[2])
-    ok(asked <= bound, "in the end the PFS is asked for the directories only", counters)
-    write(f"{fs.mount}/d3/f7", b"other")  # unseen, so what was told holds; and seen
-    job.run([PYTHON, "-c", f"open({fs.mount + '/d4/f8'!r}, 'w').write('other')"])
-    equal(job.run(["stat", "-L", "-c", "%s", f"{fs.mount}/d4/f8"])[1], b"5\n", "what the job changed is asked for again")
-    equal(job.run([PYTHON, "-c", f"import os; print(os.stat({fs.mount + '/d4/f8'!r}).st_size, os.lstat({fs.mount + '/d4/l8'!r}).st_size,"
-                   f"os.stat({fs.mount + '/d4/l8'!r}).st_size)"])[1], b"5 2 5\n", "also by a symbolic link")
-    report = job.end()
-    ok(report["agent"]["staged_files"] < directories * files, "the tier was too small", report["agent"])
-    fs.close()
-    return None
-
-
-# os.walk would ask what each symbolic link leads to.
-LOOK = """
-import os, sys
-for top in sorted(os.listdir(sys.argv[1])):
-    for name in sorted(os.listdir(f"{sys.argv[1]}/{top}")):
-        st = os.lstat(f"{sys.argv[1]}/{top}/{name}")
-        print(top, name, tuple(st), st.st_mtime_ns, st.st_ctime_ns, st.st_blocks, st.st_blksize, st.st_dev)
-"""
 
 
 # ---- changes
@@ -592,50 +503,6 @@ def changes():
             different = [(a, b) for a, b in zip(*lines) if a != b]
             ok(not different and all(code == 0 for code in seen[0][0:1] if isinstance(code, int)) and seen[0] == seen[1], f"{where}, by {who}: shows at once",
                *different[:3])
-
-
-def rewound():
-    """A stream that is rewound shows what has changed since; one that is not goes on."""
-    text = STREAMS + """
-import subprocess
-d = opened(root + b"/a")
-some = [name(d) for _ in range(5)]
-fd = libc.dirfd(d) if sys.argv[2] == "dirfd" else -1
-if sys.argv[2] == "unseen":
-    subprocess.run([sys.executable, "-c", "open(%r, 'w').close()" % (sys.argv[1] + "/a/later")],
-                   env={"LD_PRELOAD": "", "MONARCH_IO_RUN_DIR": "", "MONARCH_IO_DISABLE": "1"}, check=True)
-else:
-    open(sys.argv[1] + "/a/later", "w").close()
-left = rest(d)
-print(len(some) + len(left[0]) >= 43)
-libc.rewinddir(d)
-print(sorted(n[3] for n in rest(d)[0]))
-at = libc.telldir(d)
-libc.rewinddir(d)
-print(name(d)[3] is not None, fd in (-1, libc.dirfd(d)), os.fstat(libc.dirfd(d)).st_ino == os.stat(root + b"/a").st_ino)
-libc.seekdir(d, at)
-print(name(d), libc.closedir(d))
-"""
-    for how in "hooked", "unseen", "dirfd":
-        data = Data(f"rewound.{how}")
-        native = e2e.execute([PYTHON, "-c", text, data.root, how])
-        equal(native[0], 0, f"{how}: natively", native[2])
-        data.job.end()
-        data = Data(f"rewound.{how}.job")
-        got = data.job.run([PYTHON, "-c", text, data.root, how])
-        equal(got[:2], native[:2], f"rewinddir after a change, {how}", got[2], native[2])
-        ok(data.job.end()["tasks"]["meta_served"] > 0, f"{how}: answered")
-
-
-def removed():
-    """rm -r, and another tree in its place."""
-    data = Data("removed")
-    code, _, err = data.job.run(["rm", "-r", f"{data.root}/b", f"{data.root}/a"])
-    equal((code, sorted(os.listdir(data.root))), (0, ["empty", "odd"]), "rm -r removes", err)
-    os.mkdir(f"{data.root}/a")
-    write(f"{data.root}/a/f1", b"new")
-    data.both("another tree", ["sh", "-c", f"ls -la {data.root}/a {data.root}; cat {data.root}/a/f1; stat {data.root}/a/f1"])
-    data.job.end()
 
 
 LINK = """
@@ -783,5 +650,4 @@ def becomes_another():
     return None
 
 
-e2e.main(values, directories, large_directory, programs, other_roots, calls_to_pfs,
-         not_placed, changes, rewound, removed, changed_links, unreadable, another_user, becomes_another)
+e2e.main(values, directories, programs, calls_to_pfs, changes, changed_links, unreadable, another_user, becomes_another)

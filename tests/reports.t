@@ -12,10 +12,8 @@ import re
 import shutil
 import stat
 import struct
-import subprocess
 import sys
 import time
-import zlib
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
@@ -340,50 +338,12 @@ def page_of_nodes():
         ok((got, out) == (code, b"") and why in err and err.count("\n") == 1, f"several reports, one of which is wrong: {what}", got, out, err)
 
 
-def pixels(path):
-    """(width, height, rows of (red, green, blue)) of a PNG."""
-    with open(path, "rb") as file:
-        data = file.read()
-    at, body, header = 8, b"", None
-    while at < len(data):
-        size, kind = struct.unpack(">I4s", data[at:at + 8])
-        if kind == b"IHDR":
-            header = struct.unpack(">IIBBBBB", data[at + 8:at + 8 + size])
-        if kind == b"IDAT":
-            body += data[at + 8:at + 8 + size]
-        at += 12 + size
-    width, height, depth, colour, _, _, interlaced = header
-    if depth != 8 or colour not in (2, 6) or interlaced:
-        raise ValueError(f"{path}: {header}")
-    each = 3 if colour == 2 else 4
-    raw, rows, before = zlib.decompress(body), [], bytearray(width * each)
-    for y in range(height):
-        kind, line = raw[y * (width * each + 1)], bytearray(raw[y * (width * each + 1) + 1:(y + 1) * (width * each + 1)])
-        for x in range(len(line)):
-            left, up, corner = (line[x - each] if x >= each else 0), before[x], (before[x - each] if x >= each else 0)
-            if kind == 1:
-                line[x] = line[x] + left & 255
-            elif kind == 2:
-                line[x] = line[x] + up & 255
-            elif kind == 3:
-                line[x] = line[x] + (left + up) // 2 & 255
-            elif kind == 4:
-                guess = left + up - corner
-                line[x] = line[x] + min((left, up, corner), key=lambda v, g=guess: abs(g - v)) & 255
-        rows.append([tuple(line[x:x + 3]) for x in range(0, len(line), each)])
-        before = line
-    return width, height, rows
-
-
 def browse(page, *words):
     with contextlib.suppress(FileNotFoundError):
         os.unlink(f"{scratch()}/shot.png")
     home = scratch("browser")
     return e2e.execute(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", f"--user-data-dir={home}", "--no-first-run",
                         *words, f"file://{page}"], seconds=4 * e2e.PATIENCE, env=e2e.native_environment(HOME=home))
-
-
-PHONE = 375  # pixels of CSS, of a small phone's width
 
 
 def page_in_browser():
@@ -404,23 +364,6 @@ def page_in_browser():
     # 60 of 100 are three fifths of the height; the last bucket ends where the axis does.
     equal((bars[1][1:], bars[-1][1:3]), (("95.3", "48.0", "13.2", "54.0"), ("413.8", "12.0")), "a bar's place is its bucket, its height its part of the opens of its kind", bars)
     contains(dom, ["this node", "the others", "all", "50.0% staged"], "its table and facts")
-    framed = written("framed.html", f'<!DOCTYPE html><body style="margin: 0"><iframe src="seen.html" width="{PHONE}" height="3200" style="border: 0"></iframe>')
-    for scheme, number, paper, curve, waited in (("light", 1, (255, 255, 255), (0x0B, 0x6B, 0xB8), (0x8A, 0x5A, 0x00)), ("dark", 0, (0x14, 0x18, 0x1C), (0x63, 0xB3, 0xFF), (0xE3, 0xB3, 0x41))):
-        for width in (PHONE, 500, 1200):
-            # No window of the browser's is narrower than 500 pixels; a frame in it may be.
-            code, _, err = browse(framed if width == PHONE else page, f"--blink-settings=preferredColorScheme={number}", f"--window-size={max(width, 500)},3200", f"--screenshot={scratch()}/shot.png")
-            if code != 0 or not os.path.exists(f"{scratch()}/shot.png"):
-                ok(False, f"a picture, {scheme}, {width}", code, err[-1000:])
-                continue
-            _, height, rows = pixels(f"{scratch()}/shot.png")
-            rows = [row[:width] for row in rows]
-            equal((rows[0][0], rows[height - 1][0]), (paper, paper), f"{scheme}, {width} wide: the paper")
-            found = [x for row in rows for x, pixel in enumerate(row) if pixel == curve]
-            ok(len(found) > 200 and max(found) - min(found) > 0.7 * min(width, 704), f"{scheme}, {width} wide: the curve of the tiers goes over all of the picture", len(found), found[:1], found[-1:])
-            bar = [pixel for row in rows for pixel in row].count(waited)
-            ok(bar > 300, f"{scheme}, {width} wide: the bars of opens that waited are seen", bar)
-            edge = {pixel for row in rows for pixel in row[-8:]}
-            equal(edge, {paper}, f"{scheme}, {width} wide: nothing is cut off at the right")
     return None
 
 

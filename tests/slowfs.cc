@@ -88,7 +88,6 @@ enum Key {
   kHangMeta,
   kHangKillable,
   kWholeSeconds,
-  kSquash,
   kKeyCount
 };
 
@@ -120,7 +119,6 @@ Setting settings[kKeyCount] = {
     {"hang-meta", "1: lookup, getattr, opendir and readdir hang too", 0, 0},
     {"hang-killable", "1: who waits for a hanging request can be interrupted", 0, 0},
     {"whole-seconds", "1: times of files have no fractions", 0, 0},
-    {"squash", "root is this user here, as with NFS' root_squash (0: root)", 0, 0},
 };
 
 uint64_t setting(Key key) { return settings[key].value.load(std::memory_order_relaxed); }
@@ -559,15 +557,13 @@ void reply_entry(fuse_req_t req, const std::string& path) {
 void give_to_caller(fuse_req_t req, const std::string& path) {
   if (geteuid() != 0) return;
   const fuse_ctx* caller = fuse_req_ctx(req);
-  const bool squashed = caller->uid == 0 && setting(kSquash) != 0;
   struct stat parent {};
   const std::string directory =
       path.find('/') == std::string::npos ? kRootPath : path.substr(0, path.rfind('/'));
   const bool inherit =
       fstatat(options.root_fd, directory.c_str(), &parent, 0) == 0 && (parent.st_mode & S_ISGID);
-  (void)!fchownat(options.root_fd, path.c_str(),
-                  squashed ? static_cast<uid_t>(setting(kSquash)) : caller->uid,
-                  inherit ? static_cast<gid_t>(-1) : caller->gid, AT_SYMLINK_NOFOLLOW);
+  (void)!fchownat(options.root_fd, path.c_str(), caller->uid, inherit ? static_cast<gid_t>(-1) : caller->gid,
+                  AT_SYMLINK_NOFOLLOW);
 }
 
 // ---- operations: names and attributes
@@ -661,8 +657,6 @@ void op_setattr(fuse_req_t req, fuse_ino_t number, struct stat* wanted, int to_s
   count(kSetattr);
   take_time(kMetaUs);
   const int fd = file ? static_cast<int>(file->fh) : -1;
-  if ((to_set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)) && setting(kSquash) != 0)
-    return reply_error(req, EPERM);
   if (const int error = change_attributes(number, fd, *wanted, to_set)) return reply_error(req, error);
   if (const int error = nodes.stat(number, &st)) return reply_error(req, error);
   fuse_reply_attr(req, &st, options.attr_ttl);

@@ -9,12 +9,10 @@ Each says what its job should cost the PFS; the servers must have counted the su
 import contextlib
 import glob
 import hashlib
-import json
 import math
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 
@@ -23,7 +21,7 @@ import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
 import slurm_rows  # pylint: disable=wrong-import-position
 from e2e import contains, equal, ok, scratch, wait_until
-from slurm_lab import Cluster, Dataset, bytes_of, fields, size_text, tree_state
+from slurm_lab import Cluster, Dataset, bytes_of, fields, size_text
 
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 cluster = pfs = ledger = None
@@ -138,16 +136,6 @@ def check_job(name, job, data, times, state="COMPLETED"):
 # ---- jobs of every kind
 
 
-def timeout():
-    data = dataset()
-    job = cluster.submit(["--time=1", f"--monarch-dataset={data.path}"], data.read() + "; exec sleep 600")
-    ledger.expect(data.FILES, data.bytes)
-    yield
-    equal(cluster.wait(job, 200), "TIMEOUT", "time limit: how Slurm says that it ended")
-    contains(cluster.output(job).decode(), [data.sums.decode()], "time limit: the bytes are right")
-    check_line("time limit", job, data, 1)
-
-
 def one_node():
     data = dataset()
     job = cluster.submit([f"--monarch-dataset={data.path}"], data.read(3))
@@ -177,16 +165,6 @@ def two_nodes():
               f"{variant}two nodes: each read the PFS once", cluster.log_of(job))
 
 
-def two_steps():
-    data = dataset()
-    step = f"srun -Q -n1 sh -c {quoted(data.read())}"
-    job = cluster.submit([f"--monarch-dataset={data.path}"], f"{step}; {step}")
-    ledger.expect(data.FILES, data.bytes)
-    yield
-    check_job("two steps", job, data, 2)
-    check_line("two steps", job, data, 2)
-
-
 def salloc():
     data = dataset()
     process = cluster.start(["salloc", "--exclusive", "-J", "salloc", f"--monarch-dataset={data.path}",
@@ -198,26 +176,6 @@ def salloc():
     equal((code, out), (0, data.sums * 2), f"{variant}salloc and srun: the bytes are right", err)
     cluster.wait(int(job))
     check_line(f"{variant}salloc and srun", int(job), data, 2)
-
-
-def array():
-    data = dataset()
-    job = cluster.submit(["--array=1-3", f"--monarch-dataset={data.path}"], data.read(2))
-    ledger.expect(3 * data.FILES, shared_bytes(data, 3))
-    yield
-    equal(cluster.wait(job), "COMPLETED", "job array: how Slurm says that they ended")
-    members = sorted(int(record["JobId"]) for record in cluster.jobs(job))
-    equal(len(members), 3, "job array: three jobs", members)
-    for member in members:
-        equal(cluster.output(member), data.sums * 2, "job array: the bytes are right")
-        check_line("job array", member, data, 2)
-    report = [f"{cluster.prefix}/bin/monarchctl", "report", "--json", "--state-dir", cluster.state]
-    told, by_number = ([json.loads(cluster.execute([*report, str(name)])[1] or "{}") for name in names]
-                       for names in ([f"{job}_{task}" for task in (1, 2, 3)], members))
-    equal([(t.pop("source", ""), t.pop("name", "")) for t in told], [("kept", f"{job}_{task}") for task in (1, 2, 3)],
-          "job array: the report of an element is found by its name")
-    equal(sorted(map(str, told)), sorted(str({key: t[key] for key in t if key not in ("source", "name")}) for t in by_number),
-          "job array: it is that of the element's number")
 
 
 def scancel():
@@ -281,18 +239,6 @@ def no_monarch():
        "srun --no-monarch: that step goes without, the next does not", *lines)
 
 
-def sbatch_line():
-    data = dataset()
-    script = scratch() + "/sbatch_line.sh"
-    with open(script, "w", encoding="utf-8") as file:
-        file.write(f"#!/bin/sh\n#SBATCH --monarch-dataset={data.path}\n{data.read(2)}\n")
-    job = int(cluster.execute(["sbatch", "--parsable", "--exclusive", "-o", "%j", script])[1])
-    ledger.expect(data.FILES, data.bytes)
-    yield
-    check_job("#SBATCH line", job, data, 2)
-    check_line("#SBATCH line", job, data, 2)
-
-
 def environment_twin():
     """The option by the environment; and what a task's environment holds, and hands on."""
     data = dataset()
@@ -328,179 +274,6 @@ def inner_srun():
     equal(cluster.output(job), b"preload=\n" + data.sums * 2 + b"preload=\n",
           f"{variant}option on one srun: the bytes are right, that step alone has Monarch")
     check_line(f"{variant}option on one srun", job, data, 2)
-
-
-def other_dataset():
-    """A step that asks for what the job's agent does not serve is told; it reads that from the PFS."""
-    data, other = dataset(), dataset()
-    job = cluster.submit([f"--monarch-dataset={data.path}"],
-                         f"{data.read()}; srun -Q -e %j.err --monarch-dataset={other.path} sh -c {quoted(other.read(2))}; "
-                         f"srun -Q -e %j.own sh -c {quoted(data.read())}")
-    ledger.expect(data.FILES + 2 * other.FILES, data.bytes + 2 * other.bytes)
-    yield
-    equal(cluster.wait(job), "COMPLETED", "another dataset in a step: how Slurm says that it ended")
-    equal(cluster.output(job), data.sums + other.sums * 2 + data.sums, "another dataset in a step: the bytes are right")
-    message = cluster.output(f"{job}.err").decode()
-    contains(message, [f"monarch: {other.path} is not staged", f"serves {data.path}", f"--monarch-dataset={data.path}:{other.path}"],
-             "another dataset in a step: the step's standard error tells")
-    equal(message.count("monarch:"), 1, "another dataset in a step: once", message)
-    equal(cluster.output(f"{job}.own"), b"", "another dataset in a step: a step that asks for none is told nothing")
-
-
-def user_preload():
-    data = dataset()
-    own = glob.glob("/lib/*/libm.so.6")[0]
-    job = cluster.submit([f"--monarch-dataset={data.path}"],
-                         f"{data.read(2)}{TASK_ENV}; grep -c libm.so.6 /proc/self/maps; grep -c libmonarch /proc/self/maps",
-                         env={"LD_PRELOAD": own})
-    ledger.expect(data.FILES, data.bytes)
-    yield
-    equal(cluster.wait(job), "COMPLETED", "LD_PRELOAD of the user's: how Slurm says that it ended")
-    out = cluster.output(job)
-    ok(out.startswith(data.sums * 2), "LD_PRELOAD of the user's: the bytes are right", out)
-    lines = out[2 * len(data.sums):].decode().splitlines()
-    equal(lines[0], f"preload={own}:{cluster.prefix}/lib/monarch/libmonarch_preload.so", "LD_PRELOAD of the user's: it is kept")
-    equal(lines[1], f"MONARCH_IO_PRELOAD={own}", "LD_PRELOAD of the user's: a container's hook is told of it")
-    ok(len(lines) == 6 and min(map(int, lines[4:])) > 0, "LD_PRELOAD of the user's: both are loaded", *lines)
-
-
-def many_datasets():
-    first, second = dataset(), dataset()
-    job = cluster.submit([f"--monarch-dataset={first.path}:{second.path}"], f"{first.read()}; {second.read()}")
-    ledger.expect(2 * first.FILES, 2 * first.bytes)
-    yield
-    equal(cluster.wait(job), "COMPLETED", "two datasets: how Slurm says that it ended")
-    equal(cluster.output(job), first.sums + second.sums, "two datasets: the bytes are right")
-    line = fields(cluster.comment(job))
-    ok(cluster.late_agents(job) or (line.get("pfs"), line.get("staged")) == ("/".join([size_text(2 * first.bytes)] * 2), "100%"),
-       "two datasets: the line", line)
-
-
-# ---- jobs that are rare
-
-
-def heterogeneous():
-    """Each component is a job to Slurm, with its own number and option."""
-    first, second = dataset(), dataset()
-    code, out, err = cluster.execute(["sbatch", "--parsable", "--exclusive", "-o", "%j", f"--monarch-dataset={first.path}", ":", "--exclusive",
-                                      f"--monarch-dataset={second.path}", f"--wrap={first.read(2)}; srun -Q --het-group=1 sh -c {quoted(second.read(2))}"])
-    equal(code, 0, "heterogeneous job: sbatch accepts it", err)
-    job = int(out)
-    ledger.expect(first.FILES + second.FILES, first.bytes + second.bytes)
-    yield
-    equal(cluster.wait(job), "COMPLETED", "heterogeneous job: how Slurm says that it ended")
-    cluster.wait(job + 1)
-    out = cluster.output(job)
-    ok(out.startswith(first.sums * 2), "heterogeneous job: the bytes are right in the first component", out)
-    equal(out[2 * len(first.sums):], second.sums * 2, "heterogeneous job: the bytes are right in the second component")
-    for component, data in enumerate((first, second)):
-        check_line(f"heterogeneous job, component {component}", job + component, data, 2)
-
-
-def by_root():
-    """root submits for a user, and for itself."""
-    data = dataset()
-    code, out, err = cluster.execute(["sbatch", "--parsable", "--exclusive", "-o", "%j", f"--uid={slurm_lab.USER}",
-                                      f"--monarch-dataset={data.path}", f"--wrap={data.read(2)}"], root=True)
-    equal(code, 0, "sbatch --uid: root may", err)
-    job = int(out)
-    own = cluster.submit([f"--monarch-dataset={local_dataset().path}"], "id -u" + TASK_ENV, root=True)
-    ledger.expect(data.FILES, data.bytes)
-    yield
-    check_job("sbatch --uid", job, data, 2)
-    check_line("sbatch --uid", job, data, 2)
-    equal(cluster.wait(own), "COMPLETED", "root's own job: how Slurm says that it ended")
-    node = cluster.jobs(own)[0]["NodeList"]
-    equal(cluster.output(own).decode(), f"monarch: the job runs without Monarch on {node}: it is root's\n0\npreload=\n",
-          "root's own job: it runs, without Monarch, and is told")
-    equal(cluster.calls_for(own).count("--start"), 0, "root's own job: no agent", cluster.calls_for(own))
-
-
-def suspended():
-    data = dataset()
-    job = cluster.submit([f"--monarch-dataset={data.path}"], f"{data.read()}; touch half.$SLURM_JOB_ID; "
-                         f"while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; {data.read(2)}")
-    ledger.expect(data.FILES, data.bytes)
-    yield
-    cluster.wait_running(job, f"half.{job}")
-    for verb in "suspend", "resume":
-        code, _, err = cluster.execute(["scontrol", verb, str(job)], root=True)
-        equal(code, 0, f"suspend and resume: scontrol {verb}", err)
-        if verb == "suspend":
-            go(job)
-            time.sleep(1.5)
-    check_job("suspend and resume", job, data, 3)
-    check_line("suspend and resume", job, data, 3)
-
-
-def overlapping_steps():
-    data = dataset()
-    step = f"srun -Q --overlap -n1 -o %j.%s sh -c {quoted(data.read())}"
-    job = cluster.submit([f"--monarch-dataset={data.path}"], f"{step} & {step} & wait")
-    ledger.expect(data.FILES, data.bytes)
-    yield
-    equal(cluster.wait(job), "COMPLETED", "srun --overlap: how Slurm says that it ended")
-    equal([cluster.output(f"{job}.{step}") for step in "01"], [data.sums] * 2, "srun --overlap: the bytes are right in each step")
-    check_line("srun --overlap", job, data, 2)
-
-
-def no_steps():
-    process = cluster.start(["salloc", "--exclusive", f"--monarch-dataset={local_dataset().path}", "sh", "-c", "echo $SLURM_JOB_ID"])
-    yield
-    code, out, err = e2e.finish(process, slurm_lab.PATIENCE)
-    equal(code, 0, "salloc without steps: it ends well", err)
-    cluster.wait(int(out))
-    line = cluster.comment(int(out))
-    equal((line.startswith("monarch=1 "), fields(line).get("err")), (True, "0"), "salloc without steps: the line in sacct", line)
-
-
-def options_twice():
-    data = dataset()
-    job = cluster.submit(["--monarch-dataset=/nonexistent", f"--monarch-dataset={data.path}", "--export=NONE"], data.read(2))
-    ledger.expect(data.FILES, data.bytes)
-    yield
-    check_job("the option twice, --export=NONE", job, data, 2)
-    check_line("the option twice, --export=NONE: the last counts", job, data, 2)
-
-
-def removes_its_own():
-    """A job that removes what Monarch made for it, while it runs, reads on."""
-    data = [local_dataset() for _ in range(2)]
-    places = ("$MONARCH_IO_RUN_DIR", f"{cluster.tier}/$SLURMD_NODENAME/monarch/$(basename $(dirname $MONARCH_IO_RUN_DIR))/files")
-    jobs_ = [cluster.submit([f"--monarch-dataset={data[i].path}"], f"{data[i].read()}; rm -rf {places[i]}/*; {data[i].read(2)}") for i in range(2)]
-    yield
-    for name, job, read in zip(("run directory", "directory on the tier"), jobs_, data):
-        check_job(f"a job that empties its {name}", job, read, 3)
-        line = cluster.comment(job)
-        ok(line.startswith("monarch=1 "), f"a job that empties its {name}: the line in sacct", line)
-        ok(("counters=lost" in line) == (name == "run directory"), f"a job that empties its {name}: whether the counters are lost", line)
-
-
-def cluster_name():
-    """ClusterName as sites write it, in a file of its own: what Slurm makes of it counts, in names and in sacct."""
-    with open(cluster.conf, encoding="utf-8") as file:
-        before = file.read()
-    names = f"{os.path.dirname(cluster.conf)}/names.conf"
-    with open(names, "w", encoding="utf-8") as file:
-        file.write('CLUSTERNAME = "LAB"  # ours\n')
-    os.chmod(names, 0o644)
-
-    def configure(text):
-        with open(cluster.conf, "w", encoding="utf-8") as file:
-            file.write(text)
-        cluster.execute(["scontrol", "reconfigure"], root=True)
-
-    data = local_dataset()
-    try:
-        configure(re.sub(r"^ClusterName=.*$", f"include {names}", before, flags=re.MULTILINE))
-        job = cluster.submit([f"--monarch-dataset={data.path}"], f"echo $MONARCH_IO_RUN_DIR; {data.read()}")
-        equal(cluster.wait(job), "COMPLETED", "ClusterName from an included file: how Slurm says that the job ended")
-        out = cluster.output(job).decode()
-        contains(out, [f"{cluster.state}/run/lab.{job}.0.node"], "ClusterName from an included file: the job's name")
-        ok(cluster.comment(job).startswith("monarch=1 "), "ClusterName from an included file: the line in sacct", cluster.log_of(job))
-        cluster.nothing_left("ClusterName from an included file")
-    finally:
-        configure(before)
 
 
 # ---- at submission
@@ -708,32 +481,7 @@ def agent_process():
     check_halves("a job whose agent was looked at", job, data)
 
 
-def all_killed():
-    data = local_dataset()
-    job = cluster.submit(["-w", "node2", f"--monarch-dataset={data.path}"], halves(data))
-    cluster.wait_running(job, f"half.{job}")
-    record, _ = agent_of(job)
-    daemons = subprocess.run(["pgrep", "-f", rf"^slurmstepd: \[{job}\."], stdout=subprocess.PIPE, check=True).stdout.split()
-    tasks = subprocess.run(["grep", "-lszxF", f"SLURM_JOB_ID={job}", *glob.glob("/proc/[0-9]*/environ")],
-                           stdout=subprocess.PIPE, check=False).stdout.decode().split()
-    victims = {record["pid"], *map(int, daemons), *(int(path.split("/")[2]) for path in tasks)}
-    ok(len(victims) > 3, "everything of the job killed: agent, slurmstepd and tasks", victims)
-    for pid in victims:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-    cluster.execute(["scancel", str(job)])
-    state = cluster.wait(job)
-    ok(state in ("CANCELLED", "FAILED", "NODE_FAIL"), "everything of the job killed: how Slurm says that it ended", state)
-    contains(cluster.comment(job), ["monarch=1 ", "nodes=1/1"], "everything of the job killed: the line in sacct")
-    cluster.nothing_left("everything of the job killed")
-    job = cluster.submit(["-w", "node2", f"--monarch-dataset={data.path}"], data.read(2))
-    check_job("the next job on that node", job, data, 2)
-    check_line("the next job on that node", job, data, 2)
-
-
-def runs_without(name, *log_parts):
+def runs_without(name):
     data = local_dataset()
     job = cluster.submit([f"--monarch-dataset={data.path}"], data.read(2) + TASK_ENV)
     equal(cluster.wait(job), "COMPLETED", f"{name}: the job runs")
@@ -742,11 +490,7 @@ def runs_without(name, *log_parts):
     equal(b"\n".join(line for line in lines if not line.startswith(b"monarch: ")), data.sums * 2 + b"preload=\n",
           f"{name}: without Monarch, and reads the right bytes")
     equal(len(told), 1, f"{name}: the user is told once", *told)
-    contains("".join(told), ["the job runs without Monarch on node", *(log_parts or ["did not answer"])], f"{name}: and why")
-    if log_parts:
-        contains(cluster.log_of(job), [*log_parts, "runs without Monarch"], f"{name}: the log tells")
-        equal(cluster.log_of(job).count("runs without Monarch"), 1, f"{name}: once, though two steps asked", cluster.log_of(job))
-    return job
+    contains("".join(told), ["the job runs without Monarch on node", "did not answer"], f"{name}: and why")
 
 
 def monarchd_missing():
@@ -756,65 +500,6 @@ def monarchd_missing():
     runs_without("monarchd is missing")
     cluster.install_monarchd()
     cluster.nothing_left("no monarchd")
-
-
-def config_errors():
-    cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = much\n")
-    runs_without("an error in monarch.conf", "monarch.conf:3: ", "'much'")
-    cluster.configure()
-    os.chmod(cluster.config, 0o666)
-    runs_without("monarch.conf is writable by others", "monarch.conf")
-    cluster.configure()
-    os.chmod(cluster.config, 0o644)
-    cluster.nothing_left("bad monarch.conf")
-
-
-def told_once():
-    """The batch script's output has the reason, that of its steps has not; MONARCH_IO_QUIET keeps it out."""
-    data = local_dataset()
-    cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = much\n")
-    step = "srun -Q sh -c 'echo step'"
-    script = f"echo script; {step}; {step}"
-    loud = cluster.submit([f"--monarch-dataset={data.path}"], script)
-    quiet = cluster.submit([f"--monarch-dataset={data.path}"], script, env={"MONARCH_IO_QUIET": "1"})
-    alone = cluster.execute(["srun", "-Q", "-n2", "-N1", f"--monarch-dataset={data.path}", "echo", "task"])
-    for job, count in ((loud, 1), (quiet, 0)):
-        equal(cluster.wait(job), "COMPLETED", "told once: how Slurm says that the job ended")
-        lines = cluster.output(job).decode().splitlines()
-        equal([line for line in lines if not line.startswith("monarch: ")], ["script", "step", "step"], "told once: what the job printed")
-        equal(sum(line.startswith("monarch: the job runs without Monarch on ") for line in lines), count, "told once: messages", *lines)
-    equal((alone[0], alone[1], alone[2].count("runs without Monarch")), (0, b"task\ntask\n", 1), "told once: a job of one srun", alone[2])
-    cluster.configure()
-    cluster.nothing_left("told once")
-
-
-def bad_tiers():
-    """Tiers that root must not touch, or cannot: the others serve, and without any the job runs."""
-    loose = scratch("tier.loose")
-    os.chmod(loose, 0o777)
-    plain = f"{scratch()}/tier.file"
-    with open(plain, "wb"):
-        pass
-    paths = {"gone": f"{scratch()}/tier.gone", "loose": loose, "plain": plain}
-    before = tree_state(loose)
-    text = "".join(f"[tier.{name}]\npath = {path}\nquota = 64M\nmedium = ssd\n" for name, path in paths.items())
-    cluster.configure(text)
-    job = runs_without("no tier can be used", "no tier can be used")
-    for name, path in paths.items():
-        ok(re.search(rf"warning: .*{re.escape(path)}\b.*: .", cluster.log_of(job)), f"the log tells why not: {name}",
-           cluster.log_of(job))
-    cluster.configure(f"{text}[tier.good]\npath = {cluster.tier}\nquota = 64M\nmedium = nvme\n")
-    data = local_dataset()
-    job = cluster.submit([f"--monarch-dataset={data.path}"], data.read(2))
-    equal(cluster.wait(job), "COMPLETED", "one tier can be used: how Slurm says that it ended")
-    told, _, sums = cluster.output(job).partition(b"\n")
-    equal(sums, data.sums * 2, "one tier can be used: the bytes are right")
-    contains(told.decode(), ["monarch: ", "goes without tier plain: it cannot be entered", f"goes without tier loose: {loose}: "],
-             "one tier can be used: the job is told of the others")
-    check_line("one tier can be used", job, data, 2)
-    equal(tree_state(loose), before, "a tier that cannot be used is untouched")
-    cluster.configure()
-    cluster.nothing_left("bad tiers")
 
 
 def hanging_in_job():
@@ -901,15 +586,8 @@ def basics():
 
 
 def jobs():
-    e2e.together(one_node, two_steps, salloc, scancel, requeue, no_option, no_monarch, sbatch_line, environment_twin, inner_srun,
-                 other_dataset, user_preload, many_datasets, servers)
-    shared(two_nodes, array)
-
-
-def rare_jobs():
-    global ledger
-    ledger = Ledger()
-    e2e.together(heterogeneous, by_root, suspended, overlapping_steps, no_steps, options_twice, removes_its_own, servers)
+    e2e.together(one_node, salloc, scancel, requeue, no_option, no_monarch, environment_twin, inner_srun, servers)
+    shared(two_nodes)
 
 
 def shared(*tests):
@@ -934,23 +612,19 @@ def other_configuration(name, options, *tests, two_nodes_too=True):
 
 
 def prolog_flags_unset():
-    yield  # the time limit's job ends first
     other_configuration(UNSET, ["--proctrack", "cgroup"], one_node, salloc, scancel, inner_srun, no_option)
 
 
 def prolog_flags_alloc():
-    yield
     other_configuration(ALLOC, ["--prolog-flags", "Alloc"], one_node, inner_srun, two_nodes_too=False)
 
 
 def contain_cgroup():
-    yield
     other_configuration(CGROUP, ["--prolog-flags", "Contain", "--proctrack", "cgroup"], one_node, salloc, scancel,
                         inner_srun, no_option)
 
 
 def contain_tmpfs():
-    yield
     if cluster.prefix.startswith("/tmp/"):
         e2e.skip("job_container/tmpfs", "Monarch is installed in /tmp, which jobs do not see then")
         return
@@ -961,6 +635,6 @@ if reason := slurm_lab.why_no_slurm() or e2e.why_no_glusterfs():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
-e2e.main(*([timeout] if ALL else []), jobs, rare_jobs, submission, agent_process, agent_killed, all_killed, monarchd_missing, config_errors, told_once, bad_tiers,
-         hanging_in_job, slurmdbd_away, array_rows, no_accounting, cluster_name, prolog_flags_unset, prolog_flags_alloc,
+e2e.main(jobs, submission, agent_process, agent_killed, monarchd_missing,
+         hanging_in_job, slurmdbd_away, array_rows, no_accounting, prolog_flags_unset, prolog_flags_alloc,
          *([contain_cgroup, contain_tmpfs] if ALL else []), rows_of_runs, in_time)

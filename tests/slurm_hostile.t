@@ -9,15 +9,14 @@ there is a line in sacct, if only to say that the counters were lost.
 import glob
 import os
 import pwd
-import re
 import signal
 import sys
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
-from e2e import contains, equal, ok, scratch, wait_until
-from slurm_lab import Cluster, Dataset, fields, size_text, tree_state
+from e2e import equal, ok, scratch, wait_until
+from slurm_lab import Cluster, Dataset, tree_state
 
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 QUOTA = 256 << 20  # of the tier, in the configuration of slurm_lab

@@ -12,7 +12,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
@@ -121,8 +120,7 @@ def check_secret(name, job, key):
         with contextlib.suppress(OSError):
             if key.encode() in read(path) and os.stat(path).st_uid != 0:
                 users.add(os.path.basename(read(path.replace("environ", "cmdline")).decode().split("\0")[0]))
-    # On the side of the submission Slurm itself puts it there.
-    equal(users, {"srun"} if name == "salloc" else set(), f"{name}: no task's environment has it")
+    equal(users, set(), f"{name}: no task's environment has it")
     for who in ["nobody", slurm_lab.USER]:
         shown = subprocess.run(["setpriv", f"--reuid={who}", "--clear-groups", "env", f"SLURM_CONF={cluster.conf}", "scontrol", "show", "job",
                                 "-dd", str(job)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False).stdout.decode()
@@ -179,49 +177,6 @@ def batch():
     check_tasks("sbatch", job, 2)
     equal((read(f"{cluster.out}/{job}.batch"), read(f"{cluster.out}/{job}.without")), (b"0\n", b"0\n0\n"),
           "sbatch: nor does the batch script, or a step with --no-monarch")
-
-
-def interactive(program, steps, words):
-    process = cluster.start([program, "-N2", "--exclusive", f"--job-name={program}", f"--monarch-dataset={data.path}", *words])
-    yield
-    found = lambda: cluster.execute(["squeue", "-h", "-o", "%A", "-n", program])[1].decode().split()
-    wait_until(found, slurm_lab.PATIENCE)
-    job = int(found()[0])
-    running(job)
-    key = check_agents(program, job)
-    check_told(program, job, *steps)
-    check_secret(program, job, key)
-    go(job)
-    code, _, err = e2e.finish(process, slurm_lab.PATIENCE)
-    equal(code, 0, f"{program}: its exit code", err)
-    check_tasks(program, job, 2)
-
-
-def salloc():
-    yield from interactive("salloc", ["key", "key"], ["srun", "-n2", "sh", "-c", WAITS])
-
-
-def srun():
-    yield from interactive("srun", ["", ""], ["-n2", "sh", "-c", WAITS])
-
-
-def requeue():
-    """Its second run has the key of the first."""
-    script = f"srun -Q -n2 sh -c {quoted(WAITS.replace('$SLURM_JOB_ID', '$SLURM_JOB_ID.r$SLURM_RESTART_COUNT'))}"
-    job = cluster.submit(["-N2", "--requeue", f"--monarch-dataset={data.path}"], script)
-    running(f"{job}.r")
-    key = check_agents("before a requeue", job)
-    nodes = nodes_of(job)
-    cluster.execute(["scontrol", "requeue", str(job)])
-    wait_until(lambda: cluster.state_of(job) == "PENDING" and len(cluster.epilog_ms(job)) == 2, slurm_lab.PATIENCE)
-    # Slurm would wait two minutes; a node refuses the job for a second after its epilog.
-    time.sleep(1.5)
-    code, _, err = cluster.execute(["scontrol", "update", f"jobid={job}", "starttime=now", f"reqnodelist={','.join(nodes)}"], root=True)
-    equal(code, 0, "requeue: it may begin again", err)
-    running(f"{job}.r1")
-    equal(check_agents("after a requeue", job), key, "after a requeue: it is the same key")
-    go(f"{job}.r1")
-    equal(cluster.wait(job), "COMPLETED", "requeue: how Slurm says that it ended")
 
 
 def shares():
@@ -297,14 +252,6 @@ def without():
     equal(said, [1, 0], "the job's output says so once, where others have files", cluster.output(inner), cluster.output(single))
     equal((cluster.wait(none), cluster.output(none)), ("COMPLETED", b"0\n0\n"), "no option: tasks have no key")
     equal(cluster.calls_for(none), [], "no option: nothing of Monarch's runs")
-
-
-def switched_off():
-    yield
-    configure("enabled = off")
-    job = cluster.submit(["-N2", f"--monarch-dataset={data.path}"], "srun -Q -n2 true")
-    equal(cluster.wait(job), "COMPLETED", "enabled = off: how Slurm says that it ended")
-    equal(cluster.log_of(job).count(" agent started; no peers: [peer] enabled = off\n"), 2, "enabled = off: the log says so", cluster.log_of(job))
     cluster.nothing_left("all jobs")
 
 
@@ -312,4 +259,4 @@ if reason := slurm_lab.why_no_slurm():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
-e2e.main(requeue, batch, salloc, srun, shares, loses_a_node, without, switched_off)
+e2e.main(batch, shares, loses_a_node, without)

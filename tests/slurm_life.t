@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a site: Slurm's daemons are killed and started again at any moment, nodes go down and come back, the configuration is
+"""The life of a site: Slurm's daemons are killed and started again at any moment, the configuration is
 read anew, Monarch is replaced, while jobs with Monarch run and end. MONARCH_TEST_ALL=1: more of each."""
 
 import contextlib
@@ -128,39 +128,6 @@ def next_job(name):
     check(f"{name}, the next job", job, ["monarch=1 ", "hit="])
 
 
-def submit_and_kill(kind):
-    job = submit()
-    if kind == "slurmctld":
-        cluster.save(job)
-    return job, cluster.kill(kind)
-
-
-def killed_in_mid_job(kind):
-    name = f"{kind} is killed in mid-job"
-    job, killed = submit_and_kill(kind)
-    time.sleep(0.5)
-    cluster.restart(killed)
-    go(job)
-    check(name, job)
-
-
-def killed_at_the_end(kind):
-    name = f"{kind} is away as a job ends"
-    job, killed = submit_and_kill(kind)
-    go(job)
-    cluster.wait_running(job, f"done.{job}")
-    time.sleep(1)
-    cluster.restart(killed)
-    check(name, job)
-
-
-def daemons():
-    for kind in KINDS:
-        killed_in_mid_job(kind)
-        if ALL or kind != "slurmdbd":  # tests/slurm.t has that
-            killed_at_the_end(kind)
-
-
 def stopped():
     """Daemons that an admin stops, and starts again, as an upgrade of Slurm does."""
     job = submit()
@@ -185,19 +152,6 @@ def reconfigured():
     equal((cluster.wait(job), cluster.output(job).endswith(data.sums * 2)), ("COMPLETED", True), "with a wrong monarch.conf jobs run", cluster.jobs(job))
     cluster.configure()
     next_job("reconfigured")
-
-
-def node_down():
-    """An admin sets a node down in mid-job, and resumes it."""
-    job = submit()
-    node = cluster.node_names[0]
-    cluster.execute(["scontrol", "update", f"nodename={node}", "state=down", "reason=test"], root=True)
-    equal(cluster.wait(job), "NODE_FAIL", "a node is set down: its job ends")
-    wait_until(lambda: not cluster.left(), slurm_lab.PATIENCE)
-    equal(cluster.left(), [], "a node is set down: nothing is left on it")
-    cluster.execute(["scontrol", "update", f"nodename={node}", "state=resume"], root=True)
-    ok(cluster.works(), "a node is resumed", cluster.nodes())
-    next_job("a node was down")
 
 
 def replaced():
@@ -343,4 +297,4 @@ with open(f"{scratch()}/life.conf", "w", encoding="utf-8") as lines:
 cluster = Site()
 data = Dataset(scratch())
 cluster.up("--prolog-flags", "Contain", "--nodes", "1", "--slurm-conf", f"{scratch()}/life.conf")
-e2e.main(daemons, stopped, reconfigured, node_down, replaced, other_version, random_kills, configless)
+e2e.main(stopped, reconfigured, replaced, other_version, random_kills, configless)

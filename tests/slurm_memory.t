@@ -1,8 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """A tier in memory that is charged to the job, on a real Slurm which limits each job's memory: the job's program may allocate nearly all
-that the job has, is not killed, and the copies make way for it; afterwards they come back. Where the job's memory is not counted there
-is no such tier."""
+that the job has, is not killed, and the copies make way for it; afterwards they come back."""
 
 import hashlib
 import json
@@ -180,50 +179,6 @@ def makes_way():
     cluster.nothing_left("a job whose copies made way")
 
 
-def next_job():
-    out = f"{cluster.out}/next"
-    job = submit(out)
-    ok(wait_until(lambda: tier_record(job)["quota"] > JOB - MARGIN - 40 * MIB, 120), "the next job has the whole again", tier_record(job))
-    ok(wait_until(lambda: said(out, "begun"), 120), "its program begins")
-    for what in ("allocate", "free", "end"):
-        tell(out, what)
-    equal(cluster.wait(job), "COMPLETED", "it ends well")
-    cluster.nothing_left("the next job")
-
-
-def not_counted():
-    """Slurm gives memory to jobs, but no control group counts what they use."""
-    up(conf="TaskPlugin=task/none\n")
-    out = f"{cluster.out}/counted"
-    job = submit(out)
-    ok(wait_until(lambda: said(out, "begun"), 120), "a job whose memory no control group counts begins")
-    text = "goes without the tier that is charged to it: no control group of the job's counts its memory; set TaskPlugin=task/cgroup"
-    ok(wait_until(lambda: text in cluster.log_of(job), 60), "the log says why it has no such tier, and what to do", cluster.log_of(job))
-    equal(tier_record(job)["quota"], 0, "and it has none")
-    for what in ("allocate", "free", "end"):
-        tell(out, what)
-    equal(cluster.wait(job), "COMPLETED", "it ends well")
-    equal(cluster.log_of(job).count(text), 1, "the log says it once")
-    cluster.nothing_left("a job whose memory is not counted")
-
-
-def not_allocated():
-    """Slurm gives no memory to jobs."""
-    up("--cgroup-line", "ConstrainRAMSpace=yes", conf="TaskPlugin=task/cgroup\nSelectTypeParameters=CR_CPU\n")
-    disk = cluster.new_tier("disk")
-    configure(f"[tier.disk]\npath = {disk}\nquota = 64M\nmin_free = 0\n")
-    out = f"{cluster.out}/allocated"
-    job = submit(out)
-    ok(wait_until(lambda: said(out, "begun"), 120), "a job that Slurm gives no memory begins")
-    contains(cluster.log_of(job), ["goes without it: tier ram is charged to the job's memory, but Slurm does not track memory"],
-             "the log says why it has no such tier")
-    equal([t["name"] for t in cluster.record(job)["tiers"]], ["disk"], "it has the other one")
-    for what in ("allocate", "free", "end"):
-        tell(out, what)
-    equal(cluster.wait(job), "COMPLETED", "it ends well")
-    cluster.nothing_left("a job without memory of its own", disk)
-
-
 def why_not():
     if reason := slurm_lab.why_no_slurm():
         return reason
@@ -238,6 +193,6 @@ if reason := why_not():
     sys.exit(0)
 begin()
 try:
-    e2e.main(makes_way, next_job, not_counted, *([not_allocated] if os.environ.get("MONARCH_TEST_ALL") else []))
+    e2e.main(makes_way)
 finally:
     cluster.down()

@@ -193,47 +193,10 @@ def eight():
     watch.check("eight jobs")
 
 
-def array():
-    with Watch() as watch:
-        job = submit("-c1", "--array=0-19", wait="true")
-        equal(cluster.wait(job), "COMPLETED", "an array of 20: how Slurm says that it ended")
-    tasks = sorted(int(record["JobId"]) for record in cluster.jobs(job))
-    equal(len(tasks), 20, "an array of 20: its tasks")
-    for number, task in enumerate(tasks):
-        check_served(f"an array of 20, {number}", task)
-        check_output(f"an array of 20, {number}", f"{job}_{number}")
-    equal({watch.reserved.get(task) for task in tasks}, {QUOTA // CPUS}, "an array of 20: what each had reserved")
-    watch.check("an array of 20")
-
-
 def leaves_nothing():
     ok(end(), "the tier is free")
     cluster.nothing_left("all jobs")
     cluster.down()
-
-
-def two_slurmds():
-    """Of two nodes on one machine, which have one tier together."""
-    global cluster, tier
-    cluster = Cluster(name="slurmds")
-    tier = cluster.new_tier("shared")
-    mount()
-    cluster.configure(f"[tier.nvme]\npath = {tier}\nquota = {QUOTA}\nmin_free = 0\n")
-    cluster.up("--nodes", "2", "--cpus", str(CPUS), "--prolog-flags", "Contain")
-    with Watch() as watch:
-        jobs = {node: submit(f"-c{CPUS // 2}", "-w", node) for node in cluster.node_names}
-        ok(wait_until(lambda: all(map(is_served, jobs.values())), 60), "two slurmds: the job of each has copies", jobs)
-        found = [cluster.record(job, node)["tiers"][0] for node, job in jobs.items()]
-        equal([t["reserved"] for t in found], 2 * [QUOTA // 2], "two slurmds: each has its half of the tier that they share", found)
-        let_go()
-        equal({cluster.wait(job) for job in jobs.values()}, {"COMPLETED"}, "two slurmds: how Slurm says that they ended")
-    for node, job in jobs.items():
-        check_served(f"two slurmds, {node}", job)
-        check_output(f"two slurmds, {node}", f"{job}_4294967294")
-    watch.check("two slurmds")
-    wait_until(lambda: not cluster.left(tier))
-    ok(end(), "two slurmds: the tier is free")
-    cluster.nothing_left("two slurmds", tier)
 
 
 if reason := slurm_lab.why_no_slurm():
@@ -241,6 +204,6 @@ if reason := slurm_lab.why_no_slurm():
     sys.exit(0)
 begin()
 try:
-    e2e.main(two, eight, array, leaves_nothing, two_slurmds)
+    e2e.main(two, eight, leaves_nothing)
 finally:
     end()

@@ -6,7 +6,6 @@ terminal is as before at the end."""
 import contextlib
 import ctypes
 import fcntl
-import glob
 import json
 import os
 import pty
@@ -22,7 +21,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import e2e
-from e2e import BUILD, contains, equal, ok, scratch
+from e2e import BUILD, equal, ok, scratch
 
 TOOL = f"{BUILD}/monarchctl"
 HEADINGS = ["JOB", "USER", "STATE", "STAGED", "RATE", "HIT", "PFS", "TIERS"]
@@ -151,27 +150,6 @@ def next_look(stream):
     return "".join(lines)
 
 
-def refused():
-    for name, words, parts, want, more in [
-            ("a delay of nothing", ["--delay", "0"], ["--delay: '0' is not a number of seconds from 0.1 to 86400; "], 2, {}), ("a delay that is no number", ["--delay", "soon"], ["--delay"], 2, {}),
-            ("a delay that is none", ["--delay", "nan", "--batch"], ["--delay: "], 2, {}), ("fewer looks than none", ["--count", "-1", "--batch"], ["--count: "], 2, {}),
-            ("no look at all", ["--count", "0", "--batch"], ["--count: '0' is not a number above 0; "], 2, {}), ("an unknown column", ["--sort", "size"], ["--sort: ", "rate"], 2, {}),
-            ("an argument", ["4711"], ["see 'monarchctl top --help'"], 2, {}),
-            ("no terminal", [], ["standard input is no terminal", "--batch"], 1, {})]:
-        code, out, err = top(*words, **more)
-        ok(code == want and out == "" and err.startswith("monarchctl top: ") and err.count("\n") == 1, f"refused in one line: {name}", code, out, err)
-        contains(err, parts, f"the message tells: {name}")
-    with open("/dev/full", "w", encoding="utf-8") as full:
-        process = e2e.start([TOOL, "top", "--batch"], stdout=full, stderr=subprocess.PIPE, env=e2e.native_environment())
-        err = process.communicate(timeout=e2e.PATIENCE)[1].decode()
-    ok(process.returncode == 1 and "No space left" in err, "a full file ends it", process.returncode, err)
-    for kind in "dumb", "no-such-type", "":
-        with Pty(TERM=kind) as terminal:
-            equal(terminal.finish(), 1, f"a terminal of type '{kind}' is refused")
-            contains(terminal.text, [f"of type '{kind}'", "--batch"], "and --batch is told")
-            equal(terminal.modes(), terminal.before, "and its modes are as before")
-
-
 # ---- on a terminal
 
 
@@ -206,12 +184,6 @@ class Pty:
 
     def shows(self, part):
         return e2e.wait_until(lambda: part in self.take())
-
-    def finish(self):
-        """Its exit code, once it has ended."""
-        e2e.wait_until(lambda: self.take() is None or self.process.poll() is not None)
-        self.take()
-        return self.process.poll()
 
 
 class Screen:
@@ -357,64 +329,6 @@ def state_of(pid):
         return file.read().rsplit(")", 1)[1].split()[0]
 
 
-def nothing_to_show():
-    if not ALONE:
-        return e2e.skip("a node without jobs", "needs root")
-    contains(top("--batch", "--count", "1")[1], ["no job with Monarch on this node"], "a node without jobs, as text")
-    equal(json.loads(top("--json", "--count", "1")[1])["jobs"], [], "a node without jobs, as JSON")
-    if not why_no_tmux():
-        with Screen() as s:
-            s.shows(lambda page: "no job with Monarch on this node" in page[0] and "JOB" not in "".join(page[1:]), "a node without jobs, on a page")
-    return None
-
-
-def many():
-    """As many jobs as do not fit on a page: copies of a run directory, which nobody writes any more."""
-    if not ALONE or e2e.why_not_nobody() or why_no_tmux():
-        return e2e.skip("many jobs", "needs root, user nobody and tmux")
-    run = Run("many", before=e2e.NOBODY)
-    try:
-        with_copies_of(run)
-    finally:
-        for copy in glob.glob(f"{MEMORY}/monarch-run.65534.90000*.abcdef"):
-            shutil.rmtree(copy)
-        run.end()
-    return None
-
-
-def with_copies_of(run):
-    run.read()
-    original = e2e.run_dirs(run.process.pid)[0]
-    equal(row(top("--batch", "--count", "1")[1], run.name)[1:4], ["nobody", "staged-in", "100%"], "root sees a user's run")
-    equal(row(top("--batch", "--count", "1", before=e2e.NOBODY)[1], run.name)[1:4], ["nobody", "staged-in", "100%"], "so does the user")
-    copies = []
-    for i in range(50):
-        copies.append(f"{MEMORY}/monarch-run.65534.{9000000 + i}.abcdef")
-        os.mkdir(copies[-1], 0o700)
-        for part in "board", "catalog":
-            shutil.copyfile(f"{original}/{part}", f"{copies[-1]}/{part}")
-        subprocess.run(["chown", "-R", "65534:65534", copies[-1]], check=True)
-    equal(len(top("--batch", "--count", "1")[1].splitlines()), 2 + 51, "all are there")
-    with Screen("--sort", "job", "--delay", "60") as s:
-        s.shows(lambda page: page[3].startswith(run.name) and keys_of(page).endswith("up/down: 1-20 of 51"), "the first ones are on the page, and how many there are")
-        for key, first in [("Down", 2), ("Down", 3), ("Up", 2), ("NPage", 22), ("PPage", 2), ("End", 32), ("Down", 32), ("Home", 1), ("Up", 1)]:
-            s.keys(key)
-            s.shows(lambda page, first=first: f"up/down: {first}-{first + 19} of 51" in keys_of(page) and
-                    (first == 1 or page[3].startswith(f"run.{9000000 + first - 2}")), f"{key}: from the {first}. on")
-        s.keys("q")
-        s.ended("many jobs")
-    with open(f"{copies[0]}/board", "r+b") as board:  # numbers that no agent has
-        board.seek(64)
-        board.write(b"\xff" * 65536)
-    os.remove(f"{copies[1]}/board")
-    os.mkfifo(f"{copies[1]}/board")
-    os.remove(f"{copies[2]}/board")
-    os.symlink("/etc/shadow", f"{copies[2]}/board")
-    out = top("--batch", "--count", "1")[1]
-    for i in range(3):
-        equal(row(out, f"run.{9000000 + i}")[2:7], ["unknown", "-", "-", "-", "-"], "root believes nothing of what is no board", out)
-
-
 def hostile_owner():
     """Jobs as root's helpers begin them, without Slurm: a name that would write to the terminal, and files that hang."""
     if not ALONE or e2e.why_not_nobody():
@@ -486,4 +400,4 @@ def hostile_owner():
 
 
 ALONE = alone()
-e2e.main(batch, refused, screen, ends, nothing_to_show, many, hostile_owner)
+e2e.main(batch, screen, ends, hostile_owner)

@@ -40,11 +40,6 @@ os.write(1, open(sys.argv[1], "rb").read())
 """
 
 
-def read(path):
-    with open(path, "rb") as file:
-        return file.read()
-
-
 class Placed:
     """A dataset that a job has read once, so that all of it is on the tier."""
 
@@ -85,29 +80,6 @@ class Placed:
         return counters
 
 
-# Opens for writing that fail: the file stays as it is.
-REFUSED = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-libc.fopen.restype = ctypes.c_void_p
-W, X, D = os.O_WRONLY, os.O_CREAT | os.O_EXCL, os.O_DIRECTORY
-for flags in (W | X, os.O_RDWR | X, W | X | os.O_TRUNC, os.O_RDWR | D, W | D):
-    try: print("opened", os.open(sys.argv[1], flags))
-    except OSError as e: print(e.errno)
-for mode in (b"wx", b"w+x"): print(libc.fopen(os.fsencode(sys.argv[1]), mode), ctypes.get_errno())
-"""
-
-
-def refused():
-    placed = Placed("refused")
-    files = sorted(placed.files())
-    for file in files:
-        command = [PYTHON, "-c", REFUSED, file]
-        equal(placed.job.run(command)[:2], e2e.execute(command)[:2], f"{os.path.basename(file)}: refused as natively")
-    counters = placed.done("refused", len(files))
-    equal(counters["tasks"]["invalidations"], 0, "nothing is marked as changed")
-
-
 # ---- programs
 
 BY_PROGRAMS = {
@@ -144,48 +116,6 @@ def by_programs():
             continue
         placed.change(name, script)
     placed.done("programs", 10)
-
-
-def by_git():
-    if not shutil.which("git"):
-        return skip("git", "git is not installed")
-
-    class Repository(Placed):
-        def prepare(self):
-            git = ["git", "-C", self.root, "-c", "user.name=n", "-c", "user.email=e"]
-            e2e.execute(["git", "init", "-q", self.root])
-            e2e.execute([*git, "add", "."])
-            e2e.execute([*git, "commit", "-qm", "1"])
-            for name in ("0000.bin", "0004.bin"):
-                with open(f"{self.root}/{name}", "wb") as out:
-                    out.write(b"the second version\n")
-            e2e.execute([*git, "commit", "-qam", "2"])
-
-    placed = Repository("git")
-    placed.change("git checkout", 'cd "$1"; git checkout -q HEAD^; git status --porcelain')
-    placed.change("git stash", 'cd "$1"; echo x >0008.bin; git -c user.name=n -c user.email=e stash -q')
-    placed.change("git reset --hard", 'cd "$1"; git reset -q --hard; git gc -q')
-    placed.done("git", 10)
-    return None
-
-
-def by_sqlite():
-    class Database(Placed):
-        def prepare(self):
-            self.script("create table t(x); insert into t values(1), (2);", e2e.execute)
-
-        def script(self, sql, run):
-            text = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); print(list(c.executescript(sys.argv[2]) and" \
-                   " c.execute('select sum(x) from t'))); c.commit()"
-            return run([PYTHON, "-c", text, f"{self.root}/base.db", sql])
-
-    placed = Database("sqlite")
-    for journal in "delete", "truncate", "persist", "wal":
-        got = placed.script(f"pragma journal_mode={journal}; begin; insert into t values(10); commit;", placed.job.run)
-        ok(got[0] == 0, f"sqlite, {journal}", got)
-        placed.same(f"sqlite, {journal}: the new bytes")
-    equal(placed.script("", placed.job.run)[1], b"[(43,)]\n", "sqlite: the sum")
-    placed.done("sqlite", 20)
 
 
 # ---- calls
@@ -480,34 +410,6 @@ def by_each_function():
     ok(counters["opens_tier"] > len(functions), "each function: the old bytes were the tier's", counters)
 
 
-FILE_SYSTEMS = "import os, sys; f = os.open(sys.argv[1], 0); a, b = os.fstatvfs(f), os.statvfs(sys.argv[1]);" \
-               "print(a.f_fsid == b.f_fsid, a.f_blocks == b.f_blocks, a.f_files == b.f_files)"
-LOCKS = """
-import fcntl, os, sys
-f = sys.argv[1]
-a, b = os.open(f, 0), os.open(f, 0)
-fcntl.flock(a, fcntl.LOCK_EX)
-try: fcntl.flock(b, fcntl.LOCK_EX | fcntl.LOCK_NB); print("not excluded")
-except BlockingIOError: print("excluded")
-pid = os.fork()
-if pid == 0:
-    c = os.open(f, 0)
-    try: fcntl.flock(c, fcntl.LOCK_SH | fcntl.LOCK_NB); print("not excluded")
-    except BlockingIOError: print("excluded")
-    sys.stdout.flush()
-    os._exit(0)
-os.waitpid(pid, 0)
-fcntl.lockf(a, fcntl.LOCK_SH)
-print("read lock")
-"""
-SHARED_LOCKS = """
-import fcntl, os, sys
-a, b = os.open(sys.argv[1], 0), os.open(sys.argv[1], 0)
-fcntl.flock(a, fcntl.LOCK_SH)
-try: fcntl.flock(b, fcntl.LOCK_EX | fcntl.LOCK_NB); print("not excluded")
-except BlockingIOError: print("excluded")
-fcntl.flock(b, fcntl.LOCK_SH | fcntl.LOCK_NB); print("shared")
-"""
 # Locks on what was opened as a copy and as the PFS's file ("c", as flock(1) does), in each pair, by descriptors of this
 # process and of a child; waiting, interrupted, and by a shell whose descriptor outlives the program that locked it.
 LOCKS_BESIDE = """
@@ -618,19 +520,6 @@ def locks_kept():
     equal(results[1], results[0], "locks are held over a change of the file, whoever took them")
 
 
-def file_systems_and_locks():
-    root = scratch("locks.data")
-    e2e.make_tree(root, 4)
-    tier = e2e.memory("locks.tier") or scratch("locks.tier")
-    job = e2e.Job(options([root], {"t": (tier, "1G")}))
-    file = f"{root}/0000.bin"
-    equal(job.run([PYTHON, "-c", FILE_SYSTEMS, file])[:2], (0, b"True True True\n"), "fstatvfs is the PFS's")
-    equal(job.run([PYTHON, "-c", LOCKS, file])[:2], e2e.execute([PYTHON, "-c", LOCKS, file])[:2],
-          "locks exclude the holders of the same copy")
-    equal(job.run([PYTHON, "-c", SHARED_LOCKS, f"{root}/b/0001.bin"])[:2], (0, b"excluded\nshared\n"), "a shared lock on a copy keeps out an exclusive one")
-    equal(job.end()["opens_tier"], 6, "and all have the tier's")
-
-
 def by_mount():
     """Another mount of the same file system."""
     placed = Placed("mount")
@@ -641,31 +530,6 @@ def by_mount():
     placed.change("mv by a bind mount", 'echo moved >"$3/n"; mv -f "$3/n" "$3/0004.bin"', other)
     placed.done("mount", 10)
     return e2e.execute(["umount", other])
-
-
-def by_two_names():
-    """One directory under two names, by a bind mount: as two datasets, and inside of one."""
-    root, tier = scratch("names.data"), scratch("names.tier")
-    for directory in ("a", "b"):
-        os.mkdir(f"{root}/{directory}")
-    for i in range(8):
-        with open(f"{root}/a/{i}", "wb") as file:
-            file.write(b"old")
-    other = scratch("names.other")
-    bound = [(f"{root}/a", f"{root}/b"), (root, other)]
-    if os.geteuid() != 0 or any(e2e.execute(["mount", "--bind", *pair])[0] != 0 for pair in bound):
-        return skip("two names", "cannot mount")
-    job = e2e.Job(options([root, other], {"t": (tier, "1G")}))
-    number = iter(range(8))
-    for first, second in ((root, other), (other, root), (f"{root}/b", f"{root}/a"), (f"{root}/a", f"{root}/b")):
-        for change in ('printf new | dd of="$1" conv=notrunc status=none', 'mv "$1" "$1.old"; printf new >"$1"'):
-            name = f"a/{next(number)}" if first in (root, other) else str(next(number))
-            one, two = f"{first}/{name}", f"{second}/{name}"
-            equal(job.run(["cat", one, two])[:2], (0, b"oldold"), "before")
-            got = job.run(["sh", "-c", f'{change}; cat "$1" "$2"', "sh", one, two])
-            equal(got[:2], (0, b"newnew"), f"{one[len(os.path.dirname(root)):]} and {two[len(os.path.dirname(root)):]}: {change.split()[0]}")
-    job.end()
-    return [e2e.execute(["umount", there]) for _, there in reversed(bound)]
 
 
 def by_where_a_root_is():
@@ -694,23 +558,6 @@ def by_where_a_root_is():
         os.kill(agent, signal.SIGCONT)
     job.end()
     return e2e.execute(["umount", other])
-
-
-def not_the_owner():
-    """O_NOATIME is refused as natively to who does not own the file."""
-    if why := "needs root" if os.geteuid() != 0 else e2e.why_not_nobody():
-        return skip("O_NOATIME", why)
-    placed = Placed("noatime", files=4)
-    text = "import os, sys\ntry: os.open(sys.argv[1], os.O_RDONLY | os.O_NOATIME)\nexcept PermissionError: print('refused')"
-    tier = scratch("noatime.tier2")
-    os.chmod(tier, 0o1777)
-    job = e2e.Job(options([placed.root], {"t": (tier, "1G")}), before=e2e.NOBODY)
-    file = placed.files()[0]
-    e2e.wait_until(lambda: glob.glob(f"{tier}/*/??/*"))
-    job.run([*e2e.NOBODY, "cat", file])
-    equal(job.run([*e2e.NOBODY, PYTHON, "-c", text, file])[1], b"refused\n", "O_NOATIME by another than the owner")
-    job.end()
-    return placed.job.end()
 
 
 def directories():
@@ -946,39 +793,6 @@ def by_openat2():
     return None
 
 
-LINK = """
-import os, sys
-fd = os.open(sys.argv[1], os.O_RDONLY)
-path, flags = sys.argv[2].replace("FD", str(fd)).replace("PID", str(os.getpid())), os.O_WRONLY | int(sys.argv[3])
-if sys.argv[2] == "FD": os.chdir("/proc/self/fd")
-if sys.argv[4] == "stream":
-    with open(path, "r+b") as out: out.write(b"NEW")
-else:
-    w = os.open(path, flags)
-    os.write(w, b"NEW")
-    os.close(w)
-os.write(1, open(sys.argv[1], "rb").read())
-"""
-
-
-def links_to_descriptors():
-    """A copy is never written, by whatever name its descriptor is opened; the PFS's file is."""
-    placed = Placed("links", files=20)
-    left = placed.files()
-    for link in ("/proc/self/fd/FD", "/proc/PID/fd/FD", "/proc/thread-self/fd/FD", "/proc/self/task/PID/fd/FD", "//proc/self/fd/FD",
-                 "/proc/self/../self/fd/FD", "FD", "/dev/fd/FD"):
-        for flags, how in ((0, "call"), (os.O_TRUNC, "call")):
-            file = left.pop()
-            want = b"NEW" + (b"" if flags else read(file)[3:])
-            got = placed.job.run([PYTHON, "-c", LINK, file, link, str(flags), how])
-            equal((got[:2], read(file)), ((0, want), want), f"{link}{', O_TRUNC' if flags else ''}: the file on the PFS is written")
-    file = left.pop()
-    want = b"NEW" + read(file)[3:]
-    got = placed.job.run([PYTHON, "-c", LINK, file, "//proc/self/fd/FD", "0", "stream"])
-    equal((got[:2], read(file)), ((0, want), want), "by a stream")
-    placed.same("all of it is read as it is")
-    placed.job.end()
-
 HELD_LINKS = r"""
 import os, subprocess, sys
 root = sys.argv[1]
@@ -1083,37 +897,6 @@ def changes_by_links():
             equal(got[:2], native[:2], f"{call} of {link} by {'another process' if who == 'other' else 'itself'}: as natively", got[2], native[2])
             equal((os.stat(file).st_mode, os.path.getsize(file)), (os.stat(twin).st_mode, os.path.getsize(twin)), "and on the PFS", link, call)
     placed.same("all of it is read as it is")
-    placed.job.end()
-
-
-ANSWERS = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-f = sys.argv[1]
-os.chmod(f, 0o755)
-print(len(open(f, "rb").read()))
-fd = os.open(f, os.O_RDONLY)
-print(os.access(f"/proc/self/fd/{fd}", os.X_OK), os.access(f"/dev/fd/{fd}", os.R_OK | os.X_OK), libc.faccessat(fd, b"", 1, 0x1000))
-os.unlink(f)
-print(os.listxattr(fd), len(os.pread(fd, 1 << 20, 0)))
-room = ctypes.create_string_buffer(10)
-libc.fmemopen.restype = ctypes.c_void_p
-stream = ctypes.c_void_p(libc.fmemopen(room, 5, b"r"))
-ctypes.set_errno(0)
-libc.rewind(stream)
-print(ctypes.get_errno())
-"""
-
-
-def answers_of_descriptors():
-    """What a call tells of a descriptor that is a copy's, and of a stream that has none."""
-    placed = Placed("answers")
-    file, twin = placed.files()[0], f"{placed.outside}/twin"
-    os.chmod(file, 0o755)
-    shutil.copy2(file, twin)
-    native = e2e.execute([PYTHON, "-c", ANSWERS, twin])
-    placed.same("again")
-    equal(placed.job.run([PYTHON, "-c", ANSWERS, file])[:2], native[:2], "access, extended attributes, rewind: as natively")
     placed.job.end()
 
 
@@ -1237,6 +1020,6 @@ print(a, len(open(sys.argv[1], "rb").read()))
     agent.wait(e2e.PATIENCE)
 
 
-e2e.main(refused, by_programs, by_git, by_sqlite, by_calls, by_descriptors, by_each_function, locks_beside, locks_kept, file_systems_and_locks, by_mount,
-         by_two_names, by_where_a_root_is, not_the_owner, directories, unreadable, large_files, race, threads_beside, by_openat2, links_to_descriptors, links_that_others_read, changes_by_links, answers_of_descriptors, inherited, unseen,
-         more_than_inotify_tells, before_the_agent)
+e2e.main(by_programs, by_calls, by_descriptors, by_each_function, locks_beside, locks_kept, by_mount, by_where_a_root_is, directories, unreadable,
+         large_files, race, threads_beside, by_openat2, links_that_others_read, changes_by_links, inherited, unseen, more_than_inotify_tells,
+         before_the_agent)
