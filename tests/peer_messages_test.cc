@@ -10,8 +10,10 @@
 namespace monarch {
 namespace {
 
+// That `message` arrives as it is, and has a body of so many bytes: those of all its fields.
 template <typename M>
-M sent(const M& message, MessageHeader header = {}) {
+void arrives(const M& message, size_t body_bytes, MessageHeader header = {}) {
+  SCOPED_TRACE(static_cast<int>(M::kType));
   const std::string bytes = encode(message, header);
   const std::optional<MessageHeader> got = decode_header(bytes);
   EXPECT_TRUE(got);
@@ -24,9 +26,10 @@ M sent(const M& message, MessageHeader header = {}) {
   for (size_t size = 0; size < body.size(); ++size)
     EXPECT_FALSE(decode<M>(body.substr(0, size))) << "cut after " << size;
   EXPECT_FALSE(decode<M>(body + '\0')) << "something is left over";
+  EXPECT_EQ(body.size(), body_bytes);
   const std::optional<M> decoded = decode<M>(body);
-  EXPECT_TRUE(decoded);
-  return decoded.value_or(M());
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(encode(*decoded, header), bytes);
 }
 
 const FileKey kKey = {0x0102030405060708, 0x1112131415161718};
@@ -41,131 +44,44 @@ std::optional<M> with_byte(const M& message, size_t at, uint8_t byte) {
 }
 
 TEST(MessagesTest, WhatIsSaidArrives) {
-  const Hello hello =
-      sent(Hello{kPeerVersion, Lane::kData, 7, 8, 9, 10, 11, "10.0.0.1"}, {{}, 0, 77, 1 << 20, 3});
-  EXPECT_EQ(hello.lane, Lane::kData);
-  EXPECT_EQ(hello.node, 7u);
-  EXPECT_EQ(hello.incarnation, 8u);
-  EXPECT_EQ(hello.dataset, 9u);
-  EXPECT_EQ(hello.settings, 10u);
-  EXPECT_EQ(hello.port, 11u);
-  const View view = sent(View{{{1, 2, 3, 4, "10.0.0.1"}, {5, 6, 7, 8, "fe80::1%eth0"}}});
-  ASSERT_EQ(view.members.size(), 2u);
-  EXPECT_EQ(view.members[1].node, 5u);
-  EXPECT_EQ(view.members[1].incarnation, 6u);
-  EXPECT_EQ(view.members[1].room, 7u);
-  EXPECT_EQ(view.members[1].port, 8u);
-  EXPECT_EQ(view.members[1].address, "fe80::1%eth0");
-  const Want want = sent(Want{kKey, Purpose::kPrefetch, Waits::kNo});
-  EXPECT_EQ(want.waits, Waits::kNo);
-  EXPECT_EQ(want.key, kKey);
-  EXPECT_EQ(want.purpose, Purpose::kPrefetch);
-  const Have have = sent(Have{{3, 1, 2}, kIdentity});
-  EXPECT_EQ(have.holders, (std::vector<NodeIndex>{3, 1, 2}));
-  EXPECT_EQ(have.identity, kIdentity);
-  EXPECT_EQ(sent(Read{12}).lease, 12u);
-  EXPECT_EQ(sent(Busy{13}).reader, 13u);
-  const Progress progress = sent(Progress{kKey, 14, 15});
-  EXPECT_EQ(progress.lease, 14u);
-  EXPECT_EQ(progress.bytes, 15u);
-  const Done done = sent(Done{kKey, 16, ReadResult::kNotHeld, kIdentity});
-  EXPECT_EQ(done.lease, 16u);
-  EXPECT_EQ(done.result, ReadResult::kNotHeld);
-  EXPECT_EQ(done.identity, kIdentity);
-  const Announce announce = sent(Announce{{{kKey, 6, kIdentity}}});
-  ASSERT_EQ(announce.files.size(), 1u);
-  EXPECT_EQ(announce.files[0].key, kKey);
-  EXPECT_EQ(announce.files[0].holder, 6u);
-  EXPECT_EQ(announce.files[0].identity, kIdentity);
-  const Reading reading = sent(Reading{{{kKey, 7, 8}}});
-  ASSERT_EQ(reading.files.size(), 1u);
-  EXPECT_EQ(reading.files[0].key, kKey);
-  EXPECT_EQ(reading.files[0].reader, 7u);
-  EXPECT_EQ(reading.files[0].lease, 8u);
-  const Gather gather = sent(Gather{1, 2, 3, 4});
-  EXPECT_EQ(gather.share, 1u);
-  EXPECT_EQ(gather.log, 2u);
-  EXPECT_EQ(gather.from, 3u);
-  EXPECT_EQ(gather.age_ms, 4u);
-  const Gathered gathered = sent(Gathered{4, 5, 9, 6, 1, 0, {{kKey, 6, kIdentity}}, {{kKey, 7, 8}}});
-  EXPECT_EQ(gathered.share, 4u);
-  EXPECT_EQ(gathered.log, 5u);
-  EXPECT_EQ(gathered.from, 9u);
-  EXPECT_EQ(gathered.next, 6u);
-  EXPECT_EQ(gathered.ended, 1);
-  EXPECT_EQ(gathered.earlier, 0);
-  ASSERT_EQ(gathered.files.size(), 1u);
-  EXPECT_EQ(gathered.files[0].identity, kIdentity);
-  ASSERT_EQ(gathered.reading.size(), 1u);
-  EXPECT_EQ(gathered.reading[0].lease, 8u);
-  EXPECT_EQ(sent(Missed{1}).acted, 1);
-  (void)sent(Later());
-  EXPECT_EQ(sent(Lost{kKey, 17}).holder, 17u);
-  const Mark mark = sent(Mark{5, 1, {18, 0xffffffff}});
-  EXPECT_EQ(mark.kinds, 5);
-  EXPECT_EQ(mark.closed, 1);
-  EXPECT_EQ(mark.marks, (std::vector<uint32_t>{18, 0xffffffff}));
-  const Mark many = sent(Mark{5, 0, {}, 4096, {1, ~uint64_t{0}}});
-  EXPECT_EQ(many.first_word, 4096u);
-  EXPECT_EQ(many.words, (std::vector<uint64_t>{1, ~uint64_t{0}}));
-  EXPECT_FALSE(many.ends_all());
-  EXPECT_TRUE(sent(Mark()).ends_all());
+  arrives(Hello{kPeerVersion, Lane::kData, 7, 8, 9, 10, 11, "10.0.0.1"}, 43, {{}, 0, 77, 1 << 20, 3});
+  arrives(View{{{1, 2, 3, 4, "10.0.0.1"}, {5, 6, 7, 8, "fe80::1%eth0"}}}, 70);
+  arrives(Want{kKey, Purpose::kPrefetch, Waits::kNo}, 18);
+  arrives(Have{{3, 1, 2}, kIdentity}, 54);
+  arrives(Read{12}, 8);
+  arrives(Busy{13}, 4);
+  arrives(Progress{kKey, 14, 15}, 32);
+  arrives(Done{kKey, 16, ReadResult::kNotHeld, kIdentity}, 65);
+  arrives(Announce{{{kKey, 6, kIdentity}}}, 62);
+  arrives(Reading{{{kKey, 7, 8}}}, 30);
+  arrives(Gather{1, 2, 3, 4}, 28);
+  arrives(Gathered{4, 5, 9, 6, 1, 0, {{kKey, 6, kIdentity}}, {{kKey, 7, 8}}}, 122);
+  arrives(Missed{1}, 1);
+  arrives(Lost{kKey, 17}, 20);
+  arrives(Mark{5, 1, {18, 0xffffffff}}, 18);
+  arrives(Mark{5, 0, {}, 4096, {1, ~uint64_t{0}}}, 26);
+  arrives(Get{19, 0, std::string(kMostPeerPath, 'p'), 20, 21, Follow::kYes, 22, Purpose::kPrefetch}, 4132);
+  arrives(Got{GetResult::kBusy, kIdentity}, 41);
+  arrives(Walk{22, 23}, 16);
+  const ListPart part = {1, "a/b", 2, 3, -4, 5, 6, 1, {{"f", 8, 9}, {"d", 4, 10}}};
+  const std::string parts = encode_body(ListParts{{part}});
+  arrives(List{24, 25, 26, WalkState::kEnded, parts}, 27 + parts.size());
+  EXPECT_EQ(parts.size(), 71u);
+  const std::optional<ListParts> listed = decode<ListParts>(parts);
+  ASSERT_TRUE(listed);
+  EXPECT_EQ(encode_body(*listed), parts);
+  arrives(Told{39, {{27, "a/b", 1, 28, 29, 30, 31, 32, 33, 34, 35, -36, 37, 38}, {}}}, 163);
+  arrives(Heard{40}, 8);
   Count counted = {19, 20, 1, {}};
   auto* words = reinterpret_cast<uint64_t*>(&counted.counts);
   for (uint32_t i = 0; i < kNodeWords; ++i) words[i] = kMostCount - i;
-  const Count count = sent(counted);
-  EXPECT_EQ(count.incarnation, 19u);
-  EXPECT_EQ(count.turn, 20u);
-  EXPECT_EQ(count.last, 1);
-  EXPECT_EQ(std::memcmp(&count.counts, &counted.counts, sizeof count.counts), 0);
-  const Get get =
-      sent(Get{19, 0, std::string(kMostPeerPath, 'p'), 20, 21, Follow::kYes, 22, Purpose::kPrefetch});
-  EXPECT_EQ(get.inode, 22u);
-  EXPECT_EQ(get.root, 19u);
-  EXPECT_EQ(get.path.size(), kMostPeerPath);
-  EXPECT_EQ(get.offset, 20u);
-  EXPECT_EQ(get.bytes, 21u);
-  EXPECT_EQ(get.follow, Follow::kYes);
-  EXPECT_EQ(get.purpose, Purpose::kPrefetch);
-  const Got got = sent(Got{GetResult::kBusy, kIdentity});
-  EXPECT_EQ(got.result, GetResult::kBusy);
-  EXPECT_EQ(got.identity, kIdentity);
-  const Walk walk = sent(Walk{22, 23});
-  EXPECT_EQ(walk.log, 22u);
-  EXPECT_EQ(walk.from, 23u);
-  const ListPart part = {1, "a/b", 2, 3, -4, 5, 6, 1, {{"f", 8, 9}, {"d", 4, 10}}};
-  const List list = sent(List{24, 25, 26, WalkState::kEnded, encode_body(ListParts{{part}})});
-  EXPECT_EQ(list.log, 24u);
-  EXPECT_EQ(list.next, 25u);
-  EXPECT_EQ(list.progress, 26u);
-  EXPECT_EQ(list.state, WalkState::kEnded);
-  const std::optional<ListParts> parts = decode<ListParts>(list.parts);
-  ASSERT_TRUE(parts);
-  ASSERT_EQ(parts->parts.size(), 1u);
-  EXPECT_EQ(parts->parts[0].root, 1u);
-  EXPECT_EQ(parts->parts[0].path, "a/b");
-  EXPECT_EQ(parts->parts[0].listing, 2);
-  EXPECT_EQ(parts->parts[0].inode, 3u);
-  EXPECT_EQ(parts->parts[0].mtime_ns, -4);
-  EXPECT_EQ(parts->parts[0].ctime_ns, 5);
-  EXPECT_EQ(parts->parts[0].before, 6u);
-  EXPECT_EQ(parts->parts[0].last, 1);
-  ASSERT_EQ(parts->parts[0].names.size(), 2u);
-  EXPECT_EQ(parts->parts[0].names[1].name, "d");
-  EXPECT_EQ(parts->parts[0].names[1].type, 4);
-  EXPECT_EQ(parts->parts[0].names[1].inode, 10u);
-  const ToldFile file = {27, "a/b", 1, 28, 29, 30, 31, 32, 33, 34, 35, -36, 37, 38};
-  const Told told = sent(Told{39, {file, {}}});
-  EXPECT_EQ(told.turn, 39u);
-  ASSERT_EQ(told.files.size(), 2u);
-  EXPECT_EQ(encode_body(told.files[0]), encode_body(file));
-  EXPECT_EQ(told.files[0].path, "a/b");
-  EXPECT_EQ(told.files[0].atime_ns, -36);
-  EXPECT_EQ(told.files[0].ctime_ns, 38);
-  EXPECT_EQ(sent(Heard{40}).turn, 40u);
-  (void)sent(Ping());
-  (void)sent(Pong());
-  (void)sent(Pass());
+  arrives(counted, 17 + sizeof counted.counts);
+  arrives(Ping(), 0);
+  arrives(Pong(), 0);
+  arrives(Pass(), 0);
+  arrives(Later(), 0);
+  EXPECT_TRUE(Mark().ends_all());
+  EXPECT_FALSE((Mark{5, 0, {}, 4096, {1}}).ends_all());
 }
 
 TEST(MessagesTest, TheLargestFit) {

@@ -53,46 +53,34 @@ extern FakeSpank* slurm;
 extern int seconds_a_look;               // by which CLOCK_MONOTONIC is later whenever somebody looks at it
 extern std::function<void()> at_a_look;  // called then
 
+// The environment without what Slurm and Monarch go by; afterwards it is as it was.
+class OwnEnvironment {
+ public:
+  OwnEnvironment() : before_(forget()) {}
+  ~OwnEnvironment() {
+    (void)forget();
+    for (const auto& [name, value] : before_) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+
+ private:
+  static std::map<std::string, std::string> forget() {
+    std::map<std::string, std::string> found;
+    for (char** at = environ; *at; ++at)
+      for (const char* prefix : {"LD_PRELOAD=", "MONARCH_IO_", "MONARCH_MOUNT_", "SLURM", "SPANK_"})
+        if (std::string text = *at; text.starts_with(prefix))
+          found[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
+    for (const auto& [name, value] : found) ::unsetenv(name.c_str());
+    return found;
+  }
+  const std::map<std::string, std::string> before_;
+};
+
 class SpankPlugin : public testing::Test {
  protected:
   SpankPlugin() {
     slurm = &fake_;
     fake_.said = ::open(scratch_.file("said", "").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
     fake_.items = {{S_JOB_ID, 7}, {S_JOB_UID, 1000}, {S_JOB_GID, 100}, {S_JOB_STEPID, 0}, {S_TASK_ID, 0}};
-    for (const char* name : {"SLURM_JOB_ID",
-                             "SLURM_CLUSTER_NAME",
-                             "SLURM_CONF",
-                             "MONARCH_IO_OPT_DATASET",
-                             "MONARCH_IO_OPT_NO_MONARCH",
-                             "MONARCH_IO_OPT_CHECK",
-                             "MONARCH_IO_OPT_PREFETCH",
-                             "MONARCH_IO_OPT_CONSISTENCY",
-                             "MONARCH_IO_OPT_TIERS",
-                             "MONARCH_IO_OPT_WAIT",
-                             "MONARCH_IO_OPT_WAIT_TIMEOUT",
-                             "MONARCH_IO_OPT_CAPACITY",
-                             "MONARCH_IO_OPT_EXCLUDE",
-                             "MONARCH_IO_RUN_DIR",
-                             "MONARCH_IO_STATE",
-                             "MONARCH_MOUNT_NAMESPACE",
-                             "LD_PRELOAD",
-                             kDatasetVariable,
-                             kRefusedVariable,
-                             "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_check",
-                             "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_prefetch",
-                             "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_consistency",
-                             "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_tiers",
-                             "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_wait",
-                             "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_wait_timeout",
-                             "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_capacity",
-                             "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_exclude",
-                             "SLURM_JOB_NODELIST",
-                             "SLURM_NODELIST",
-                             "SPANK_MONARCH_KEY"}) {
-      const char* value = ::getenv(name);
-      before_[name] = {value != nullptr, value ? value : ""};
-      ::unsetenv(name);
-    }
     ::setenv("SLURMD_NODENAME", "n1", 1);
     slurm_conf = {};
     scratch_.dir("run");
@@ -103,9 +91,6 @@ class SpankPlugin : public testing::Test {
   ~SpankPlugin() override {
     ::dlclose(plugin_);
     ::close(fake_.said);
-    for (const auto& [name, value] : before_)
-      value.first ? ::setenv(name.c_str(), value.second.c_str(), 1) : ::unsetenv(name.c_str());
-    ::unsetenv("SLURMD_NODENAME");
   }
 
   // Anew, as each process of Slurm's does.
@@ -149,8 +134,10 @@ class SpankPlugin : public testing::Test {
     return 0;
   }
   // A step on a node, up to where its agent is started, with these items instead.
-  void step(const std::map<spank_item, uint32_t>& items = {}) {
+  void step(const std::map<spank_item, uint32_t>& items = {},
+            const std::map<std::string, std::string>& environment = {}) {
     load();
+    fake_.environment = environment;
     for (const auto& [item, value] : items) fake_.items[item] = value;
     init(S_CTX_REMOTE);
     option("monarch-dataset", "/data", 1);
@@ -194,17 +181,19 @@ class SpankPlugin : public testing::Test {
   void note(const std::string& cluster = "cluster") { scratch_.file(note_of(cluster), ""); }
   static std::string note_of(const std::string& cluster) { return "state/jobs/" + cluster + ".7.n1/wanted"; }
 
-  // The exit status of a submission of `dataset`, in this context; 0 if it went on.
-  int submit(const std::string& dataset, const char* check = nullptr,
-             spank_context_t context = S_CTX_ALLOCATOR) {
+  // The exit status of a submission with these options, in this context; 0 if it went on.
+  using Options = std::vector<std::pair<std::string, const char*>>;
+  int submit_with(const Options& options, spank_context_t context = S_CTX_ALLOCATOR) {
     load();
     return in_child([&] {
       init(context);
-      if (check) option("monarch-check", check);
-      option("monarch-dataset", dataset.c_str());
+      for (const auto& [name, value] : options) option(name, value);
       hook("init_post_opt");
       return HasFailure() ? 2 : 0;
     });
+  }
+  int submit(const std::string& dataset, spank_context_t context = S_CTX_ALLOCATOR) {
+    return submit_with({{"monarch-dataset", dataset.c_str()}}, context);
   }
 
   Scratch scratch_;
@@ -215,8 +204,8 @@ class SpankPlugin : public testing::Test {
                                      "monarchd=" + (scratch_ / "monarchd"), "log=" + (scratch_ / "log")};
 
  private:
+  const OwnEnvironment environment_;
   void* plugin_ = nullptr;
-  std::map<std::string, std::pair<bool, std::string>> before_;
 };
 
 inline bool has(const std::string& text, const std::string& part) {

@@ -58,18 +58,14 @@ TEST_F(SpankKey, WithoutRandomNumbersThereIsNone) {
   EXPECT_EQ(status, 0);
 }
 
-TEST_F(SpankKey, AJobWithoutMonarchHasNone) {
+TEST_F(SpankKey, AJobWithoutMonarchHasNoneAndAStepHasThatOfItsJob) {
   for (const spank_context_t context : {S_CTX_ALLOCATOR, S_CTX_LOCAL}) {
     EXPECT_TRUE(submitted(context, false).empty());
     EXPECT_TRUE(submitted(context, true, true).empty());
   }
-}
-
-TEST_F(SpankKey, AStepHasThatOfItsJob) {
   ::setenv("SLURM_JOB_ID", "7", 1);
   EXPECT_TRUE(submitted(S_CTX_LOCAL).empty());
   EXPECT_EQ(submitted(S_CTX_ALLOCATOR).size(), 1u) << "a job submitted from within a job has its own";
-  ::unsetenv("SLURM_JOB_ID");
 }
 
 TEST_F(SpankKey, ThePrologHandsItOnWithTheNodes) {
@@ -86,23 +82,16 @@ TEST_F(SpankKey, ThePrologHandsItOnWithTheNodes) {
 }
 
 TEST_F(SpankKey, WhereThereIsNoneTheHelperIsNotToldOfOne) {
-  prolog();
-  EXPECT_TRUE(has(arguments(), "--prolog")) << arguments();
-  EXPECT_EQ(told_helper("MONARCH_JOB_KEY"), "none");
-  EXPECT_EQ(told_helper("MONARCH_JOB_NODES"), "none");
-  step();
-  EXPECT_TRUE(has(arguments(), "--start")) << arguments();
-  EXPECT_EQ(told_helper("MONARCH_JOB_KEY"), "none");
-  EXPECT_EQ(told_helper("MONARCH_JOB_NODES"), "none");
+  for (const char* what : {"--prolog", "--start"}) {
+    what == std::string("--start") ? step() : prolog();
+    EXPECT_TRUE(has(arguments(), what)) << arguments();
+    EXPECT_EQ(told_helper("MONARCH_JOB_KEY") + told_helper("MONARCH_JOB_NODES"), "nonenone");
+  }
 }
 
 TEST_F(SpankKey, AStepHandsOnWhatItsEnvironmentHas) {
   const auto start = [&](const std::map<std::string, std::string>& environment) {
-    load();
-    fake_.environment = environment;
-    init(S_CTX_REMOTE);
-    option("monarch-dataset", "/data", 1);
-    hook("init_post_opt");
+    step({}, environment);
     return told_helper("MONARCH_JOB_KEY") + " " + told_helper("MONARCH_JOB_NODES");
   };
   const std::string key(64, 'b');

@@ -15,6 +15,11 @@ namespace {
 
 class SpankMounts : public SpankPlugin {
  protected:
+  void SetUp() override {
+    const long tree = ::syscall(SYS_open_tree, AT_FDCWD, "/", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    if (tree < 0) GTEST_SKIP() << "cannot clone mounts";
+    ::close(static_cast<int>(tree));
+  }
   // In slurmd's namespace, with the run directory mounted: up to where a step's agent has been started.
   void step_on(PrivateMounts* m, const std::string& noted = "", unsigned long propagation = MS_PRIVATE) {
     namespace_type(slurm_conf) = type_.data();
@@ -50,18 +55,13 @@ class SpankMounts : public SpankPlugin {
     for (std::string line; std::getline(in, line);) count += has(line, " " + (scratch_ / name) + " ");
     return count;
   }
-  static bool can_clone() {
-    const long tree = ::syscall(SYS_open_tree, AT_FDCWD, "/", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-    if (tree >= 0) ::close(static_cast<int>(tree));
-    return tree >= 0;
-  }
+
   bool is_mounted_ = true;
   std::string type_ = "job_container/tmpfs";
   int kept_ = 0;  // descriptors of slurmstepd's
 };
 
 TEST_F(SpankMounts, EachTaskSeesTheRunDirectorysFileSystemOnce) {
-  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     step_on(m);
     m->check(!has(arguments(), "--own-mounts"), "it is mounted: " + arguments());
@@ -78,7 +78,6 @@ TEST_F(SpankMounts, EachTaskSeesTheRunDirectorysFileSystemOnce) {
 }
 
 TEST_F(SpankMounts, TheNextStepFindsItToo) {
-  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     step_on(m);
     const int nodes = ::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
@@ -96,7 +95,6 @@ TEST_F(SpankMounts, TheNextStepFindsItToo) {
 
 // As /run is.
 TEST_F(SpankMounts, ItMayBeInADirectoryInMemory) {
-  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     m->tmpfs("", "memory");
     scratch_.dir("run");
@@ -110,7 +108,6 @@ TEST_F(SpankMounts, ItMayBeInADirectoryInMemory) {
 }
 
 TEST_F(SpankMounts, OfAllMountsItIsTheRunDirectorys) {
-  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
   scratch_.dir("later");
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     m->tmpfs("run", "monarch");
@@ -127,7 +124,6 @@ TEST_F(SpankMounts, OfAllMountsItIsTheRunDirectorys) {
 }
 
 TEST_F(SpankMounts, OnAnotherDirectoryOfThatNameNothingIsMounted) {
-  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     step_on(m);
     enter_jobs_namespace(m);
@@ -149,31 +145,35 @@ TEST_F(SpankMounts, OnAnotherDirectoryOfThatNameNothingIsMounted) {
   });
 }
 
-TEST_F(SpankMounts, WhereSomethingIsMountedAlreadyNothingIs) {
-  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    step_on(m);
-    enter_jobs_namespace(m);
-    m->tmpfs("run", "own");
-    begin_task(m);
-    m->check(mounted() == 1, "over another file system");
-  });
-}
-
-TEST_F(SpankMounts, OfAPlainDirectoryThereIsNothingToShow) {
-  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
-  is_mounted_ = false;
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    step_on(m);
-    enter_jobs_namespace(m);
-    begin_task(m);
-    m->check(mounted() == 0, "a plain directory is mounted");
-  });
+TEST_F(SpankMounts, NothingIsMountedWhereThereIsNothingToShow) {
+  struct Case {
+    const char* what;
+    bool is_mounted, is_entered;
+    int kept, mounted;
+    std::function<void(PrivateMounts*)> before_the_task;
+  };
+  const auto nothing = [](PrivateMounts*) {};
+  const Case cases[] = {
+      {"over another file system", true, true, 1, 1, [](PrivateMounts* m) { m->tmpfs("run", "own"); }},
+      {"of a plain directory", false, true, 0, 0, nothing},
+      {"by a task that is late, in the node's own namespace", true, false, 1, 0, [&](PrivateMounts* m) {
+         m->check(::umount2((scratch_ / "run").c_str(), MNT_DETACH) == 0, "the job's end");
+       }}};
+  for (const Case& c : cases) {
+    is_mounted_ = c.is_mounted;
+    in_private_mounts(scratch_, [&](PrivateMounts* m) {
+      step_on(m);
+      m->check(kept_ == c.kept, c.what);
+      if (c.is_entered) enter_jobs_namespace(m);
+      c.before_the_task(m);
+      begin_task(m);
+      m->check(mounted() == c.mounted, c.what);
+    });
+  }
 }
 
 // Under systemd all mounts of a node are shared ones.
 TEST_F(SpankMounts, WhatTheJobMountsThereStaysInItsNamespace) {
-  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     step_on(m, "", MS_SHARED);
     scratch_.dir("run/x");
@@ -189,24 +189,12 @@ TEST_F(SpankMounts, WhatTheJobMountsThereStaysInItsNamespace) {
 }
 
 TEST_F(SpankMounts, TheExternStepHasNoTasksToMountItFor) {
-  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
   fake_.items[S_JOB_STEPID] = kExternStep;
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     step_on(m);
     m->check(has(arguments(), "--start ") && !has(arguments(), "--own-mounts"),
              "it is mounted: " + arguments());
     m->check(kept_ == 0, "nothing is kept");
-  });
-}
-
-TEST_F(SpankMounts, InTheNodesOwnNamespaceNothingIsMounted) {
-  if (!can_clone()) GTEST_SKIP() << "cannot clone mounts";
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    step_on(m);
-    m->check(kept_ == 1, "it could be");
-    m->check(::umount2((scratch_ / "run").c_str(), MNT_DETACH) == 0, "the job's end");
-    begin_task(m);
-    m->check(mounted() == 0, "a task that is late brings it back");
   });
 }
 
@@ -244,10 +232,7 @@ TEST_F(SpankMounts, WhereTheNamespaceIsNotToldItIsAPlainDirectory) {
 TEST_F(SpankMounts, WhereSlurmstepdIsInAnotherNamespaceItIsAPlainDirectory) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     step_on(m, "mnt:[1]");
-    m->check(has(arguments(), " --own-mounts "), "it is told: " + arguments());
-    enter_jobs_namespace(m);
-    begin_task(m);
-    m->check(mounted() == 0, "nothing is mounted");
+    m->check(has(arguments(), " --own-mounts ") && kept_ == 0, "it is told: " + arguments());
   });
 }
 
