@@ -75,7 +75,6 @@ tests_unit_SOURCES = \
 	%D%/keeper_test.cc \
 	%D%/lack_of_memory.cc \
 	%D%/lack_of_memory.h \
-	%D%/lack_of_memory_test.cc \
 	%D%/large_faults_test.cc \
 	%D%/large_files_test.cc \
 	%D%/launch_test.cc \
