@@ -73,8 +73,6 @@ tests_unit_SOURCES = \
 	%D%/job_options_test.cc \
 	%D%/job_peers_test.cc \
 	%D%/keeper_test.cc \
-	%D%/lack_of_memory.cc \
-	%D%/lack_of_memory.h \
 	%D%/large_faults_test.cc \
 	%D%/large_files_test.cc \
 	%D%/launch_test.cc \
