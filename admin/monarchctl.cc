@@ -14,6 +14,7 @@
 #include "admin/output.h"
 #include "build_config.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/no_memory.h"
 
 namespace {
 
@@ -86,6 +87,7 @@ int refuse(const CLI::App& app, const CLI::ParseError& error, const std::vector<
 }  // namespace
 
 int main(int argc, char** argv) {
+  monarch::end_without_memory("monarchctl", "monarchctl ends");
   CLI::App app("Monarch: stages a dataset from the parallel file system into this node's own storage.",
                "monarchctl");
   app.require_subcommand(1);

@@ -43,6 +43,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/mutex.h \
 	%D%/base/nearest.cc \
 	%D%/base/nearest.h \
+	%D%/base/no_memory.cc \
+	%D%/base/no_memory.h \
 	%D%/base/os.cc \
 	%D%/base/os.h \
 	%D%/base/paths.cc \

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/lack_of_memory.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {
@@ -425,23 +424,6 @@ TEST_F(AgainInVainTest, WhatCannotBeReadTakesOneEntry) {
   {
     const Intercept reads(Call::kPread, EIO);
     fails(3);
-  }
-  expect_comes();
-}
-
-TEST_F(AgainInVainTest, WhatMemoryLacksForTakesOneEntry) {
-  for (int n = 1, before = -1; before != times_memory_lacked() && !HasFailure(); ++n) {
-    SCOPED_TRACE("allocation " + std::to_string(n));
-    before = times_memory_lacked();
-    const Intercept reads(Call::kPread, [&](Arguments&) {
-      lack_memory_at(n);
-      return EIO;
-    });
-    const Intercept opens(Call::kOpenBeneath, [](Arguments&) {
-      lack_memory_at(0);
-      return 0;
-    });
-    fails(1);
   }
   expect_comes();
 }

@@ -11,13 +11,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <new>
 #include <optional>
 #include <thread>
 
 #include "runtime/metadata/board.h"
 #include "tests/faulty_os.h"
-#include "tests/lack_of_memory.h"
 #include "tests/logged.h"
 #include "tests/quiet.h"
 #include "tests/scratch.h"
@@ -384,60 +382,6 @@ TEST_F(ChangeWatchTest, WatchesNothingWithoutADescriptorForItsEnd) {
   });
   EXPECT_EQ(times(log, "are not noticed: inotify: Too many open files"), 1) << log;
   EXPECT_FALSE(watch_->takes_more());
-}
-
-TEST_F(ChangeWatchTest, ADirectoryThatIsNotWatchedForLackOfMemoryIsWatchedLater) {
-  int lacked = 0;
-  for (int n = 1, before = -1; before != times_memory_lacked(); ++n) {
-    SCOPED_TRACE(n);
-    before = times_memory_lacked();
-    const std::string dir = "sub/a directory of a long name " + std::to_string(n);
-    fs::create_directories(root() / dir);
-    watch_ = nullptr;
-    begin(8);
-    try {
-      lack_memory_at(n);
-      watch_->add(0, dir);
-    } catch (const std::bad_alloc&) {
-      ++lacked;
-    }
-    lack_memory_at(0);
-    std::atomic<bool> added{false};
-    std::thread other([&added, dir, watch = watch_.get()] {
-      watch->add(0, dir);
-      added = true;
-    });
-    if (!eventually([&] { return added.load(); })) std::abort();  // it hangs
-    other.join();
-    write(dir + "/f", "x");
-    EXPECT_TRUE(eventually([&] { return marked(dir + "/f"); }));
-  }
-  EXPECT_GT(lacked, 1);
-}
-
-TEST_F(ChangeWatchTest, AChangeThatIsLostForLackOfMemoryEndsTheServing) {
-  int closings = 0;
-  for (int n = 1, before = -1; before != times_memory_lacked(); ++n) {
-    SCOPED_TRACE(n);
-    before = times_memory_lacked();
-    (*board_)->header.closed = 0;
-    watch_ = nullptr;
-    begin(8);
-    for (const char* name : {"", "sub", "sub/deep"}) add(name);
-    std::atomic<bool> looked{false};
-    const Intercept looks(Call::kFstatat, [&](Arguments&) {  // in the thread that is told
-      lack_memory_at(n);
-      looked = true;
-      return 0;
-    });
-    fs::permissions(root() / "sub/deep", n % 2 != 0 ? fs::perms::owner_all : fs::perms(0755));
-    ASSERT_TRUE(eventually([&] { return looked.load(); }));
-    const std::string name = "sub/deep/a file of a long name " + std::to_string(n);
-    write(name, "x");
-    EXPECT_TRUE(eventually([&] { return closed() || marked(name); }));
-    closings += closed();
-  }
-  EXPECT_GT(closings, 1);
 }
 
 TEST_F(ChangeWatchTest, WatchesNothingWhenItIsOff) {

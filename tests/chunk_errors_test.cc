@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
-#include <new>
 
 #include "runtime/placement/copying.h"
 #include "tests/placement_fixture.h"
@@ -80,40 +79,6 @@ TEST_F(ChunkErrors, ASourceThatIsNotOpenedForLackOfDescriptors) {
   EXPECT_EQ(counter(AgentCounter::source_errors), 0u);
   EXPECT_FALSE(tier().closed());
   EXPECT_TRUE(eventually([&] { return state("f") == State::kKnown; })) << "and is tried again";
-}
-
-TEST_F(ChunkErrors, WithoutMemoryToCopyItAFileIsPutOff) {
-  make("f", 2 * kMiB);
-  start();
-  demand("f");
-  {
-    const Intercept lacks(Call::kPread, [](Arguments&) -> int { throw std::bad_alloc(); });
-    ask("f");
-    EXPECT_TRUE(are_put_off(1));
-    EXPECT_TRUE(eventually([&] { return tier().used() == 0; }));
-  }
-  EXPECT_FALSE(tier().closed());
-  EXPECT_TRUE(eventually([&] { return state("f") == State::kKnown; }));
-  demand("f");
-  ask("f");
-  EXPECT_TRUE(placed_at_last("f"));
-}
-
-TEST_F(ChunkErrors, WithoutMemoryToOpenItAFileWaits) {
-  make("f", 2 * kMiB);
-  make("small", 500);
-  start();
-  demand("f");
-  {
-    const Intercept lacks(Call::kOpenBeneath, [](Arguments&) -> int { throw std::bad_alloc(); });
-    ask("f");
-    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::put_off_files) == 1; }));
-    EXPECT_EQ(word("f"), large_word(0));
-    EXPECT_EQ(demand("small"), kFault);
-  }
-  EXPECT_TRUE(eventually([&] { return state("small") == State::kKnown; }));
-  ask("f");
-  EXPECT_TRUE(placed_at_last("f"));
 }
 
 TEST_F(ChunkErrors, AFileThatWasGivenUpIsWaitedForAgain) {

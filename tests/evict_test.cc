@@ -9,7 +9,6 @@
 #include <atomic>
 
 #include "tests/evict_fixture.h"
-#include "tests/lack_of_memory.h"
 
 namespace monarch {
 namespace {
@@ -592,25 +591,11 @@ TEST_F(EvictTest, ReadersGetTheCopyOrThePfsWhileQuotasChange) {
   EXPECT_EQ(files_on(), kFiles);
 }
 
-TEST_F(EvictTest, LackOfMemoryOrDescriptorsPutsItOff) {
+TEST_F(EvictTest, LackOfDescriptorsPutsItOff) {
   constexpr int kFiles = 8;
   make(kFiles);
   start();
   place_all(kFiles);
-  const int before = times_memory_lacked();
-  std::atomic<int> times{0};
-  {
-    const Intercept removes(Call::kUnlinkat, [&](Arguments&) {
-      lack_memory_at(++times <= 3 ? times.load() : 0);
-      return 0;
-    });
-    set_quota(0);
-    ASSERT_TRUE(keeps_to(0));
-  }
-  EXPECT_GT(times_memory_lacked(), before);
-  set_quota(kFiles * kSpace);
-  for (int i = 0; i < kFiles; ++i) ASSERT_EQ(demand(name(i)), kPlaced);
-  ASSERT_TRUE(eventually([&] { return is_idle(); }));
   {
     std::atomic<int> opens{0};
     const Intercept none(Call::kOpenat, [&](Arguments&) { return ++opens <= 2 ? EMFILE : 0; });

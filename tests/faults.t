@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -298,6 +299,31 @@ def agent_killed():
     return None
 
 
+def agent_without_memory():
+    """The agent gets no more memory, while tasks open what takes some of it: each directory is kept in mind."""
+    source, tier, log = scratch("no_memory"), scratch("tier.no_memory"), f"{scratch()}/no_memory.log"
+    for i in range(4000):
+        write(f"{source}/a directory of a long name, number {i:04}/file", noise(100, i))
+    reads = f"find {source} -type f | sort | tr '\\n' '\\0' | xargs -0 cat | sha256sum"
+    want = e2e.execute(["sh", "-c", reads])[1]
+    words = [*options([source], {"t": (tier, "1G")}), *config(log=log, prefetch="off", metadata="pass")]
+    process = e2e.start([f"{BUILD}/monarchctl", "run", *words, "--", "sh", "-c", f"echo up; read begin; {reads}"],
+                        env=e2e.environment(), **PIPES)
+    up = process.stdout.readline()
+    agents = e2e.children(process.pid, "monarchd")
+    for agent in agents:
+        resource.prlimit(agent, resource.RLIMIT_DATA, (0, 0))
+    code, out, err = e2e.finish(process, text=b"begin\n")
+    equal((up, len(agents), code, out, e2e.traces(process.pid, tier)), (b"up\n", 1, 0, want, []),
+          "no memory for the agent: the command reads right bytes to its end, and nothing is left")
+    with open(log, encoding="utf-8") as stream:
+        lines = stream.read().splitlines()
+    equal([line.split("error: ", 1)[-1] for line in lines if "no memory is left" in line],
+          ["no memory is left: the agent ends, and the job reads on without it"],
+          "no memory for the agent: it says so in one line, which is its last", "\n".join(lines[-5:]))
+    ok("the agent was ended by signal 6" in err, "no memory for the agent: monarchctl says that it ended", err)
+
+
 # ---- what must hold without faults, too
 
 
@@ -415,5 +441,5 @@ def larger_than_the_tiers():
 
 
 print(f"# seed {SEED}")
-e2e.main(pfs_errors, changed_between_chunks, tier_removed, agent_killed, changed_by_others, large_changed_by_others, changed_in_one_second,
-         larger_than_the_tiers)
+e2e.main(pfs_errors, changed_between_chunks, tier_removed, agent_killed, agent_without_memory, changed_by_others, large_changed_by_others,
+         changed_in_one_second, larger_than_the_tiers)

@@ -5,9 +5,7 @@
 #include <poll.h>
 
 #include <filesystem>
-#include <new>
 
-#include "tests/lack_of_memory.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -54,26 +52,6 @@ TEST_F(GrantWatchTest, EachChangeIsToldOnce) {
     EXPECT_FALSE(is_told(watch)) << "nothing new: an agent that is idle stays so";
     EXPECT_FALSE(watch.look());
   }
-}
-
-TEST_F(GrantWatchTest, WhatIsNotTakenForLackOfMemoryIsTakenAtTheNextLook) {
-  int lacked = 0;
-  for (int n = 1, before = -1; before != times_memory_lacked(); ++n) {
-    before = times_memory_lacked();
-    grant("a tier of a long name " + std::to_string(n) + "\nnvme 5\n");
-    GrantWatch watch(file_);
-    std::optional<std::vector<Grant>> seen;
-    try {
-      lack_memory_at(n);
-      seen = watch.look();
-    } catch (const std::bad_alloc&) {
-      ++lacked;
-    }
-    lack_memory_at(0);
-    if (!seen) seen = watch.look();
-    ASSERT_TRUE(seen && seen->size() == 1) << n;
-  }
-  EXPECT_GT(lacked, 1);
 }
 
 TEST_F(GrantWatchTest, AFileThatIsNotThereIsLookedForNowAndThen) {

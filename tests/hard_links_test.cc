@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <filesystem>
-#include <new>
 #include <thread>
 
 #include "tests/placement_fixture.h"
@@ -340,27 +339,6 @@ TEST_F(HardLinksPlacementTest, WhoWaitedAndCannotBeLinkedGetsItsCopy) {
   ASSERT_TRUE(placed_at_last("b"));
   EXPECT_NE(inode_of("a"), inode_of("b"));
   EXPECT_EQ(tier().used(), 2 * space());
-}
-
-// The memory for a name's link lacks: what is thrown passes through all that shares the copy.
-TEST_F(HardLinksPlacementTest, WhoWaitedWhileMemoryLackedIsGivenUp) {
-  make({"a", "b", "c"});
-  start();
-  std::atomic<int> names{0};
-  Intercept lacks(Call::kLinkat, [&](Arguments&) {
-    if (++names == 1) {  // the copy of "a" gets its name while the others wait for it
-      for (const char* name : {"b", "c"}) placement_->demand(rel(name));
-      eventually([&] { return state("b") == State::kStaging && state("c") == State::kStaging; });
-      EXPECT_TRUE(quiet()) << "they wait for this one";
-    }
-    if (names == 3) throw std::bad_alloc();
-    return 0;
-  });
-  demand("a");
-  ASSERT_TRUE(settles("a") && settles("b") && settles("c"));
-  EXPECT_EQ(state("a"), State::kPlaced);
-  for (const char* name : {"b", "c"}) EXPECT_EQ(state(name), State::kNoFit) << name;
-  ASSERT_TRUE(eventually([&] { return files_on() == 1; }));
 }
 
 TEST_F(HardLinksPlacementTest, ANameOfAChangedFileHasItsCopy) {

@@ -73,9 +73,6 @@ tests_unit_SOURCES = \
 	%D%/job_options_test.cc \
 	%D%/job_peers_test.cc \
 	%D%/keeper_test.cc \
-	%D%/lack_of_memory.cc \
-	%D%/lack_of_memory.h \
-	%D%/lack_of_memory_test.cc \
 	%D%/large_faults_test.cc \
 	%D%/large_files_test.cc \
 	%D%/launch_test.cc \
@@ -95,6 +92,7 @@ tests_unit_SOURCES = \
 	%D%/mounts_test.cc \
 	%D%/node_fixture.h \
 	%D%/nearest_test.cc \
+	%D%/no_memory_test.cc \
 	%D%/nodes_report_test.cc \
 	%D%/part_test.cc \
 	%D%/open_times_test.cc \
@@ -195,6 +193,7 @@ fuzzed_sources = \
 	runtime/base/memory.cc \
 	runtime/base/mountinfo.cc \
 	runtime/base/nearest.cc \
+	runtime/base/no_memory.cc \
 	runtime/base/os.cc \
 	runtime/base/paths.cc \
 	runtime/base/remove_tree.cc \

@@ -16,7 +16,6 @@
 #include <thread>
 
 #include "runtime/peer/socket.h"
-#include "tests/lack_of_memory.h"
 #include "tests/logged.h"
 #include "tests/loopback.h"
 #include "tests/manual_clock.h"
@@ -183,11 +182,6 @@ class ControlTest : public ::testing::Test {
     std::atomic<bool> settled{false};
     agent.control->soon([&] { settled = true; });
     EXPECT_TRUE(eventually([&] { return settled.load(); }));
-  }
-  // The next time that the agent's thread allocates, there is no memory.
-  static void lack_memory_next(const Agent& agent) {
-    agent.control->soon([] { lack_memory_at(1); });
-    settle(agent);
   }
   // A connection that somebody is making to it.
   static Fd accept(const Squatter& squatter) {
@@ -369,34 +363,8 @@ TEST_F(ControlTest, WhatComesTooLateIsNobodysAnswer) {
   for (int i = 0; i < 20; ++i) expect_read(one->want(1), 0);
 }
 
-TEST_F(ControlTest, WhatIsLostForLackOfMemoryIsLostWithTheConnection) {
+TEST_F(ControlTest, WhoIsHungUpOnIsToldToBeGone) {
   const auto one = start(0);
-  std::atomic<int> lacks = 0;
-  Agent other(1, nodes, &ours, {}, [&](ControlHandlers* handlers) {
-    handlers->message = [&lacks, was = handlers->message](NodeIndex from, const MessageHeader& header,
-                                                          std::string_view body) {
-      if (header.type == MessageType::kMark && lacks++ == 0) throw std::bad_alloc();
-      return was(from, header, body);
-    };
-  });
-  ASSERT_TRUE(other.control->start().ok());
-  expect_read(one->want(1), 0);
-  one->control->tell(1, encode(Mark{kChangedFiles, 0, {7}}));
-  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1}; }));
-  expect_read(one->want(1), 0);
-  EXPECT_EQ(one->seen(&Agent::met).size(), 2u) << "who is met is told all changes";
-  one->control->tell(1, encode(Mark{kChangedFiles, 0, {8}}));
-  EXPECT_TRUE(eventually([&] { return other.seen(&Agent::marks).size() == 1; }));
-}
-
-TEST_F(ControlTest, WhoIsHungUpOnIsToldToBeGoneOnceThereIsMemory) {
-  std::atomic<int> lacks = 0;
-  const auto one = start(0, {}, [&](ControlHandlers* handlers) {
-    handlers->gone = [&lacks, was = handlers->gone](NodeIndex node) {
-      if (lacks++ < 2) throw std::bad_alloc();
-      was(node);
-    };
-  });
   {
     Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
                     Handshake::After::kClear);
@@ -407,171 +375,41 @@ TEST_F(ControlTest, WhoIsHungUpOnIsToldToBeGoneOnceThereIsMemory) {
     char byte;
     EXPECT_TRUE(eventually([&] { return ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) == 0; }));
   }
-  EXPECT_TRUE(eventually([&] {
-    one->clock.advance_ms(patience::kPeerRestMs);
-    return one->seen(&Agent::gone) == std::vector<NodeIndex>{1};
-  }));
-  EXPECT_EQ(lacks, 3);
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1}; }));
   const auto other = start(1);
   expect_read(one->want(1), 0);
 }
 
-// At each allocation of the control's thread in turn: a node is dialled, asked and told, goes, comes again
-// and asks.
-TEST_F(ControlTest, WhereMemoryLacksTheOthersAreServedAllTheSame) {
-  int before = -1, n = 0;
-  const auto patient = [](ControlOptions* o) { o->connect_ms = o->handshake_ms = kPatienceMs; };
-  by_ = &system_clock();  // what memory lacked for is told after a rest
-  const Scratch scratch;
-  (void)logged(scratch, [&] {
-    while (before != times_memory_lacked() && !HasFailure()) {
-      before = times_memory_lacked();
-      SCOPED_TRACE("allocation " + std::to_string(++n));
-      std::atomic<bool> is_there{false};
-      const auto one = start(0, patient, [&](ControlHandlers* handlers) {
-        handlers->met = [&, was = handlers->met](const Hello& hello) {
-          was(hello);
-          is_there = true;
-        };
-        handlers->gone = [&, was = handlers->gone](NodeIndex node) {
-          was(node);
-          is_there = false;
-        };
-      });
-      auto other = start(1, patient);
-      one->control->soon([n] { lack_memory_at(n); });
-      (void)one->want(1, 2000).ok();
-      one->control->tell(1, encode(Mark{0, 0, {7}}));
-      other.reset();
-      other = start(1, patient);
-      (void)other->want(0, 2000).ok();
-      other.reset();
-      one->control->soon([] { lack_memory_at(0); });
-      EXPECT_TRUE(eventually([&] { return !is_there; })) << "who is gone is known to be";
-      other = start(1, patient);
-      EXPECT_TRUE(eventually([&] { return one->want(1, 2000).ok(); }));
-      EXPECT_TRUE(eventually([&] { return other->want(0, 2000).ok(); }));
-    }
-  });
-  EXPECT_GT(n, 20);
-}
-
-// Whether all that `work` calls leaves alone what lies on the stack where an earlier call had its own.
-[[gnu::noinline]] bool leaves_the_stack(const std::function<void()>& work) {
-  volatile char where[16384] = {};
-  work();
-  return std::all_of(std::begin(where), std::end(where), [](char byte) { return byte == 0; });
-}
-
-// At each allocation of the thread that asks in turn, the last one as nobody answers.
-TEST_F(ControlTest, WhereMemoryLacksToAskNobodyIsAnsweredLater) {
-  int before = -1, n = 0;
-  while (before != times_memory_lacked() && !HasFailure()) {
-    before = times_memory_lacked();
-    SCOPED_TRACE("allocation " + std::to_string(++n));
-    const auto one = start(0);
-    auto other = start(1);
-    other->answers = false;
-    std::atomic<bool> ended{false};
-    std::thread passes([&] {
-      EXPECT_TRUE(eventually([&] {
-        one->clock.advance_ms(kPatienceMs);
-        return ended.load();
-      }));
-    });
-    lack_memory_at(n);
-    try {
-      EXPECT_FALSE(one->want(1).ok());
-    } catch (const std::bad_alloc&) {
-    }
-    lack_memory_at(0);
-    ended = true;
-    passes.join();
-    EXPECT_TRUE(leaves_the_stack([&] {
-      other.reset();
-      settle(*one);
-      one->control->stop();
-    }));
-  }
-  EXPECT_GT(n, 3);
-}
-
-TEST_F(ControlTest, WhereMemoryLacksToDialTheNodeCannotBeReached) {
-  const Squatter there;
-  Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours);
-  ASSERT_TRUE(one.control->start().ok());
-  const int before = times_memory_lacked();
-  std::thread hangs_up([&] {
-    const Fd fd = accept(there);
-    lack_memory_next(one);
-  });
-  const Result<Reply> none = one.want(1);
-  hangs_up.join();
-  ASSERT_FALSE(none.ok());
-  EXPECT_EQ(none.error().code, ENOMEM) << none.error().text;
-  EXPECT_EQ(one.seen(&Agent::unreachable), std::vector<NodeIndex>{1});
-  EXPECT_EQ(times_memory_lacked(), before + 1);
-}
-
-// It has another port than the one that is being dialled: that one comes to nothing then, or memory lacks.
+// It has another port than the one that is being dialled: that one comes to nothing then.
 TEST_F(ControlTest, WhoHasDialledMeanwhileCanBeReached) {
-  for (const bool lacks : {false, true}) {
-    const Squatter there;
-    Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours, {});
-    ASSERT_TRUE(one.control->start().ok());
-    one.control->tell(1, encode(Mark{0, 0, {3}}));
-    Fd dialled = accept(there);
-    Handshake dials(ours, dial(one.control->port()), Handshake::Side::kDials, hello(1),
-                    Handshake::After::kClear);
-    ASSERT_TRUE(dials.wait(kPatienceMs).ok());
-    EXPECT_TRUE(eventually([&] { return one.seen(&Agent::met).size() == 1; }));
-    const int before = times_memory_lacked();
-    if (lacks) lack_memory_next(one);
-    dialled.reset();
-    if (lacks) {
-      EXPECT_TRUE(eventually([&] { return times_memory_lacked() > before; }));
-    }
-    settle(one);
-    EXPECT_TRUE(one.seen(&Agent::unreachable).empty());
-    EXPECT_TRUE(one.seen(&Agent::gone).empty());
-  }
+  const Squatter there;
+  Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours, {});
+  ASSERT_TRUE(one.control->start().ok());
+  one.control->tell(1, encode(Mark{0, 0, {3}}));
+  Fd dialled = accept(there);
+  Handshake dials(ours, dial(one.control->port()), Handshake::Side::kDials, hello(1),
+                  Handshake::After::kClear);
+  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
+  EXPECT_TRUE(eventually([&] { return one.seen(&Agent::met).size() == 1; }));
+  dialled.reset();
+  settle(one);
+  EXPECT_TRUE(one.seen(&Agent::unreachable).empty());
+  EXPECT_TRUE(one.seen(&Agent::gone).empty());
 }
 
-TEST_F(ControlTest, AStrangerForWhomMemoryLacksIsHungUpOn) {
-  const auto one = start(0);
-  const int before = times_memory_lacked(), descriptors = open_descriptors();
-  const Fd stranger = dial(one->control->port());
-  EXPECT_TRUE(eventually([&] { return open_descriptors() == descriptors + 2; })) << "it has been accepted";
-  lack_memory_next(*one);
-  ASSERT_EQ(::write(stranger.get(), noise(100, 3).data(), 100), 100);
-  EXPECT_TRUE(eventually([&] { return open_descriptors() == descriptors + 1; }));
-  EXPECT_EQ(times_memory_lacked(), before + 1);
-  EXPECT_TRUE(one->seen(&Agent::unreachable).empty());
-}
-
-// Wherever memory lacks: what it was to be told is not kept for the next connection.
-TEST_F(ControlTest, WhoIsReachedIsToldAtOnceOrHungUpOn) {
-  const Scratch scratch;
-  (void)logged(scratch, [&] {
-    int before = -1;
-    for (int n = 1; before != times_memory_lacked() && !HasFailure(); ++n) {
-      SCOPED_TRACE("allocation " + std::to_string(n));
-      before = times_memory_lacked();
-      const Squatter there;
-      Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours, {});
-      ASSERT_TRUE(one.control->start().ok());
-      one.control->tell(1, encode(Mark{0, 0, {3}}));
-      Hello theirs = hello(1);
-      theirs.port = there.port;
-      Handshake listens(ours, accept(there), Handshake::Side::kListens, theirs, Handshake::After::kClear);
-      one.control->soon([n] { lack_memory_at(n); });
-      if (!listens.wait(kPatienceMs).ok()) continue;
-      const Fd socket = listens.take_socket();
-      char byte;
-      EXPECT_TRUE(
-          eventually([&] { return ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN; }));
-    }
-  });
+// What it was to be told is not kept for the next connection.
+TEST_F(ControlTest, WhoIsReachedIsToldAtOnce) {
+  const Squatter there;
+  Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours, {});
+  ASSERT_TRUE(one.control->start().ok());
+  one.control->tell(1, encode(Mark{0, 0, {3}}));
+  Hello theirs = hello(1);
+  theirs.port = there.port;
+  Handshake listens(ours, accept(there), Handshake::Side::kListens, theirs, Handshake::After::kClear);
+  ASSERT_TRUE(listens.wait(kPatienceMs).ok());
+  const Fd socket = listens.take_socket();
+  char byte;
+  EXPECT_TRUE(eventually([&] { return ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) == 1; }));
 }
 
 TEST_F(ControlTest, TheNextPortIsTakenAndFound) {

@@ -21,7 +21,6 @@
 #include <future>
 #include <map>
 #include <mutex>
-#include <new>
 #include <set>
 #include <thread>
 
@@ -33,7 +32,6 @@
 #include "runtime/peer/wire.h"
 #include "tests/faulty_os.h"
 #include "tests/gate.h"
-#include "tests/lack_of_memory.h"
 #include "tests/loopback.h"
 #include "tests/manual_clock.h"
 #include "tests/scratch.h"
@@ -916,36 +914,6 @@ TEST_P(PeerDataTest, WhoAsksForNothingIsHungUpOn) {
     EXPECT_EQ(none.error().code, ECONNRESET);
   }
   EXPECT_EQ(get("f").how, Fetched::kOk);
-}
-
-// A connection on which something has been said, while there is no memory for it.
-TEST(ServeTest, OfWhatThereIsNoMemoryForTheKernelDoesNotTell) {
-  Serve serve(ServeOptions{.open = [](const Get&, GetResult* why) -> std::unique_ptr<ServedFile> {
-    *why = GetResult::kGone;
-    return nullptr;
-  }});
-  ASSERT_TRUE(serve.start().ok());
-  const std::string asks = encode(Get{0, 0, "f", 0, 0, Follow::kNo, 0, Purpose::kDemand});
-  int lacked = 0;
-  std::vector<Fd> stay;  // what was registered would stay so
-  for (const int n : {1, 2, 3, 0}) {
-    int ends[2];
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    const Fd there(ends[1]);
-    stay.emplace_back(::dup(ends[0]));
-    ASSERT_EQ(::write(there.get(), asks.data(), asks.size()), static_cast<ssize_t>(asks.size()));
-    lack_memory_at(n);
-    try {
-      serve.add(Fd(ends[0]), nullptr);
-    } catch (const std::bad_alloc&) {
-      ++lacked;
-    }
-    lack_memory_at(0);
-    if (n > 0) continue;
-    pollfd at = {there.get(), POLLIN, 0};
-    EXPECT_EQ(::poll(&at, 1, kPatienceMs), 1) << "the others are served";
-  }
-  EXPECT_GT(lacked, 0);
 }
 
 // Connections without a handshake, and files of which there is none.

@@ -12,7 +12,6 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,7 +22,6 @@
 #include "runtime/peer/fetch.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
-#include "tests/lack_of_memory.h"
 #include "tests/manual_clock.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
@@ -168,36 +166,6 @@ TEST_F(HoldingsTest, WhatIsNotHeldAnyMoreIsNotSaid) {
               std::set<FileKey>(shares[share].begin(), shares[share].end()));
     EXPECT_LE(looks, names.size());
     EXPECT_TRUE(said(share, &looks, &last[share]).empty()) << "nothing has come since";
-  }
-}
-
-TEST_F(HoldingsTest, WhatDoesNotBeginForLackOfMemoryIsNotServed) {
-  start(2);
-  const auto copy = std::make_shared<Fd>(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  for (const char* name : {"one", "several"}) {
-    const Ref ref = catalog_->add(rel(name), DT_REG);
-    const bool names = name == std::string("several");
-    bool began = false;
-    for (int n = 1; !began; ++n) {
-      lack_memory_at(n);
-      try {
-        (void)holdings_->begin(ref, {3 * kPieceBytes, 2, 3, 4, 0}, names, copy);
-        began = true;
-      } catch (const std::bad_alloc&) {
-      }
-      lack_memory_at(0);
-      Get get;
-      get.path = name;
-      GetResult why = GetResult::kOk;
-      const auto file = holdings_->open(get, &why);
-      EXPECT_EQ(file != nullptr, began);
-      if (file) {
-        EXPECT_EQ(file->check(2, 0), std::nullopt);
-      }
-      EXPECT_EQ(holdings_->given_up(ref), std::nullopt);
-      EXPECT_EQ(holdings_->open(get, &why), nullptr);
-      ASSERT_LT(n, 100);
-    }
   }
 }
 

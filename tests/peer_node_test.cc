@@ -35,7 +35,6 @@
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/gate.h"
-#include "tests/lack_of_memory.h"
 #include "tests/listed.h"
 #include "tests/logged.h"
 #include "tests/loopback.h"
@@ -941,24 +940,6 @@ TEST_F(PeerNodeTest, WithoutRoomAnywhereNothingIsSaid) {
       }
   EXPECT_EQ(sync_all() - said, said - before);
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 1000u);
-}
-
-// Whichever allocation fails: what could not be told is told the next time.
-TEST_F(PeerNodeTest, WhereMemoryLacksAMarkIsToldLater) {
-  start(2);
-  int n = 0, before = -1;
-  while (times_memory_lacked() != before) {
-    const std::string name = "f" + std::to_string(++n);
-    const uint32_t hash = rel(name).hash;
-    set_invalid(nodes_[0]->board(), hash);
-    before = times_memory_lacked();
-    lack_memory_at(n);
-    nodes_[0]->peers->tell_changes();
-    lack_memory_at(0);
-    nodes_[0]->peers->tell_changes();
-    EXPECT_TRUE(eventually([&] { return is_invalid(*nodes_[1]->board(), hash); })) << n;
-  }
-  EXPECT_GT(n, 1);
 }
 
 TEST_F(PeerNodeTest, WhatIsCountedIsToldNowAndThen) {

@@ -26,7 +26,6 @@
 #include "runtime/peer/serve.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
-#include "tests/lack_of_memory.h"
 #include "tests/loopback.h"
 #include "tests/manual_clock.h"
 #include "tests/scratch.h"
@@ -338,32 +337,6 @@ class PeerSourceTest : public ::testing::Test {
   std::vector<std::thread> threads_;
   uint64_t names_ = 0, copies_ = 0;
 };
-
-// Others would wait for this node until its lease has ended, and one of them would read the file again.
-TEST_F(PeerSourceTest, WhereMemoryLacksTheHomeIsToldAllTheSame) {
-  Other* const home = others_[0].get();
-  int before = -1, n = 0;
-  while (before != times_memory_lacked() && !HasFailure()) {
-    before = times_memory_lacked();
-    SCOPED_TRACE("allocation " + std::to_string(++n));
-    const File file = file_at(0, 2 * kMiB + 1);
-    home->answers(file.key, encode(Read{7}));
-    const auto copying = copy(file, open(file));
-    ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
-    ASSERT_TRUE(copying->status.ok());
-    lack_memory_at(n);
-    source_->copied(file.ref, 0);
-    lack_memory_at(0);
-    source_->tell_untold();
-    EXPECT_TRUE(eventually([&] {
-      const auto all = home->said<Done>();
-      return std::any_of(all.begin(), all.end(), [&](const auto& one) {
-        return one.second.key == file.key && one.second.lease == 7;
-      });
-    }));
-  }
-  EXPECT_GT(n, 5);
-}
 
 // A large file is given up by one thread, or evicted, while another one still copies a part of it.
 TEST_F(PeerSourceTest, WhatWasGivenUpIsNotSaidToBeRead) {

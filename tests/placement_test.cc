@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <new>
 #include <thread>
 
 #include "runtime/placement/copying.h"
@@ -429,27 +428,6 @@ TEST_F(PlacementTest, ACopyThatCannotBeEnteredIsGivenBack) {
     EXPECT_EQ(counter(AgentCounter::no_fit_files), 1u);
     EXPECT_EQ((*board_)->placed_bytes[0], 0u);
     EXPECT_FALSE(tier().closed());
-    end();
-  }
-}
-
-TEST_F(PlacementTest, WithoutMemoryAFileIsPutOff) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  for (const Call call : {Call::kOpenBeneath, Call::kPread}) {
-    SCOPED_TRACE(static_cast<int>(call));
-    start();
-    const auto woken = [&]() -> uint32_t { return (*board_)->parking[rel("f").hash % kParking]; };
-    const uint32_t before = woken();
-    {
-      const Intercept lacks(call, [](Arguments&) -> int { throw std::bad_alloc(); });
-      EXPECT_EQ(demand("f"), state_word(State::kNoFit, Reason::kTierError));
-      EXPECT_TRUE(eventually([&] { return woken() != before; }));
-    }
-    EXPECT_TRUE(eventually([&] { return state("f") == State::kKnown; }));
-    EXPECT_EQ(counter(AgentCounter::put_off_files), 1u);
-    EXPECT_EQ(tier().used(), 0u);
-    EXPECT_FALSE(tier().closed());
-    EXPECT_EQ(demand("f"), state_word(State::kPlaced));
     end();
   }
 }

@@ -4,11 +4,9 @@
 #include <dirent.h>
 
 #include <list>
-#include <new>
 #include <set>
 
 #include "runtime/base/memory.h"
-#include "tests/lack_of_memory.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {
@@ -239,47 +237,6 @@ TEST_F(QueueTest, WhoStandsInLineIsHurried) {
   EXPECT_TRUE(idle());
 }
 
-// The queue takes memory for several places at a time.
-TEST_F(QueueTest, WhoCannotBeHurriedForLackOfMemoryKeepsItsPlaceInLine) {
-  fill_turns();
-  bool lacked = false;
-  for (int i = 0; i < 1000 && !lacked; ++i) {
-    EXPECT_FALSE(take_turn(kTwo, copier()));
-    try {
-      lack_memory_at(1);
-      queue().hurry(kTwo);
-    } catch (const std::bad_alloc&) {
-      lacked = true;
-    }
-    lack_memory_at(0);
-    if (lacked) queue().end_turn();
-    EXPECT_TRUE(take() == (Work{kTwo, lacked ? Why::kPrefetch : Why::kDemand}));
-    done();
-  }
-  EXPECT_TRUE(lacked);
-}
-
-TEST_F(QueueTest, AFileForWhichThereIsNoPlaceInLineKeepsItsSource) {
-  struct File : SourceFile {
-    int fd() const override { return -1; }
-    Status copy(CopyRange, Copier*) override { return {}; }
-  };
-  fill_turns();
-  Copier* one = copier();
-  for (int i = 0, before = times_memory_lacked(); times_memory_lacked() == before; ++i) {
-    ASSERT_LT(i, 1000);
-    std::unique_ptr<SourceFile> source = std::make_unique<File>();
-    bool in_line = false;
-    try {
-      lack_memory_at(2);
-      in_line = !queue().take_turn(Work{kTwo, Why::kPrefetch}, *one, &source, {});
-    } catch (const std::bad_alloc&) {
-    }
-    lack_memory_at(0);
-    EXPECT_EQ(in_line, source == nullptr);
-  }
-}
-
 TEST_F(QueueTest, WhoWorksOnAFileIsHurriedAndNoOther) {
   queue().demand(kOne);
   queue().demand(kTwo);
@@ -356,45 +313,6 @@ TEST_F(QueueTest, WhatTheJobWroteIsLookedAtLaterAndOnce) {
   EXPECT_TRUE(take() == (Work{kOne, Why::kAgain, 0, nullptr, 10}));
   done();
   EXPECT_TRUE(idle());
-}
-
-TEST_F(QueueTest, WhatTheJobWroteIsLookedAtThoughMemoryLackedAtFirst) {
-  config_.threads = 300;
-  std::set<Ref> told, looked_at;
-  int lacked = 0;
-  for (int n = 1; n <= 2; ++n)
-    for (Ref ref = static_cast<Ref>(1000 * n); ref < static_cast<Ref>(1000 * n + 100); ++ref) {
-      told.insert(ref);
-      try {
-        lack_memory_at(n);
-        queue().stage_again(ref, 7);
-      } catch (const std::bad_alloc&) {
-        ++lacked;
-      }
-      lack_memory_at(0);
-      queue().stage_again(ref, 7);
-    }
-  EXPECT_EQ(lacked, 200);
-  clock_.advance_ms(1000);
-  for (Work work = take(); work.why == Why::kAgain; work = take()) looked_at.insert(work.ref);
-  EXPECT_EQ(looked_at, told);
-}
-
-TEST_F(QueueTest, WhatIsAskedForComesThoughMemoryLacksForPrefetch) {
-  struct Lacking : PfsSource {
-    using PfsSource::PfsSource;
-    bool is_ours(Ref) override { return lacks ? throw std::bad_alloc() : true; }
-    bool lacks = true;
-  };
-  auto* source = new Lacking(catalog_.get(), &*dataset_, board_->get(), &*rates_);
-  source_.reset(source);
-  const Ref ref = file("f", 10);
-  EXPECT_TRUE(idle());
-  queue().demand(kOne);
-  EXPECT_EQ(take().ref, kOne);
-  done();
-  source->lacks = false;
-  EXPECT_EQ(take().ref, ref) << "it is looked at again";
 }
 
 TEST_F(QueueTest, WhatTheJobWroteIsForgottenWhereThatIsOff) {

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -561,23 +560,6 @@ TEST_F(ShareWalkTest, WhatIsKnownIsNotToldOn) {
     place = {list.log, list.next};
   }
   EXPECT_EQ(told, paths_.size());
-}
-
-// Where memory lacks for a moment, the others' walk is followed nevertheless.
-TEST_F(ShareWalkTest, LackOfMemoryEndsNoWalk) {
-  tree(20, 3);
-  options_.silence_ms = 0;  // nor a rest
-  std::atomic<int> lacks{2};
-  spoil_ = [&](List list) -> List {
-    if (!list.parts.empty() && lacks-- > 0) throw std::bad_alloc();
-    return list;
-  };
-  make(2);
-  start_all();
-  expect_all();
-  EXPECT_LT(lacks, 0);
-  EXPECT_EQ(nodes_[1]->counter(AgentCounter::walk_dirs), 0u) << "all was told";
-  EXPECT_EQ(wrong_, 0);
 }
 
 TEST_F(ShareWalkTest, WhatIsStoppedEnds) {

@@ -14,7 +14,6 @@
 #include <atomic>
 #include <climits>
 #include <future>
-#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -257,24 +256,15 @@ Status start(const AgentOptions& options, int run_dir, Service* service) {
   service->progress->start();
   // Not before the agent is ready: it takes longer than all else. Without it the agent is slower.
   (void)os::start_thread(&service->locality, [service, &options] {
-    try {
-      const std::string processors = processors_near(options.config.tiers, Sources{});
-      if (!processors.empty()) service->placement->move_to(processors);
-    } catch (const std::bad_alloc&) {
-      spdlog::warn("the copy threads stay where they are: out of memory");
-    }
+    const std::string processors = processors_near(options.config.tiers, Sources{});
+    if (!processors.empty()) service->placement->move_to(processors);
   });
   return {};
 }
 
 // Quotas that root has told, since space of other jobs has become free, or other jobs are to have some.
 void take_grants(GrantWatch* grants, Service* service) {
-  std::optional<std::vector<Grant>> granted;
-  try {
-    granted = grants->look();
-  } catch (const std::bad_alloc&) {
-    return;  // the next look finds them
-  }
+  std::optional<std::vector<Grant>> granted = grants->look();
   bool grew = false;
   std::vector<Tier>& tiers = service->hierarchy->tiers();
   for (const Grant& grant : std::move(granted).value_or(std::vector<Grant>())) {

@@ -30,9 +30,8 @@ std::optional<std::vector<Grant>> GrantWatch::look() {
   const ssize_t n = fd ? ::read(fd.get(), text, sizeof text) : -1;
   std::string now(text, static_cast<size_t>(std::max<ssize_t>(n, 0)));
   if (n < 0 || now == seen_) return {};
-  std::vector<Grant> grants = parse_grants(now);
-  seen_.swap(now);  // not before memory has lacked
-  return grants;
+  seen_ = now;
+  return parse_grants(now);
 }
 
 }  // namespace monarch

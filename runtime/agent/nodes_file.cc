@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <new>
 
 #include "runtime/base/log.h"
 #include "runtime/base/patience.h"
@@ -21,25 +20,22 @@ void NodesFile::look() {
 void NodesFile::end() { write(true); }
 
 void NodesFile::write(bool ended) {
-  try {
-    std::vector<NodeTold> told = peers_->told();
-    if (told.empty()) return;
-    told[0].ended = ended ? 1 : 0;
-    const size_t count = std::min<size_t>(told.size(), kMostNodesTold);
-    for (size_t i = 0; i < std::min(count, names_.size()); ++i)
-      names_[i].copy(told[i].name, sizeof told[i].name - 1);
-    if (nodes_ && nodes_->count == count && std::equal(nodes_->told, nodes_->told + count, told.begin()))
-      return;
-    if (!nodes_) nodes_ = std::make_unique<NodesTold>();
-    nodes_->magic = kNodesToldMagic;
-    nodes_->nodes = told.size();
-    nodes_->count = count;
-    std::copy_n(told.begin(), count, nodes_->told);
-    if (const Status written = write_nodes_told(run_dir_, *nodes_); !written.ok()) {
-      spdlog::debug("{}", written.error().text);  // the next one may be
-      nodes_->count = 0;
-    }
-  } catch (const std::bad_alloc&) {  // the next look tells
+  std::vector<NodeTold> told = peers_->told();
+  if (told.empty()) return;
+  told[0].ended = ended ? 1 : 0;
+  const size_t count = std::min<size_t>(told.size(), kMostNodesTold);
+  for (size_t i = 0; i < std::min(count, names_.size()); ++i)
+    names_[i].copy(told[i].name, sizeof told[i].name - 1);
+  if (nodes_ && nodes_->count == count && std::equal(nodes_->told, nodes_->told + count, told.begin()))
+    return;
+  if (!nodes_) nodes_ = std::make_unique<NodesTold>();
+  nodes_->magic = kNodesToldMagic;
+  nodes_->nodes = told.size();
+  nodes_->count = count;
+  std::copy_n(told.begin(), count, nodes_->told);
+  if (const Status written = write_nodes_told(run_dir_, *nodes_); !written.ok()) {
+    spdlog::debug("{}", written.error().text);  // the next one may be
+    nodes_->count = 0;
   }
 }
 

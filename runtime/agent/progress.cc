@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
@@ -160,10 +159,7 @@ void ProgressFile::stop() {
   Progress last;
   last.state = Is::kTeardown;
   last.unused = unused_;
-  try {
-    write(last);
-  } catch (const std::bad_alloc&) {  // what it says stays
-  }
+  write(last);
 }
 
 bool ProgressFile::sleep(int64_t ns) {
@@ -184,22 +180,19 @@ void ProgressFile::run() {
     const bool is_moving = told.state == Is::kStagingIn;
     rest = is_moving ? patience::kShortLookNs : patience::kLookNs;
     if (!first && !is_moving && now == seen && told.unused == unused_) continue;
-    try {
-      const int64_t computed = os::clock_ns(CLOCK_THREAD_CPUTIME_ID);  // the agent can be stopped meanwhile
-      const Progress progress = look();
-      rest = std::max(rest, kRest * (os::clock_ns(CLOCK_THREAD_CPUTIME_ID) - computed));
-      if (stopping_) return;
-      const bool is_due = first || progress.state != told.state || progress.unused != told.unused ||
-                          begin - told_ns >= patience::kLookNs;
-      if (!first && progress != told && !is_due) continue;  // looked at once more, soon
-      seen = now;
-      if (first || progress != told) {
-        write(progress);
-        told = progress;
-        told_ns = begin;
-        first = false;
-      }
-    } catch (const std::bad_alloc&) {  // the next look tells
+    const int64_t computed = os::clock_ns(CLOCK_THREAD_CPUTIME_ID);  // the agent can be stopped meanwhile
+    const Progress progress = look();
+    rest = std::max(rest, kRest * (os::clock_ns(CLOCK_THREAD_CPUTIME_ID) - computed));
+    if (stopping_) return;
+    const bool is_due = first || progress.state != told.state || progress.unused != told.unused ||
+                        begin - told_ns >= patience::kLookNs;
+    if (!first && progress != told && !is_due) continue;  // looked at once more, soon
+    seen = now;
+    if (first || progress != told) {
+      write(progress);
+      told = progress;
+      told_ns = begin;
+      first = false;
     }
   } while (goes_on(told, rest));
 }

@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <new>
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
@@ -35,11 +34,8 @@ void SeriesFile::look(const StagedSoFar& staged) {
   append(sample, &series_);
   if (series_.count == count && !has_settled && !is_whole) return;
   if (series_.count < count) pause_ms_ *= 2;
-  try {
-    if (const Status written = write_series(run_dir_, series_); !written.ok())
-      spdlog::debug("{}", written.error().text);  // the next one may be
-  } catch (const std::bad_alloc&) {               // likewise
-  }
+  if (const Status written = write_series(run_dir_, series_); !written.ok())
+    spdlog::debug("{}", written.error().text);  // the next one may be
 }
 
 }  // namespace monarch

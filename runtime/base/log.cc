@@ -16,6 +16,7 @@
 
 #include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/no_memory.h"
 
 namespace monarch {
 namespace {
@@ -111,6 +112,7 @@ Status open_log(const std::string& file, const std::string& level) {
       sink = std::make_shared<::spdlog::sinks::rotating_file_sink_mt>(file, kFullLog, 1, false, handlers);
     }
     log_into(std::move(sink), level);
+    tell_lack_of_memory_in(level == "off" ? "off" : file);
   } catch (const ::spdlog::spdlog_ex& e) {
     return Error{EIO, "log " + file + ": " + e.what()};
   }
@@ -119,6 +121,7 @@ Status open_log(const std::string& file, const std::string& level) {
 
 Status open_log(Fd file, const std::string& level) {
   MONARCH_TRY(check_log_level(level));
+  tell_lack_of_memory_in(file.get());
   log_into(std::make_shared<AppendingSink>(std::move(file)), level);
   return {};
 }
@@ -148,15 +151,7 @@ namespace {
 
 void vlog(Level level, fmt::string_view format, fmt::format_args args) noexcept {
   ::spdlog::logger* logger = ::spdlog::default_logger_raw();
-  if (!logger->should_log(level_of(level))) return;
-  std::string line;
-  try {
-    line = fmt::vformat(format, args);
-  } catch (const std::exception&) {
-    logger->log(level_of(level), ::spdlog::string_view_t(format.data(), format.size()));
-    return;
-  }
-  logger->log(level_of(level), ::spdlog::string_view_t(line));
+  if (logger->should_log(level_of(level))) logger->log(level_of(level), fmt::vformat(format, args));
 }
 
 void shutdown() { ::spdlog::shutdown(); }

@@ -28,7 +28,7 @@ Status check_log_level(const std::string& level);
 
 // spdlog's functions of these names, with the same arguments. The compiler checks each line's format, but
 // what puts the line together is compiled once: spdlog's own header takes seconds of every file that includes
-// it. A line for which there is no memory is logged without its arguments.
+// it.
 namespace spdlog {
 
 enum class Level { kDebug, kInfo, kWarn, kError };

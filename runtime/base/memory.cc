@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <new>
 #include <optional>
 #include <string_view>
 
@@ -93,11 +92,7 @@ MemoryState fresh_state() {
   const MutexLock hold(lock);
   const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
   if (read_at == 0 || std::abs(now - read_at) > patience::kMemoryFreshNs) {
-    try {
-      state = read_memory();
-    } catch (const std::bad_alloc&) {
-      state = {0, 0};  // not even for that
-    }
+    state = read_memory();
     read_at = now;
   }
   return state;

@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -176,8 +175,6 @@ int start_thread(std::thread* thread, const std::function<void()>& body) {
     return 0;
   } catch (const std::system_error& e) {
     return e.code().value();
-  } catch (const std::bad_alloc&) {
-    return ENOMEM;
   }
 }
 int64_t clock_ns(clockid_t clock) {

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -206,7 +205,7 @@ bool Tier::allocate(const Fd& file, uint64_t bytes, uint64_t* promised) {
   return allocated >= 0;
 }
 
-Result<Fd> Tier::create(Ref entry, uint64_t bytes, uint64_t* promised) try {
+Result<Fd> Tier::create(Ref entry, uint64_t bytes, uint64_t* promised) {
   MONARCH_TRY(ensure_bucket(entry));
   Fd file = open_new(entry);
   if (!file && restore_bucket(entry)) file = open_new(entry);
@@ -217,9 +216,6 @@ Result<Fd> Tier::create(Ref entry, uint64_t bytes, uint64_t* promised) try {
     return error;
   }
   return file;
-} catch (const std::bad_alloc&) {
-  discard(entry);
-  return Error{ENOMEM, {}};
 }
 
 void Tier::discard(Ref entry) {
@@ -249,7 +245,7 @@ int Tier::name_over(const Fd& file, const char* name) {
   return -1;
 }
 
-Status Tier::publish(const Fd& file, Ref entry) try {
+Status Tier::publish(const Fd& file, Ref entry) {
   char copy[kCopyNameBytes];
   copy_name(entry, copy);
   int rc = name_copy(file, copy);
@@ -257,8 +253,6 @@ Status Tier::publish(const Fd& file, Ref entry) try {
   if (rc != 0 && errno == EEXIST) rc = name_over(file, copy);
   if (rc != 0) return errno_error("tier " + name() + ": publish " + copies_path_ + "/" + copy);
   return {};
-} catch (const std::bad_alloc&) {
-  return Error{ENOMEM, {}};
 }
 
 bool Tier::link(Ref copy, Ref entry) {
@@ -291,7 +285,7 @@ Fd Tier::open_new_part(const char* name) {
   return file;
 }
 
-Result<Fd> Tier::create_part(Ref entry, uint64_t bytes, uint64_t* promised) try {
+Result<Fd> Tier::create_part(Ref entry, uint64_t bytes, uint64_t* promised) {
   MONARCH_TRY(ensure_bucket(entry));  // where it will go
   if (os::mkdirat(copies_.get(), "part", 0700) != 0 && errno != EEXIST)
     return errno_error("tier " + name() + ": make " + copies_path_ + "/part");
@@ -305,22 +299,17 @@ Result<Fd> Tier::create_part(Ref entry, uint64_t bytes, uint64_t* promised) try 
     return error;
   }
   return file;
-} catch (const std::bad_alloc&) {
-  remove_part(entry);
-  return Error{ENOMEM, {}};
 }
 
-Result<Fd> Tier::open_part(Ref entry) try {
+Result<Fd> Tier::open_part(Ref entry) {
   char part[kPartNameBytes];
   monarch::part_name(entry, part);
   Fd file(os::openat(copies_.get(), part, O_RDWR | O_NOFOLLOW | O_CLOEXEC));
   if (!file) return errno_error("tier " + name() + ": open a partial copy");
   return file;
-} catch (const std::bad_alloc&) {
-  return Error{ENOMEM, {}};
 }
 
-Status Tier::publish_part(Ref entry) try {
+Status Tier::publish_part(Ref entry) {
   char part[kPartNameBytes], copy[kCopyNameBytes];
   part_name(entry, part);
   copy_name(entry, copy);
@@ -328,8 +317,6 @@ Status Tier::publish_part(Ref entry) try {
   if (rc != 0 && restore_bucket(entry)) rc = os::renameat(copies_.get(), part, copies_.get(), copy);
   if (rc != 0) return errno_error("tier " + name() + ": publish " + copies_path_ + "/" + copy);
   return {};
-} catch (const std::bad_alloc&) {
-  return Error{ENOMEM, {}};
 }
 
 bool Tier::remove_part(Ref entry) {

@@ -24,8 +24,7 @@ namespace monarch {
 //
 // A copy comes to be in three steps: reserve() counts its space, create() opens a file that has no name
 // yet, publish() names it. What was reserved is given back by release(), unless the copy was published:
-// then its space stays counted until the job's directory is removed. Lack of memory is an error like others
-// in them (ENOMEM), so that a caller gives back what it has.
+// then its space stays counted until the job's directory is removed.
 //
 // What the file system says is free does not tell what is reserved and not written yet. That is promised, and
 // nobody else's, until create() has it allocated or took() says that it is written, or will not be.

@@ -11,8 +11,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <new>
 
+#include "runtime/base/no_memory.h"
 #include "runtime/layout/groups.h"
 #include "runtime/layout/space.h"
 
@@ -66,7 +66,6 @@ char* Catalog::make_file(const std::string& name, uint64_t bytes) {
 
 char* Catalog::make_file(const std::string& name, uint64_t bytes, uint64_t allocated, Fd* file) {
   const std::string path = run_dir_ + "/" + name;
-  mappings_.reserve(mappings_.size() + 1);  // lack of memory leaves no file
   Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd) return nullptr;
   const bool made =
@@ -207,7 +206,7 @@ Ref Catalog::directory(uint32_t root, const char* path, uint32_t len) {
   return ref;
 }
 
-Ref Catalog::add(const RelPath& path, uint8_t type) try {
+Ref Catalog::add(const RelPath& path, uint8_t type) {
   const auto settled = [&](const Found& found) {
     return found && (type == DT_UNKNOWN || found.entry->type.load(std::memory_order_relaxed) != DT_UNKNOWN);
   };
@@ -217,8 +216,6 @@ Ref Catalog::add(const RelPath& path, uint8_t type) try {
   if (!found) return add_locked(path, type);
   if (!settled(found)) set_type(found.ref, type);
   return found.ref;
-} catch (const std::bad_alloc&) {
-  return 0;
 }
 
 // A task asked for the path before the walk saw it. Devices and FIFOs stay of unknown type: whoever stages
@@ -283,7 +280,7 @@ Ref Catalog::add_again(Ref before) {
   const Ref ref = again.turn < kMostAgain ? make_entry(path, DT_REG, anew_word(before)) : 0;
   if (!ref) return 0;
   again_[ref].turn = again.turn + 1;
-  if (!note_entry(ref)) return 0;
+  note_entry(ref);
   again.next = ref;
   end_entries();
   return ref;
@@ -323,17 +320,16 @@ std::atomic<uint64_t>* Catalog::entry_bits(uint32_t segment) const {
   return entry_bits_[segment].load(std::memory_order_acquire);
 }
 
-bool Catalog::note_entry(Ref ref) {
+void Catalog::note_entry(Ref ref) {
   const uint32_t k = segment_of(uint64_t{ref} * 8);
   std::atomic<uint64_t>* bits = entry_bits(k);
   if (!bits) {  // the kernel gives the memory as the bits are set
     bits = static_cast<std::atomic<uint64_t>*>(std::calloc(segment_bytes(k) / 512, sizeof(uint64_t)));
-    if (!bits) return false;
+    if (!bits) no_memory_is_left();
     entry_bits_[k].store(bits, std::memory_order_release);
   }
   const uint64_t bit = ref - segment_start(k) / 8;
   bits[bit / 64].fetch_or(uint64_t{1} << (bit % 64), std::memory_order_release);
-  return true;
 }
 
 bool Catalog::is_entry(Ref ref) {
@@ -366,7 +362,8 @@ bool Catalog::index_entry(uint32_t hash, Ref ref) {
   }
   const uint64_t mask = slots - 1;
   const uint64_t i = free_slot(index_, mask, hash);
-  if (i > mask || !note_entry(ref)) return false;
+  if (i > mask) return false;
+  note_entry(ref);
   index_[i].store(index_slot(hash, ref), std::memory_order_release);
   ++index_used_;
   header_->entry_count.fetch_add(1, std::memory_order_relaxed);
@@ -519,7 +516,7 @@ void Catalog::fill(Identity* id, Ref entry, Ref attributes, const struct stat& s
   id->tier.store(kNoTier, std::memory_order_relaxed);
 }
 
-bool Catalog::add_seen(const Seen& seen) try {
+bool Catalog::add_seen(const Seen& seen) {
   if (!is_entry(seen.entry) || !reader_.is_entry(seen.entry, seen.hash)) return false;
   const FileValues& values = seen.values;
   Entry& e = entry(seen.entry);
@@ -552,8 +549,6 @@ bool Catalog::add_seen(const Seen& seen) try {
   file->identity.tier.store(kNoCopy, std::memory_order_relaxed);
   e.identity.store(own, std::memory_order_release);
   return true;
-} catch (const std::bad_alloc&) {
-  return false;
 }
 
 Ref Catalog::enter_copy(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) {
@@ -570,8 +565,7 @@ Ref Catalog::enter_copy(Ref ref, uint32_t tier, uint64_t tier_ino, const struct 
   return own;
 }
 
-bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source,
-                    uint32_t change) try {
+bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source, uint32_t change) {
   Entry& e = entry(ref);
   const MutexLock hold(lock_);
   const Ref own = enter_copy(ref, tier, tier_ino, source);
@@ -579,11 +573,9 @@ bool Catalog::place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat
   e.identity.store(own, std::memory_order_release);
   e.state.store(placed_word(tier, change), std::memory_order_release);
   return true;
-} catch (const std::bad_alloc&) {
-  return false;
 }
 
-bool Catalog::place_link(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) try {
+bool Catalog::place_link(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source) {
   Entry& e = entry(ref);
   const MutexLock hold(lock_);
   const Ref own = enter_copy(ref, tier, tier_ino, source);
@@ -591,8 +583,6 @@ bool Catalog::place_link(Ref ref, uint32_t tier, uint64_t tier_ino, const struct
   e.identity.store(own, std::memory_order_release);
   e.state.store(placed_word(tier, 0), std::memory_order_release);
   return true;
-} catch (const std::bad_alloc&) {
-  return false;
 }
 
 Ref Catalog::start_chunks(Ref ref, uint32_t tier, const struct stat& source) {

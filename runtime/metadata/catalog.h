@@ -69,8 +69,8 @@ class Catalog {
   Catalog(const Catalog&) = delete;
   Catalog& operator=(const Catalog&) = delete;
 
-  // The entry of `path`, made (kKnown) if there is none; 0 if the run directory or memory is full, or there
-  // are as many as there may be. Any thread. One that was made without a type gets this one, if that is a
+  // The entry of `path`, made (kKnown) if there is none; 0 if the run directory is full, or there are as many
+  // as there may be. Any thread. One that was made without a type gets this one, if that is a
   // regular file's, a directory's or a symbolic link's.
   Ref add(const RelPath& path, uint8_t type);
   // Publishes what a directory holds, which had the values `st` before and after its names were read. All of
@@ -97,16 +97,15 @@ class Catalog {
   bool move(Ref ref, uint64_t from, uint64_t to);
 
   // Records the PFS identity of a copy with inode `tier_ino` on `tier` and publishes the entry as
-  // kPlaced. The copy must have its name already. False if the run directory or memory is full; nothing is
-  // published then. Call with the entry kStaging or kLarge, from the thread that stages it.
+  // kPlaced. The copy must have its name already. False if the run directory is full; nothing is published
+  // then. Call with the entry kStaging or kLarge, from the thread that stages it.
   // `change`: what the job changed later than that concerns this copy (placed_word()).
   bool place(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source, uint32_t change = 0);
   // The same of another name of a file that is placed, by a link to its copy. The inode leads to the first
   // one.
   bool place_link(Ref ref, uint32_t tier, uint64_t tier_ino, const struct stat& source);
   // Begins the partial copy of a large file on `tier`: records its PFS identity and which chunks are there
-  // (none), and publishes the entry as kLarge with that. 0 if the run directory is full. Throws
-  // std::bad_alloc.
+  // (none), and publishes the entry as kLarge with that. 0 if the run directory is full.
   Ref start_chunks(Ref ref, uint32_t tier, const struct stat& source);
   // Publishes that chunk `n` is in the partial copy.
   void set_chunk(Ref chunks, uint32_t n);
@@ -115,7 +114,7 @@ class Catalog {
 
   // Enters what a task saw of a file that has no identity: anything may be in it. Refused unless the entry
   // exists, is of this type, on its root's device, and not dropped. False: it was not entered, also where the
-  // run directory or memory is full.
+  // run directory is full.
   bool add_seen(const Seen& seen);
 
   // The copy of an entry is gone: its inode leads to the entry no more. Who still has it open sees the copy's
@@ -158,7 +157,7 @@ class Catalog {
     return reinterpret_cast<Record*>(at(space, ref, sizeof(Record)));
   }
   bool is_entry(Ref ref);
-  bool note_entry(Ref ref) REQUIRES(lock_);  // false: no memory
+  void note_entry(Ref ref) REQUIRES(lock_);
   std::atomic<uint64_t>* entry_bits(uint32_t segment) const;
   // The DirPath, made if need be.
   Ref directory(uint32_t root, const char* path, uint32_t len) REQUIRES(lock_);

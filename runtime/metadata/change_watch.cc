@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <new>
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
@@ -91,8 +90,7 @@ void ChangeWatch::add(uint32_t root, std::string_view path) {
 void ChangeWatch::add(uint32_t root, std::string_view path, int dir, const struct stat* st) {
   if (!inotify_) return;
   const Name key(root, path);
-  std::unordered_map<int, Watched> added;  // its memory is there before the kernel watches, and others wait
-  Watched& watched = added[-1];
+  Watched watched;
   watched.names = {key};
   {
     MutexLock hold(lock_);
@@ -101,7 +99,6 @@ void ChangeWatch::add(uint32_t root, std::string_view path, int dir, const struc
       added_.wait(&hold);  // by another thread
     }
     if (seen_.size() >= most_) return say_once("watch_directories is reached");
-    watched_.reserve(seen_.size() + 1);
     seen_[key] = false;
   }
   const int watch = watch_directory(dir, st, &watched);
@@ -110,13 +107,10 @@ void ChangeWatch::add(uint32_t root, std::string_view path, int dir, const struc
   added_.notify_all();
   if (watch >= 0) {
     const auto known = watched_.find(watch);
-    if (known != watched_.end()) {
-      known->second.names.splice(known->second.names.end(), watched.names);
-    } else {
-      auto node = added.extract(-1);
-      node.key() = watch;
-      watched_.insert(std::move(node));
-    }
+    if (known != watched_.end())
+      known->second.names.push_back(key);
+    else
+      watched_.emplace(watch, std::move(watched));
     seen_[key] = true;
     return;
   }
@@ -151,11 +145,7 @@ void ChangeWatch::run() {
     pollfd fds[2] = {{end_.get(), POLLIN, 0}, {inotify_.get(), POLLIN, 0}};
     if (::poll(fds, 2, early.empty() ? -1 : kNapMs) < 0 && errno != EINTR) return;
     if (fds[0].revents) return;
-    try {
-      take_all(&early);
-    } catch (const std::bad_alloc&) {
-      close("a change was lost for lack of memory");
-    }
+    take_all(&early);
     if (::poll(fds, 1, kNapMs) > 0) return;
   }
 }

@@ -9,7 +9,6 @@
 
 #include <sys/stat.h>
 
-#include <list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -40,8 +39,7 @@ class ChangeWatch {
   // Whether add() may ask the PFS for a directory. Any thread.
   bool takes_more() EXCLUDES(lock_);
   // Watches the directory `path` of root number `root` ("": the root) and those above it, unless they are or
-  // cannot be. To be called before anything in it is read. Throws std::bad_alloc, and has changed nothing.
-  // Any thread.
+  // cannot be. To be called before anything in it is read. Any thread.
   void add(uint32_t root, std::string_view path);
   // The same of one directory, of which there is a descriptor, so that the PFS is not asked again, and what
   // fstat says of it.
@@ -50,7 +48,7 @@ class ChangeWatch {
  private:
   using Name = std::pair<uint32_t, std::string>;  // a root's number, and a path below it
   struct Watched {
-    std::list<Name> names;  // several where roots are the same directories, by a mount
+    std::vector<Name> names;  // several where roots are the same directories, by a mount
     struct stat values {};
   };
   struct Event {

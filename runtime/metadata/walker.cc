@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <new>
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
@@ -192,15 +191,10 @@ void Walker::run() {
   Young next;
   const Directory& directory = next.directory;
   while (take(&next)) {
-    try {
-      if (next.looks == 0) {
-        list(directory);
-      } else {
-        look_again(next);
-      }
-    } catch (const std::bad_alloc&) {
-      give_up(directory, "out of memory");
-    }
+    if (next.looks == 0)
+      list(directory);
+    else
+      look_again(next);
     bool ended = false;
     {
       const MutexLock hold(lock_);
@@ -282,7 +276,7 @@ void Walker::wait_for_quiet(Young young) {
   const uint32_t root = young.directory.root;
   const MutexLock hold(lock_);
   young_.push_back(std::move(young));
-  ++unfinished_[root];    // not before: memory may lack
+  ++unfinished_[root];
   changed_.notify_one();  // who waits without a limit now has one
 }
 

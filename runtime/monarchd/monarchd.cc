@@ -14,6 +14,7 @@
 #include "runtime/base/command_line.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/log.h"
+#include "runtime/base/no_memory.h"
 #include "runtime/base/paths.h"
 #include "runtime/config/dataset_rules.h"
 #include "runtime/node/boot.h"
@@ -57,6 +58,7 @@ struct Options {
 void prefer_for_oom() { std::ofstream("/proc/self/oom_score_adj") << "1000\n"; }
 
 int run_as_agent(Options& o) {
+  monarch::end_without_memory("monarchd", "the agent ends, and the job reads on without it");
   const auto fail = [&](const Error& error) {  // told to who waits, too
     monarch::tell_ready(o.agent.ready_fd, error.text);
     return ::fail(error);
@@ -148,6 +150,8 @@ int reply(const Options& o, const Result<monarch::Started>& started) {
 int run_as_root(Options& o) {
   if (::geteuid() != 0)
     return fail({EPERM, "--prolog, --start, --epilog, --flush, --keep and --sweep are for root"});
+  monarch::end_without_memory("monarchd", o.start ? "root's helper ends, and the job runs without Monarch"
+                                                  : "root's helper ends, and the next one goes on");
   monarch::RootLog log(o.request.state_dir, o.log);
   if (o.keep) return monarch::keep(o.keeper(), &log);
   if (o.sweep) {
@@ -193,6 +197,7 @@ bool parse_groups(const std::string& text, std::vector<gid_t>* groups) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  monarch::end_without_memory("monarchd", "monarchd ends, and the job runs without it");
   ::prctl(PR_SET_NAME, "monarchd");  // the agent is executed by descriptor: it would be "exe" in ps(1)
   monarch::CommandLine app("Monarch's node agent: stages one job's dataset into this node's tiers.",
                            "monarchd", std::string("monarchd ") + PACKAGE_VERSION);

@@ -22,7 +22,6 @@ std::optional<Mark> Changes::next() {
   const BoardHeader& header = board_->header;
   const uint64_t now = header.marks.load(std::memory_order_acquire);
   Mark mark;
-  if (now != looked_at_) mark.marks.reserve(Mark::kMost);
   mark.closed = !closed_ && header.closed.load(std::memory_order_acquire) == kRootChanged;
   closed_ |= mark.closed != 0;
   for (size_t i = 0; now != looked_at_ && i < kWords && mark.marks.size() < Mark::kMost; ++i) {
@@ -39,15 +38,6 @@ std::optional<Mark> Changes::next() {
   if (mark.marks.empty() && mark.closed == 0 && (mark.kinds & ~told_kinds_) == 0) return {};
   told_kinds_ |= mark.kinds;
   return mark;
-}
-
-void Changes::untell(const Mark& mark) noexcept {
-  const MutexLock hold(lock_);
-  for (const uint32_t bit : mark.marks) told_[bit / 64] &= ~(uint64_t{1} << (bit % 64));
-  known_ -= mark.marks.size();
-  told_kinds_ &= ~uint32_t{mark.kinds};
-  if (mark.closed != 0) closed_ = false;
-  looked_at_ = kNever;
 }
 
 std::vector<Mark> Changes::all() {

@@ -20,10 +20,8 @@ class Changes {
   explicit Changes(Board* board);
 
   // What tasks of this node have marked since the last call, Mark::kMost at most; nothing: no more. Without
-  // marks it tells of kinds that known ones have got. Throws std::bad_alloc, and has changed nothing.
+  // marks it tells of kinds that known ones have got.
   std::optional<Mark> next() EXCLUDES(lock_);
-  // What next() gave could not be told: it gives it again.
-  void untell(const Mark& mark) noexcept EXCLUDES(lock_);
   // All that is known, as several marks, for a node that may have missed some: some 1 MiB at most.
   std::vector<Mark> all() EXCLUDES(lock_);
   // Whether anything is.
@@ -39,7 +37,6 @@ class Changes {
 
   Board* const board_;
   Mutex lock_;
-  static constexpr uint64_t kNever = UINT64_MAX;
   uint64_t looked_at_ GUARDED_BY(lock_) = 0;      // how many marks there were then
   std::vector<uint64_t> told_ GUARDED_BY(lock_);  // the bits that all nodes know of
   uint64_t known_ GUARDED_BY(lock_) = 0;          // how many those are

@@ -16,13 +16,13 @@
 #include <deque>
 #include <list>
 #include <map>
-#include <new>
 #include <optional>
 #include <set>
 #include <thread>
 
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/no_memory.h"
 #include "runtime/base/os.h"
 #include "runtime/peer/socket.h"
 
@@ -33,7 +33,7 @@ constexpr size_t kMostStrangers = 64;  // handshakes that others have begun: mor
 constexpr int64_t kMsNs = 1'000'000;
 constexpr int64_t kStrangerNs = patience::kPeerSlowMs * kMsNs;  // for each of them
 constexpr int kMostLate = 3;  // of a node: each doubles what the next handshake may take
-constexpr int64_t kRestNs = patience::kPeerRestMs * kMsNs;  // where descriptors are short, or memory lacks
+constexpr int64_t kRestNs = patience::kPeerRestMs * kMsNs;  // where descriptors are short
 constexpr size_t kMostUnsent = 4 << 20;  // bytes for a node that does not read: then it is hung up on
 constexpr size_t kMostConnections = 4;   // with a node: it has left the older ones
 constexpr size_t kMostInLine = 4096;     // messages for a node that is not reached yet
@@ -147,9 +147,6 @@ class Control::Loop {
     std::optional<uint64_t> incarnation;
     std::set<std::string> told;  // what the log has of it
     std::string absent;          // what is said of it unless it comes in time
-    // What the handlers could not be told for lack of memory; the second one: with `refused`.
-    bool gone = false;
-    std::optional<bool> unreachable;
   };
   struct Waiting {
     NodeIndex node = 0;
@@ -172,33 +169,27 @@ class Control::Loop {
 
   void dial(NodeIndex node);
   void next_port(NodeIndex node, Error why);
-  void unreachable(NodeIndex node, const Error& why) noexcept;
-  void tell_untold(NodeIndex node);
-  void try_untold(NodeIndex node) noexcept;
-  void try_all_untold();
-  void no_memory_for(NodeIndex node) noexcept;
-  void no_memory_for_stranger(const Making* making) noexcept;
+  void unreachable(NodeIndex node, const Error& why);
   void goes_on(Making* making);
   void wait_for(Making* making, short what);
   void failed(Making* making, Error why);
   void finished(Making* making);
   std::optional<Error> refusal(const Making& making, const Hello& theirs) const;
-  // What is forgotten already is nothing.
-  void forget(const Making* making) noexcept;
+  void forget(const Making* making);
 
   void connected(const Hello& theirs, Fd socket, Tls tls);
   void read(Connection* connection);
   // False: the other end does not read what it asks for.
   bool received(Connection* connection, const MessageHeader& header, std::string_view body);
-  void hang_up(Connection* connection) noexcept;
+  void hang_up(Connection* connection);
   void answer(const MessageHeader& header, NodeIndex node, Result<Reply> reply) EXCLUDES(lock_);
-  void fail_waiting(std::optional<NodeIndex> node, int code, std::string_view why) noexcept EXCLUDES(lock_);
+  void fail_waiting(std::optional<NodeIndex> node, int code, std::string_view why) EXCLUDES(lock_);
   void log_once(NodeIndex node, const std::string& text);
   void log_absent(NodeIndex node, const std::string& text);
   void log_all_absent();
   void note_present(Node* node);
 
-  // libevent calls these, and no exception may pass through it.
+  // libevent calls these.
   static void on_accept(int listener, short, void* loop) { static_cast<Loop*>(loop)->accept_all(listener); }
   static void on_posted(int, short, void* loop) { static_cast<Loop*>(loop)->take_posted(); }
   static void on_timer(int, short, void* timer) {
@@ -221,7 +212,7 @@ class Control::Loop {
   Base base_;
   Fd listener_, data_listener_, wake_;
   Event accepts_, accepts_data_, posts_;
-  Timer rests_, rings_, patience_, untold_;
+  Timer rests_, rings_, patience_;
   std::atomic<std::thread::id> id_;
   int64_t began_ns_ = 0;
   std::vector<Node> nodes_;
@@ -264,7 +255,7 @@ Status Control::Loop::open(uint16_t* port) {
   began_ns_ = clock_.now_ns();
   posts_.reset(::event_new(base_.get(), wake_.get(), EV_READ | EV_PERSIST, &on_posted, this));
   const bool timers = make(&rests_, &Loop::go_on_accepting) && make(&rings_, &Loop::ring) &&
-                      make(&patience_, &Loop::log_all_absent) && make(&untold_, &Loop::try_all_untold);
+                      make(&patience_, &Loop::log_all_absent);
   if (!accepts_ || !timers || !posts_ || (data_listener_ && !accepts_data_) ||
       ::event_add(posts_.get(), nullptr) != 0)
     return errno_error("prepare the peers' thread", ENOMEM);
@@ -328,11 +319,7 @@ void Control::Loop::take_posted() {
     posted.swap(posted_);
     stopped = stopped_;
   }
-  for (const auto& work : posted) try {
-      work();
-    } catch (const std::bad_alloc&) {
-      spdlog::warn("peers: out of memory");  // as if it were lost on the way
-    }
+  for (const auto& work : posted) work();
   if (stopped) ::event_base_loopbreak(base_.get());
 }
 
@@ -342,18 +329,9 @@ Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patien
   const int64_t began = clock_.now_ns();
   Waiting waiting;
   waiting.node = node;
-  uint64_t number = 0;
-  struct Question {  // ends also where memory lacks
-    Loop* loop;
-    const uint64_t* number;
-    ~Question() {
-      const MutexLock hold(loop->lock_);
-      loop->waiting_.erase(*number);
-    }
-  } const question{this, &number};
   MutexLock hold(lock_);
   if (stopped_) return Error{ESHUTDOWN, "the agent is ending"};
-  number = ++numbers_;
+  const uint64_t number = ++numbers_;
   waiting_.emplace(number, &waiting);
   hold.unlock();
   set_number(&message, number);
@@ -367,6 +345,7 @@ Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patien
     else
       clock_.wait_until(&answered_, &hold, now_ms ? std::min(until_ns, now + kLookNs) : until_ns);
   }
+  waiting_.erase(number);
   return std::move(*waiting.result);
 }
 
@@ -384,14 +363,11 @@ void Control::Loop::answer(const MessageHeader& header, NodeIndex node, Result<R
   handlers_.late(node);
 }
 
-void Control::Loop::fail_waiting(std::optional<NodeIndex> node, int code, std::string_view why) noexcept {
+void Control::Loop::fail_waiting(std::optional<NodeIndex> node, int code, std::string_view why) {
   const MutexLock hold(lock_);
   for (const auto& [number, waiting] : waiting_)
-    if ((!node || waiting->node == *node) && !waiting->result) try {
-        waiting->result.emplace(Error{code, std::string(why)});
-      } catch (const std::bad_alloc&) {
-        waiting->result.emplace(Error{code, ""});
-      }
+    if ((!node || waiting->node == *node) && !waiting->result)
+      waiting->result.emplace(Error{code, std::string(why)});
   answered_.notify_all();
 }
 
@@ -405,8 +381,7 @@ void Control::Loop::stop() {
   fail_waiting({}, ESHUTDOWN, "the agent is ending");
   making_.clear();
   nodes_.clear();
-  for (Event* event :
-       {&accepts_, &accepts_data_, &rests_.event, &rings_.event, &patience_.event, &untold_.event, &posts_})
+  for (Event* event : {&accepts_, &accepts_data_, &rests_.event, &rings_.event, &patience_.event, &posts_})
     event->reset();
   base_.reset();  // which closes what it was to close
 }
@@ -416,14 +391,7 @@ void Control::Loop::ring_after(int ms) {
   if (!rings_.due_ns || due_ns < *rings_.due_ns) arm(&rings_, due_ns);
 }
 
-void Control::Loop::ring() {
-  try {
-    handlers_.rings();
-  } catch (const std::bad_alloc&) {
-    spdlog::warn("peers: out of memory");
-    ring_after(patience::kPeerRestMs);
-  }
-}
+void Control::Loop::ring() { handlers_.rings(); }
 
 void Control::Loop::log_once(NodeIndex node, const std::string& text) {
   if (nodes_[node].told.insert(text).second) spdlog::warn("node {}: {}", node, text);
@@ -439,12 +407,8 @@ void Control::Loop::log_absent(NodeIndex index, const std::string& text) {
 }
 
 void Control::Loop::log_all_absent() {
-  try {
-    for (NodeIndex i = 0; i < nodes_.size(); ++i)
-      if (!nodes_[i].absent.empty()) log_once(i, nodes_[i].absent);
-  } catch (const std::bad_alloc&) {
-    spdlog::warn("peers: out of memory");
-  }
+  for (NodeIndex i = 0; i < nodes_.size(); ++i)
+    if (!nodes_[i].absent.empty()) log_once(i, nodes_[i].absent);
 }
 
 // Once all have come nobody is to be woken for it.
@@ -471,36 +435,15 @@ void Control::Loop::wait_for(Making* making, short what) {
 void Control::Loop::on_making(int, short what, void* pointer) {
   auto* making = static_cast<Making*>(pointer);
   Loop* const loop = making->loop;
-  const std::optional<NodeIndex> node = making->node;
-  try {
-    if (what & EV_TIMEOUT && loop->clock_.now_ns() < making->until_ns)
-      loop->wait_for(making, making->what);
-    else if (what & EV_TIMEOUT)
-      loop->failed(making, Error{ETIMEDOUT, making->handshake ? "it does not speak" : "it does not answer"});
-    else
-      loop->goes_on(making);
-  } catch (const std::bad_alloc&) {
-    if (node)
-      loop->no_memory_for(*node);
-    else
-      loop->no_memory_for_stranger(making);
-  }
+  if (what & EV_TIMEOUT && loop->clock_.now_ns() < making->until_ns)
+    loop->wait_for(making, making->what);
+  else if (what & EV_TIMEOUT)
+    loop->failed(making, Error{ETIMEDOUT, making->handshake ? "it does not speak" : "it does not answer"});
+  else
+    loop->goes_on(making);
 }
 
-// It is as if the node could not be reached.
-void Control::Loop::no_memory_for(NodeIndex index) noexcept {
-  spdlog::warn("peers: out of memory");
-  making_.remove_if([index](const Making& m) { return m.node == index; });
-  nodes_[index].dialing = false;
-  if (nodes_[index].connections.empty()) unreachable(index, Error{ENOMEM, "out of memory"});
-}
-
-void Control::Loop::no_memory_for_stranger(const Making* making) noexcept {
-  spdlog::warn("peers: out of memory");
-  forget(making);
-}
-
-void Control::Loop::forget(const Making* making) noexcept {
+void Control::Loop::forget(const Making* making) {
   making_.remove_if([making](const Making& m) { return &m == making; });
 }
 
@@ -537,42 +480,17 @@ void Control::Loop::next_port(NodeIndex index, Error why) {
   dial(index);
 }
 
-void Control::Loop::unreachable(NodeIndex index, const Error& why) noexcept {
+void Control::Loop::unreachable(NodeIndex index, const Error& why) {
   Node& node = nodes_[index];
   node.dialing = false;
   node.port = 0;
   node.in_line.clear();
-  try {
-    if (is_absent(why.code))
-      log_absent(index, "cannot be reached: " + why.text);
-    else
-      log_once(index, "cannot be reached: " + why.text);
-  } catch (const std::bad_alloc&) {
-    spdlog::warn("peers: out of memory");
-  }
-  node.unreachable = why.code == ECONNREFUSED;
-  try_untold(index);  // before who waits asks somebody else
+  if (is_absent(why.code))
+    log_absent(index, "cannot be reached: " + why.text);
+  else
+    log_once(index, "cannot be reached: " + why.text);
+  handlers_.unreachable(index, why.code == ECONNREFUSED);  // before who waits asks somebody else
   fail_waiting(index, why.code == ETIMEDOUT ? EHOSTUNREACH : why.code, why.text);
-}
-
-void Control::Loop::tell_untold(NodeIndex index) {
-  Node& node = nodes_[index];
-  if (node.gone) handlers_.gone(index);
-  node.gone = false;
-  if (node.unreachable) handlers_.unreachable(index, *node.unreachable);
-  node.unreachable.reset();
-}
-
-// What memory lacks for now is told later: else who is gone would be taken for a reader, or a holder.
-void Control::Loop::try_untold(NodeIndex index) noexcept try {
-  tell_untold(index);
-} catch (const std::bad_alloc&) {
-  spdlog::warn("peers: out of memory");
-  arm(&untold_, clock_.now_ns() + kRestNs);
-}
-
-void Control::Loop::try_all_untold() {
-  for (NodeIndex i = 0; i < nodes_.size(); ++i) try_untold(i);
 }
 
 // The socket can be read or written.
@@ -652,42 +570,31 @@ void Control::Loop::accept_all(int listener) {
       return;
     }
     set_peer_options(fd.get());
-    Making* making = nullptr;
-    try {
-      making = &making_.emplace_back();
-      making->loop = this;
-      making->place.emplace(this);
-      making->until_ns = clock_.now_ns() + kStrangerNs;
-      making->handshake = std::make_unique<Handshake>(*options_.tls, std::move(fd), Handshake::Side::kListens,
-                                                      options_.hello, options_.after);
-      goes_on(making);
-    } catch (const std::bad_alloc&) {
-      no_memory_for_stranger(making);
-    }
+    Making& making = making_.emplace_back();
+    making.loop = this;
+    making.place.emplace(this);
+    making.until_ns = clock_.now_ns() + kStrangerNs;
+    making.handshake = std::make_unique<Handshake>(*options_.tls, std::move(fd), Handshake::Side::kListens,
+                                                   options_.hello, options_.after);
+    goes_on(&making);
   }
 }
 
 // ---- connections
 
-// The connection is there before anybody is told of it.
 void Control::Loop::connected(const Hello& theirs, Fd socket, Tls tls) {
   Node& node = nodes_[theirs.node];
-  std::list<Connection> made(1);
-  // Which takes memory: after handlers_.met() nothing may fail.
-  const auto in_line = std::make_shared<std::deque<std::string>>();
-  Connection& connection = made.front();
-  connection.loop = this;
-  connection.node = theirs.node;
   bufferevent* stream = tls ? ::bufferevent_openssl_socket_new(base_.get(), socket.get(), tls.get(),
                                                                BUFFEREVENT_SSL_OPEN, BEV_OPT_CLOSE_ON_FREE)
                             : ::bufferevent_socket_new(base_.get(), socket.get(), BEV_OPT_CLOSE_ON_FREE);
-  if (!stream) throw std::bad_alloc();
+  if (!stream) no_memory_is_left();
   (void)socket.release();
   (void)tls.release();
-  connection.stream.reset(stream);
-  tell_untold(theirs.node);
   if (node.connections.empty()) handlers_.met(theirs);
-  node.connections.splice(node.connections.begin(), made);
+  Connection& connection = node.connections.emplace_front();
+  connection.loop = this;
+  connection.node = theirs.node;
+  connection.stream.reset(stream);
   ::bufferevent_setcb(stream, &on_read, nullptr, &on_end, &connection);
   ::bufferevent_setwatermark(stream, EV_READ, MessageHeader::kBytes, MessageHeader::kBytes + kMostBody);
   ::bufferevent_enable(stream, EV_READ | EV_WRITE);
@@ -696,16 +603,12 @@ void Control::Loop::connected(const Hello& theirs, Fd socket, Tls tls) {
   node.late = 0;
   node.told.clear();
   node.holds = true;
-  const auto send_all = [this, index = theirs.node, in_line] {
+  post([this, index = theirs.node] {  // after all that the handler has said to it
     nodes_[index].holds = false;
-    in_line->swap(nodes_[index].in_line);
-    for (std::string& message : *in_line) send(index, std::move(message));
-  };
-  try {
-    post(send_all);  // after all that the handler has said to it
-  } catch (const std::bad_alloc&) {
-    send_all();
-  }
+    std::deque<std::string> in_line;
+    in_line.swap(nodes_[index].in_line);
+    for (std::string& message : in_line) send(index, std::move(message));
+  });
   while (node.connections.size() > kMostConnections) hang_up(&node.connections.back());
 }
 
@@ -716,11 +619,7 @@ void Control::Loop::send(NodeIndex index, std::string message, By by) {
   if (node.connections.empty() || holds) {
     if (node.in_line.size() < kMostInLine) node.in_line.push_back(std::move(message));
     if (!node.connections.empty()) return;
-    if (!node.dialing) try {
-        dial(index);
-      } catch (const std::bad_alloc&) {
-        no_memory_for(index);
-      }
+    if (!node.dialing) dial(index);
     return;
   }
   Connection& connection = node.connections.front();
@@ -729,9 +628,7 @@ void Control::Loop::send(NodeIndex index, std::string message, By by) {
   if (::bufferevent_write(connection.stream.get(), message.data(), message.size()) != 0) hang_up(&connection);
 }
 
-// What is lost for lack of memory is lost with the connection: with the next one both are told what they must
-// not miss.
-void Control::Loop::read(Connection* connection) try {
+void Control::Loop::read(Connection* connection) {
   evbuffer* in = ::bufferevent_get_input(connection->stream.get());
   while (::evbuffer_get_length(in) >= MessageHeader::kBytes) {
     char bytes[MessageHeader::kBytes];
@@ -748,9 +645,6 @@ void Control::Loop::read(Connection* connection) try {
     ::evbuffer_remove(in, body.data(), body.size());
     if (!received(connection, *header, body)) return hang_up(connection);
   }
-} catch (const std::bad_alloc&) {
-  spdlog::warn("peers: out of memory");
-  hang_up(connection);
 }
 
 bool Control::Loop::received(Connection* connection, const MessageHeader& header, std::string_view body) {
@@ -773,18 +667,12 @@ bool Control::Loop::received(Connection* connection, const MessageHeader& header
 }
 
 // What was sent on this one may be lost: it is as if the node had been gone for a moment.
-void Control::Loop::hang_up(Connection* connection) noexcept {
+void Control::Loop::hang_up(Connection* connection) {
   const NodeIndex index = connection->node;
   Node& node = nodes_[index];
   node.connections.remove_if([connection](const Connection& c) { return &c == connection; });
-  try {
-    if (!node.connections.empty()) return handlers_.met(node.theirs);
-  } catch (const std::bad_alloc&) {
-    spdlog::warn("peers: out of memory");
-    node.connections.clear();
-  }
-  node.gone = true;
-  try_untold(index);
+  if (!node.connections.empty()) return handlers_.met(node.theirs);
+  handlers_.gone(index);
   fail_waiting(index, ECONNRESET, kBroken);
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <new>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -145,7 +144,7 @@ std::shared_ptr<Holdings::Coming> Holdings::begin(Ref ref, const FileIdentity& i
     coming->missing = (identity.bytes + kPieceBytes - 1) / kPieceBytes;
     coming->checks.resize(coming->missing);
     coming->wanted.resize(coming->missing);
-    coming_.emplace(ref, coming);  // once it is whole: memory may lack
+    coming_.emplace(ref, coming);
   }
   coming->copy = copy;
   grew_.notify_all();
@@ -189,7 +188,6 @@ FileKey Holdings::forget(Ref ref, bool names, const FileIdentity& identity) {
 
 std::optional<FileKey> Holdings::given_up(Ref ref) {
   const MutexLock hold(lock_);
-  // Where memory lacks it is gone all the same; nobody is told then.
   if (const auto coming = coming_.extract(ref)) {
     coming.mapped()->ended = true;
     grew_.notify_all();
@@ -249,15 +247,11 @@ void Holdings::run() {
       doubts_.wait(&hold);
       continue;
     }
-    try {
-      std::set<FileKey> keys;
-      for (auto& [key, doubt] : doubted_)
-        if (!std::exchange(doubt.looked, true)) keys.insert(key);
-      hold.unlock();
-      look_at(std::move(keys));
-    } catch (const std::bad_alloc&) {
-      spdlog::warn("peers: out of memory");
-    }
+    std::set<FileKey> keys;
+    for (auto& [key, doubt] : doubted_)
+      if (!std::exchange(doubt.looked, true)) keys.insert(key);
+    hold.unlock();
+    look_at(std::move(keys));
     hold.lock();
   }
 }
@@ -377,7 +371,7 @@ void Holdings::drop(Ref ref, Fd copy) {
   (void)given_up(ref);
 }
 
-// Once most of what a log has is gone, it is begun anew. Where memory lacks, nothing is held.
+// Once most of what a log has is gone, it is begun anew.
 void Holdings::note_held(Ref ref, Held held) {
   constexpr size_t kFew = 100;
   const FileKey key = key_of(ref, held.names, held.identity);

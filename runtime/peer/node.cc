@@ -6,7 +6,6 @@
 #include <sys/vfs.h>
 
 #include <algorithm>
-#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -68,7 +67,7 @@ class Node final : public PeerNode {
   uint16_t port() const override { return peers_->port(); }
   void walk(Walker* walker, int threads) override { walk_->start(walker, threads); }
   void tell_changes() override;
-  void saw(Ref ref) noexcept override { told_->learned(ref); }
+  void saw(Ref ref) override { told_->learned(ref); }
   std::vector<NodeTold> told() const override { return report_->told(); }
   void account(int64_t until_ns) override;
 
@@ -200,16 +199,9 @@ void Node::end() {
 }
 
 void Node::tell_changes() {
-  std::optional<Mark> mark;
-  try {
-    while ((mark = changes_.next())) peers_->changed(*mark);
-    peers_->remind();
-    source_->tell_untold();
-    tell_counts();
-  } catch (const std::bad_alloc&) {
-    spdlog::warn("peers: out of memory");
-    if (mark) changes_.untell(*mark);
-  }
+  while (const std::optional<Mark> mark = changes_.next()) peers_->changed(*mark);
+  peers_->remind();
+  tell_counts();
 }
 
 void Node::tell_counts() {

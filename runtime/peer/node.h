@@ -55,11 +55,11 @@ class PeerNode {
   // Has `walker`, which outlives stop(), filled: by what other nodes read, or, with so many threads, here.
   virtual void walk(Walker* walker, int threads) = 0;
   // Tells the others what the job has changed on this node since the last call, and looks for those who may
-  // have missed something; and tells the first node what was counted here. Where memory lacks, the next call
-  // does. One thread, now and then.
+  // have missed something; and tells the first node what was counted here. One
+  // thread, now and then.
   virtual void tell_changes() = 0;
   // A task has told what the PFS says of the file, and the catalog has it.
-  virtual void saw(Ref ref) noexcept = 0;
+  virtual void saw(Ref ref) = 0;
   // On the first node: what each node of the job has counted, as far as it has told; elsewhere nothing. Any
   // thread.
   virtual std::vector<NodeTold> told() const = 0;

@@ -7,11 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <exception>
-#include <new>
 #include <utility>
 
-#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
 #include "runtime/peer/fetch.h"
@@ -360,8 +357,8 @@ std::shared_ptr<PeerSource::Way> PeerSource::way_of(Ref ref, const FileKey& key)
 std::shared_ptr<PeerSource::Way> PeerSource::end_way(Ref ref, const std::optional<FileIdentity>& held) {
   const auto at = ways_.find(ref);
   if (at == ways_.end()) return nullptr;
-  std::shared_ptr<Way> way = at->second;
-  untold_.insert(ways_.extract(at));
+  std::shared_ptr<Way> way = std::move(at->second);
+  ways_.erase(at);
   const MutexLock hold(way->lock);
   way->ended = true;
   way->held = held;
@@ -434,22 +431,15 @@ void PeerSource::note_progress(Way* way, uint64_t bytes) {
 }
 
 // Of what it has read here the others are told, unless one of them has told this node.
-void PeerSource::tell_values(Ref ref) noexcept {
+void PeerSource::tell_values(Ref ref) {
   if (!told_->are_told(ref)) told_->learned(ref);
 }
 
-// Where memory lacks, nothing is held; the home is told so.
-void PeerSource::copied(Ref ref, int tier) noexcept {
+void PeerSource::copied(Ref ref, int tier) {
   std::shared_ptr<Way> way;
   {
     const MutexLock hold(lock_);
-    std::optional<FileIdentity> held;
-    try {
-      held = holdings_->copied(ref, tier);
-    } catch (const std::bad_alloc&) {
-      spdlog::warn("peers: out of memory");
-    }
-    way = end_way(ref, held);
+    way = end_way(ref, holdings_->copied(ref, tier));
   }
   bool read_here = true;
   if (way) {
@@ -460,25 +450,25 @@ void PeerSource::copied(Ref ref, int tier) noexcept {
     tell_values(ref);
   else
     add(board_, AgentCounter::peer_files);
-  tell_untold();
+  if (way) tell_end(way.get());
 }
 
-void PeerSource::given_up(Ref ref) noexcept try {
+void PeerSource::given_up(Ref ref) {
+  std::shared_ptr<Way> way;
   std::optional<FileKey> held;
   {
     const MutexLock hold(lock_);
     for (auto at = open_.lower_bound({ref, nullptr}); at != open_.end() && at->first == ref;)
       at = open_.erase(at);
-    (void)end_way(ref, std::nullopt);
+    way = end_way(ref, std::nullopt);
     held = holdings_->given_up(ref);
   }
-  tell_untold();
+  if (way) tell_end(way.get());
   if (held) peers_->lost(*held);  // else who asks for it hears so
-} catch (const std::exception& error) {
-  spdlog::warn("tell of a copy that is none: {}", error.what());
-  tell_untold();
 }
 
+// Others would wait for a reader that has ended, until its lease has, and one of them would read the file
+// again.
 void PeerSource::tell_end(Way* way) {
   Done done;
   {
@@ -487,27 +477,6 @@ void PeerSource::tell_end(Way* way) {
             way->held.value_or(FileIdentity())};
   }
   peers_->done(done);
-}
-
-// Others would wait for a reader that has ended, until its lease has, and one of them would read the file
-// again.
-void PeerSource::tell_untold() noexcept {
-  for (;;) {
-    std::multimap<Ref, std::shared_ptr<Way>>::node_type first;
-    {
-      const MutexLock hold(lock_);
-      if (untold_.empty()) return;
-      first = untold_.extract(untold_.begin());
-    }
-    try {
-      tell_end(first.mapped().get());
-    } catch (const std::bad_alloc&) {
-      spdlog::warn("peers: out of memory");
-      const MutexLock hold(lock_);
-      untold_.insert(std::move(first));
-      return;
-    }
-  }
 }
 
 }  // namespace monarch

@@ -48,10 +48,8 @@ class PeerSource : public Source {
   int more_at_a_time() const override { return 8; }
   // A node prefetches what it is the home of.
   bool is_ours(Ref ref) override;
-  void copied(Ref ref, int tier) noexcept override;
-  void given_up(Ref ref) noexcept override;
-  // Tells what could not be told for lack of memory: each of the two above does, too.
-  void tell_untold() noexcept EXCLUDES(lock_);
+  void copied(Ref ref, int tier) override;
+  void given_up(Ref ref) override;
 
  private:
   class File;
@@ -74,7 +72,7 @@ class PeerSource : public Source {
   class Asking;
   FileKey key_of(Ref ref);
   std::shared_ptr<Way> way_of(Ref ref, const FileKey& key) REQUIRES(lock_);
-  // Its home is to be told; takes no memory. nullptr: there was none.
+  // Its home is to be told. nullptr: there was none.
   std::shared_ptr<Way> end_way(Ref ref, const std::optional<FileIdentity>& held) REQUIRES(lock_);
   void tell_end(Way* way);
   // Nothing: the file was given up.
@@ -83,7 +81,7 @@ class PeerSource : public Source {
   static void forget(Way* way);
   // It is read on the PFS, although this node was not sent there.
   void note_again(Way* way);
-  void tell_values(Ref ref) noexcept;
+  void tell_values(Ref ref);
   // The file on the PFS, by O_PATH.
   Fd look_up(Ref ref, const std::string& path) const;
   // A piece was read on the PFS, or waits for a rate: the PFS does not hang.
@@ -105,8 +103,7 @@ class PeerSource : public Source {
   std::atomic<uint64_t> moves_{0};  // pieces that were read on the PFS, and looks at a rate
   Mutex lock_;                      // taken before Holdings' own and a Way's
   std::map<Ref, std::shared_ptr<Way>> ways_ GUARDED_BY(lock_);
-  std::multimap<Ref, std::shared_ptr<Way>> untold_ GUARDED_BY(lock_);  // that have ended
-  std::set<std::pair<Ref, const File*>> open_ GUARDED_BY(lock_);       // that have not been given up
+  std::set<std::pair<Ref, const File*>> open_ GUARDED_BY(lock_);  // that have not been given up
 };
 
 }  // namespace monarch

@@ -381,15 +381,13 @@ void Peers::met(const Hello& hello) {
     uninformed = uninformed_.count(hello.node) > 0;
     acted = acted_.count(hello.node) > 0 ? 1 : 0;
     untold_.erase(hello.node);
+    parted_.erase(hello.node);
   }
   // At an agent's end one connection goes after the other: it is not dialled for these.
   for (const Mark& mark : handlers_.changes()) control_->tell_if_met(hello.node, encode(mark));
   control_->tell_if_met(hello.node, encode(Mark()));
   handlers_.met(hello.node, hello.incarnation);
   if (uninformed) control_->tell(hello.node, encode(Missed{acted}));
-  // Last: where memory lacks before, the connection is none, and the node is looked for.
-  const MutexLock hold(lock_);
-  parted_.erase(hello.node);
 }
 
 void Peers::set_unheard(NodeIndex node, bool unheard) {
@@ -406,7 +404,7 @@ void Peers::set_unheard(NodeIndex node, bool unheard) {
 // Whatever it was: its leases end at once, and what it held is read again by who asks first. If it is there
 // still, it announces that.
 void Peers::gone(NodeIndex node) {
-  set_unheard(node, true);  // before all that needs memory
+  set_unheard(node, true);
   fetch_->forget(node);
   handlers_.gone(node);
   {

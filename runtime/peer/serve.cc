@@ -7,9 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <new>
 
-#include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/peer/wire.h"
 
@@ -135,15 +133,10 @@ void Serve::run() {
       connection->used = ++uses_;
     }
     const int fd = connection->socket.get();
+    add_thread_if_all_work();
+    bool goes_on = serve_one(connection);
     // Of what TLS has read already, epoll would not tell.
-    bool goes_on = false;
-    try {
-      add_thread_if_all_work();
-      goes_on = serve_one(connection);
-      while (goes_on && Wire(fd, connection->tls.get()).has_more()) goes_on = serve_one(connection);
-    } catch (const std::bad_alloc&) {
-      goes_on = false;
-    }
+    while (goes_on && Wire(fd, connection->tls.get()).has_more()) goes_on = serve_one(connection);
     const MutexLock hold(lock_);
     connection->works = false;
     event.events = EPOLLIN | EPOLLONESHOT;

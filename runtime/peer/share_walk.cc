@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <exception>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -66,7 +65,7 @@ void ShareWalk::add_part(ListPart part) {
 
 // Who is not told reads by itself, so what a log has no room for is left out, and nothing else ends. The lock
 // is held for a part at a time: the thread that answers waits for it.
-void ShareWalk::read(const WalkedDirectory& directory) try {
+void ShareWalk::read(const WalkedDirectory& directory) {
   size_t all = kHeadBytes + directory.path.size();
   for (const WalkedName& name : directory.names) all += kNameBytes + name.name.size();
   {
@@ -94,8 +93,6 @@ void ShareWalk::read(const WalkedDirectory& directory) try {
   }
   part.last = 1;
   add_part(std::move(part));
-} catch (const std::bad_alloc&) {
-  spdlog::warn("peers: out of memory");
 }
 
 void ShareWalk::reads() {
@@ -255,16 +252,7 @@ ShareWalk::End ShareWalk::follow() {
 }
 
 void ShareWalk::run(int threads) {
-  End end = End::kStopped;
-  for (bool ended = false; !ended;) try {
-      end = follow();
-      ended = true;
-    } catch (const std::bad_alloc&) {
-      spdlog::warn("walk: out of memory");
-      places_.clear();  // what was lost is told again, and what is known is not new
-      incomplete_.clear();
-      ended = !nap(options_.silence_ms / 5);
-    }
+  const End end = follow();
   if (end == End::kStopped) return;
   if (end == End::kAlone) spdlog::info("walk: this node reads the directories");
   {
@@ -278,13 +266,7 @@ void ShareWalk::start(Walker* walker, int threads) {
   walker_ = walker;
   const MutexLock hold(lock_);
   state_ = WalkState::kFollows;
-  const int error = os::start_thread(&thread_, [this, threads] {
-    try {
-      run(threads);
-    } catch (const std::bad_alloc&) {
-      spdlog::warn("walk: out of memory");
-    }
-  });
+  const int error = os::start_thread(&thread_, [this, threads] { run(threads); });
   if (error != 0) spdlog::warn("walk: no thread: {}", std::strerror(error));
 }
 

@@ -14,10 +14,8 @@
 
 #include <algorithm>
 #include <fstream>
-#include <new>
 #include <utility>
 
-#include "runtime/base/log.h"
 #include "runtime/base/mountinfo.h"
 #include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
@@ -53,7 +51,7 @@ ToldValues::ToldValues(ToldValuesOptions options, Clock& clock)
 
 // ---- what this node tells
 
-void ToldValues::learned(Ref ref) noexcept try {
+void ToldValues::learned(Ref ref) {
   if (!is_shared()) return;
   {
     const MutexLock hold(lock_);
@@ -62,10 +60,6 @@ void ToldValues::learned(Ref ref) noexcept try {
     if (std::exchange(ringing_, true)) return;
   }
   ring_later();
-} catch (const std::bad_alloc&) {
-  spdlog::warn("peers: out of memory");
-  const MutexLock hold(lock_);
-  ringing_ = false;  // the next one rings
 }
 
 // More nodes, more messages: each gets them the more seldom, some in a millisecond in all.
@@ -106,8 +100,7 @@ std::optional<NodeIndex> ToldValues::next_node(int64_t now_ns) {
   return {};
 }
 
-// What memory lacks for is told the next time.
-void ToldValues::tell_on() try {
+void ToldValues::tell_on() {
   for (;;) {
     std::optional<NodeIndex> node;
     {
@@ -117,8 +110,6 @@ void ToldValues::tell_on() try {
     if (!node) return;
     tell(*node);
   }
-} catch (const std::bad_alloc&) {
-  spdlog::warn("peers: out of memory");
 }
 
 void ToldValues::tell(NodeIndex node) {
@@ -152,13 +143,7 @@ void ToldValues::tell(NodeIndex node) {
     n.asked = at;
     n.since_ns = clock_.now_ns();
   }
-  try {
-    options_.tell(node, std::move(message));
-  } catch (const std::bad_alloc&) {
-    const MutexLock hold(lock_);
-    if (nodes_[node].asked == at) nodes_[node].asked = 0;
-    throw;
-  }
+  options_.tell(node, std::move(message));
 }
 
 std::optional<ToldFile> ToldValues::file_of(Ref ref) {
@@ -278,7 +263,7 @@ bool ToldValues::has_mounts(uint32_t root, int64_t now_ns) {
   return mounted_[root];
 }
 
-bool ToldValues::are_told(Ref ref) noexcept {
+bool ToldValues::are_told(Ref ref) {
   const MutexLock hold(lock_);
   return ref / 64 < read_.size() && (read_[ref / 64] >> (ref % 64) & 1) != 0;
 }

@@ -44,15 +44,14 @@ class ToldValues {
  public:
   explicit ToldValues(ToldValuesOptions options, Clock& clock = system_clock());
 
-  // The catalog has got values of the entry from this node's PFS, or will once its copy is published. What
-  // memory lacks for is not told.
-  void learned(Ref ref) noexcept EXCLUDES(lock_);
+  // The catalog has got values of the entry from this node's PFS, or will once its copy is published.
+  void learned(Ref ref) EXCLUDES(lock_);
   // What another node says. False: it is what no node says.
   bool take(const Told& told) EXCLUDES(lock_);
   // What another node, whose agent has read it, says of a file that is neither placed nor changed.
   std::optional<struct stat> values(Ref ref) EXCLUDES(lock_);
   // Whether values of the entry came from another node that has read it.
-  bool are_told(Ref ref) noexcept EXCLUDES(lock_);
+  bool are_told(Ref ref) EXCLUDES(lock_);
 
   void met(NodeIndex node, uint64_t incarnation) EXCLUDES(lock_);
   void gone(NodeIndex node) EXCLUDES(lock_);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -20,6 +19,9 @@ namespace {
 // Of each, source and copy are open. Files beyond that are parked: what is placed stays in use, and they are
 // opened again when more of them is wanted.
 constexpr size_t kMaxOpenLarge = 128;
+// Of a file: the agent has some bytes of each in memory, where other nodes follow. Whoever owns the dataset
+// can make a file as large as they like, with nothing in it.
+constexpr uint64_t kMostChunks = 16 << 20;
 constexpr uint32_t kRun = Copier::kPieces;  // chunks in a row that are filled at a time
 static_assert(kChunkBytes == Copier::kPiece);
 
@@ -29,11 +31,9 @@ bool same_file(const struct stat& a, const struct stat& b) {
 }
 
 // `copy` with a hole as long as the file.
-Result<Fd> as_hole(Fd copy, off_t bytes) try {
+Result<Fd> as_hole(Fd copy, off_t bytes) {
   if (os::ftruncate(copy.get(), bytes) != 0) return errno_error("make a sparse copy");
   return copy;
-} catch (const std::bad_alloc&) {
-  return Error{ENOMEM, {}};
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ void ChunkStager::begin(const Work& work, std::unique_ptr<SourceFile> source, co
     const MutexLock hold(lock_);
     progress(file).filling = true;
   }
-  (void)fill(file, WorkQueue::Place::kLast);
+  queue_->fill(file->ref, WorkQueue::Place::kLast);
 }
 
 void ChunkStager::demand(Ref ref, uint32_t chunk) {
@@ -71,16 +71,10 @@ void ChunkStager::demand_whole(Ref ref) {
     if (!wanted_.insert(ref).second && at != large_.end()) return;
     filling = at != large_.end() && progress(at->second).filling;
   }
-  try {
-    if (filling)
-      queue_->fill(ref, WorkQueue::Place::kWanted);
-    else
-      queue_->demand_chunk(ref, 0);  // which begins the rest
-  } catch (const std::bad_alloc&) {
-    const MutexLock hold(lock_);
-    wanted_.erase(ref);  // who asks again is heard
-    throw;
-  }
+  if (filling)
+    queue_->fill(ref, WorkQueue::Place::kWanted);
+  else
+    queue_->demand_chunk(ref, 0);  // which begins the rest
 }
 
 std::optional<uint32_t> ChunkStager::next_chunk(Ref ref) {
@@ -154,11 +148,10 @@ std::unique_ptr<SourceFile> ChunkStager::open_source(const Work& work, const Cop
   return source;
 }
 
-// Memory lacks before there is any space to give back, or is an error like others.
 ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFile> source,
-                                      const struct stat& st, std::shared_ptr<Ends>* ends) try {
+                                      const struct stat& st, std::shared_ptr<Ends>* ends) {
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
-  if (bytes / kChunkBytes >= UINT32_MAX) {  // chunks have numbers of 32 bits
+  if (bytes / kChunkBytes >= kMostChunks) {
     health_->no_room(work.ref);
     return nullptr;
   }
@@ -198,58 +191,33 @@ ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFi
   }
   file->writing = tier.driver().prepare(copy->get(), bytes, false);
   *opened = Ends{std::move(source), copy.take()};
-  bool entered = false;
   {
     const MutexLock hold(lock_);
     progress(file).promised = promised;
-    entered = enter(file, opened);
-    if (!file->chunks) forget(file);
+    enter(file, opened);
   }
   if (!file->chunks) {
     tier.remove_part(ref);
     tier.took(promised);
     tier.release(file->reserved);
-    if (entered)
-      context_->settle(ref, state_word(State::kNoFit));
-    else
-      health_->put_off(ref, ENOMEM);
+    context_->settle(ref, state_word(State::kNoFit));
     return nullptr;
   }
   *ends = opened;
   return file;
-} catch (const std::bad_alloc&) {
-  health_->put_off(work.ref, ENOMEM);
-  return nullptr;
 }
 
-// False: there is no memory for it. Without chunks: the catalog has no room for them.
-bool ChunkStager::enter(const Large& file, std::shared_ptr<Ends> ends) try {
+// Without chunks: the catalog has no room for them.
+void ChunkStager::enter(const Large& file, std::shared_ptr<Ends> ends) {
+  file->chunks = context_->catalog->start_chunks(file->ref, static_cast<uint32_t>(file->tier), file->st);
+  if (!file->chunks) return;
   progress(file).claimed.resize(file->count);
   large_[file->ref] = file;
   hold_ends(file, std::move(ends));
-  file->chunks = context_->catalog->start_chunks(file->ref, static_cast<uint32_t>(file->tier), file->st);
-  return true;
-} catch (const std::bad_alloc&) {
-  return false;
-}
-
-void ChunkStager::forget(const Large& file) {
-  large_.erase(file->ref);
-  std::erase(opened_, file);
-  progress(file).ends.reset();
-}
-
-// False: the queue has no memory for it, and the file has been given up.
-bool ChunkStager::fill(const Large& file, WorkQueue::Place place) try {
-  queue_->fill(file->ref, place);
-  return true;
-} catch (const std::bad_alloc&) {
-  return put_off(file, ENOMEM);
 }
 
 // Opens both ends again. False: that failed, and the file has been given up.
-bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier,
-                         std::shared_ptr<Ends>* ends) try {
+bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) {
   struct stat st;
   std::unique_ptr<SourceFile> source = open_source(work, *copier, &st);
   if (!source && is_shortage(errno)) return put_off(file, errno);
@@ -271,8 +239,6 @@ bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier,
   *ends = std::make_shared<Ends>(Ends{std::move(source), copy.take()});
   hold_ends(file, *ends);
   return true;
-} catch (const std::bad_alloc&) {
-  return put_off(file, ENOMEM);
 }
 
 // Who copies from those that are parked meanwhile has them until the end of the run. The others' sources are
@@ -324,10 +290,8 @@ void ChunkStager::stage(const Work& work, Copier* copier) {
     known = std::exchange(progress(file).filling, true);
   }
   // After the chunk that was asked for: what is being read comes before what may be.
-  if (!known && !fill(file, is_wanted(work.ref) ? WorkQueue::Place::kWanted : WorkQueue::Place::kFirst)) {
-    if (claimed) end(file);
-    return;
-  }
+  if (!known)
+    queue_->fill(file->ref, is_wanted(work.ref) ? WorkQueue::Place::kWanted : WorkQueue::Place::kFirst);
   if (!claimed) {
     if (work.why == Why::kChunk) queue_->hurry(work.ref);  // filling comes back by itself
     return;
@@ -336,8 +300,7 @@ void ChunkStager::stage(const Work& work, Copier* copier) {
   end(file);
 }
 
-// Lack of memory is an error like others here: what was claimed is not waited for in vain.
-void ChunkStager::copy_and_publish(const Large& file, const Run& run, const Work& work, Copier* copier) try {
+void ChunkStager::copy_and_publish(const Large& file, const Run& run, const Work& work, Copier* copier) {
   const Status copied = copy(file, run, work.background() && !is_wanted(work.ref), copier);
   if (copied.ok()) {
     context_->board->header.stalled_until_ns.store(0, std::memory_order_relaxed);
@@ -356,8 +319,6 @@ void ChunkStager::copy_and_publish(const Large& file, const Run& run, const Work
     health_->failed(file->tier, copied.error());
     give_up(file, AgentCounter::tier_errors, state_word(State::kNoFit, Reason::kTierError));
   }
-} catch (const std::bad_alloc&) {
-  (void)put_off(file, ENOMEM);
 }
 
 bool ChunkStager::is_wanted(Ref ref) {
@@ -518,8 +479,7 @@ std::optional<uint64_t> ChunkStager::evict(Ref ref, int tier, uint64_t word) {
     last = p.in_flight == 0;
     placed = p.placed;
     if (last && p.ends) {
-      to_close_.push_back(nullptr);  // where memory lacks, all is as it was
-      to_close_.back() = std::move(p.ends->source);
+      to_close_.push_back(std::move(p.ends->source));
       p.ends->copy.reset();
     }
     p.failed = true;
@@ -529,14 +489,11 @@ std::optional<uint64_t> ChunkStager::evict(Ref ref, int tier, uint64_t word) {
     std::erase(opened_, file);
     wanted_.erase(ref);
   }
-  try {
-    // Whoever takes it closes the source; what is being copied ends soon, whatever the admin's rate.
-    if (last)
-      queue_->demand_chunk(ref, 0);
-    else
-      queue_->hurry(ref);
-  } catch (const std::bad_alloc&) {  // it takes longer
-  }
+  // Whoever takes it closes the source; what is being copied ends soon, whatever the admin's rate.
+  if (last)
+    queue_->demand_chunk(ref, 0);
+  else
+    queue_->hurry(ref);
   context_->source->given_up(ref);
   context_->settle(ref, word);
   wake_all(ref, file->count);

@@ -95,9 +95,7 @@ class ChunkStager {
   Large open(const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) REQUIRES(starting_);
   Large start(const Work& work, std::unique_ptr<SourceFile> source, const struct stat& st,
               std::shared_ptr<Ends>* ends) REQUIRES(starting_) EXCLUDES(lock_);
-  bool enter(const Large& file, std::shared_ptr<Ends> ends) REQUIRES(lock_);
-  void forget(const Large& file) REQUIRES(lock_);
-  bool fill(const Large& file, WorkQueue::Place place) EXCLUDES(lock_);
+  void enter(const Large& file, std::shared_ptr<Ends> ends) REQUIRES(lock_);
   bool unpark(const Large& file, const Work& work, Copier* copier, std::shared_ptr<Ends>* ends)
       REQUIRES(starting_) EXCLUDES(lock_);
   void hold_ends(const Large& file, std::shared_ptr<Ends> ends) REQUIRES(lock_);

@@ -2,7 +2,6 @@
 #include "runtime/placement/evict.h"
 
 #include <algorithm>
-#include <new>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -86,8 +85,7 @@ void Evictor::withdraw(Ref ref, Fd copy) {
   const uint64_t word = e.state.load(std::memory_order_acquire);
   const Identity* id = context_->catalog->reader().identity_of(e);
   if (state_of(word) != State::kPlaced || !id || id->tier_ino != st.st_ino) return;
-  std::list<Leaving> spoilt(1);
-  Leaving& leaving = spoilt.front();
+  Leaving leaving;
   leaving.ref = ref;
   leaving.fd = std::move(copy);
   leaving.then = kSpoiltWord;
@@ -95,7 +93,7 @@ void Evictor::withdraw(Ref ref, Fd copy) {
   const size_t n = tier_of(word);
   if (!take_away(n, word, e.size.load(std::memory_order_relaxed), &leaving)) return;
   const MutexLock hold(lock_);
-  withdrawn_[n].splice(withdrawn_[n].end(), spoilt);
+  withdrawn_[n].push_back(std::move(leaving));
   start();
 }
 
@@ -149,8 +147,7 @@ bool Evictor::wait(int64_t pause_ns) {
   return !stopping_;
 }
 
-// Where memory lacks, the next look goes on.
-void Evictor::shrink(size_t n) try {
+void Evictor::shrink(size_t n) {
   Shrinking& s = shrinking_[n];
   {
     const MutexLock hold(lock_);
@@ -164,7 +161,6 @@ void Evictor::shrink(size_t n) try {
   take_turn(n, Turn::kClosed, &s);
   if (context_->clock.now_ns() - s.since >= patience::kReadersNs) take_turn(n, Turn::kAny, &s);
   if (!is_over(n)) end(n, &s);
-} catch (const std::bad_alloc&) {
 }
 
 void Evictor::begin(size_t n, Shrinking* s) {
@@ -254,8 +250,7 @@ bool Evictor::evict(size_t n, Ref ref, Turn turn, Shrinking* s) {
   if (!superseded && (state_of(word) != State::kPlaced || tier_of(word) != n)) return true;
   if (files_->maker_of(ref) != ref) return true;  // it goes with the other name
   Tier& tier = context_->hierarchy->tiers()[n];
-  std::list<Leaving> copy(1);
-  Leaving& leaving = copy.front();
+  Leaving leaving;
   leaving.fd = tier.open_copy(ref);
   struct stat st = {};
   const bool there = leaving.fd && os::fstat(leaving.fd.get(), &st) == 0;
@@ -269,7 +264,7 @@ bool Evictor::evict(size_t n, Ref ref, Turn turn, Shrinking* s) {
   if (!take_away(n, word, bytes, &leaving)) return true;
   // What was staged again has its file still, and each name of a copy was staged.
   if (!superseded) add(context_->board, AgentCounter::evicted_files, 1 + leaving.links.size());
-  leave(n, std::move(copy), s);
+  leave(n, std::move(leaving), s);
   return true;
 }
 
@@ -287,15 +282,14 @@ bool Evictor::evict_part(size_t n, Ref ref, Shrinking* s) {
   Result<Fd> fd = context_->hierarchy->tiers()[n].open_part(ref);
   if (!fd.ok() && is_shortage(fd.error().code)) return false;
   if (fd.ok() && s->leaving.size() >= kMostWithParts && os::is_open_elsewhere(fd->get())) return false;
-  std::list<Leaving> copy(1);
-  Leaving& leaving = copy.front();
   const std::optional<uint64_t> space = chunks_->evict(ref, static_cast<int>(n), kLeavingWord);
   if (!space) return true;
+  Leaving leaving;
   leaving.ref = ref;
   leaving.part = true;
   leaving.space = *space;
   if (fd.ok()) leaving.fd = fd.take();
-  leave(n, std::move(copy), s);
+  leave(n, std::move(leaving), s);
   return true;
 }
 
@@ -308,10 +302,10 @@ void Evictor::forget(Leaving* copy) {
 }
 
 // No task finds the copy any more.
-void Evictor::leave(size_t n, std::list<Leaving> copy, Shrinking* s) {
+void Evictor::leave(size_t n, Leaving copy, Shrinking* s) {
   ++s->removed;
-  copy.front().since = context_->clock.now_ns();
-  if (!try_to_release(n, &copy.front())) s->leaving.splice(s->leaving.end(), copy);
+  copy.since = context_->clock.now_ns();
+  if (!try_to_release(n, &copy)) s->leaving.push_back(std::move(copy));
 }
 
 bool Evictor::try_to_release(size_t n, Leaving* copy) {

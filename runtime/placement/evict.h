@@ -36,7 +36,7 @@ class Evictor {
   bool set_quota(size_t tier, uint64_t quota) EXCLUDES(lock_);
   // The copy of an entry, which is open at `copy`, is not what was read on the PFS: from now on no task finds
   // it, by any of its names, and no other name gets it. The files stay on the PFS; the copy is removed by the
-  // thread. Nothing is done if the entry has another copy by now, or where memory lacks (std::bad_alloc).
+  // thread. Nothing is done if the entry has another copy by now.
   void withdraw(Ref ref, Fd copy) EXCLUDES(lock_);
   // To be called now and then. Tells of quotas that are kept to; where more is used than one allows, or a
   // copy was withdrawn, sees to it that the thread is at work: it may be that none could be made.
@@ -104,7 +104,7 @@ class Evictor {
   // Sees to it that no task finds the copy, of which ref and superseded are known, any more, by any of its
   // names; notes these and its space. False: the state is not `word` any more.
   bool take_away(size_t tier, uint64_t word, uint64_t bytes, Leaving* copy);
-  void leave(size_t tier, std::list<Leaving> copy, Shrinking* s);
+  void leave(size_t tier, Leaving copy, Shrinking* s);
   // Of one that has no name any more, and that nobody has open.
   void forget(Leaving* copy);
   // Removes its names; frees it, if nobody has it open. False: not yet.

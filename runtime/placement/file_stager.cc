@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -28,7 +27,7 @@ bool may_be_replaced(uint64_t word) {
          again_of(word) == 0;
 }
 
-// Ends a turn of prefetch, also for lack of memory.
+// Ends a turn of prefetch.
 struct Turn {
   WorkQueue* queue;  // nullptr: none was taken
   ~Turn() {
@@ -49,14 +48,6 @@ FileStager::FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* 
 
 void FileStager::stop() {
   for (const auto& write_back : write_back_) write_back->stop();
-}
-
-void FileStager::demand(Ref ref) {
-  try {
-    queue_->demand(ref);
-  } catch (const std::bad_alloc&) {
-    health_->put_off(ref, ENOMEM);
-  }
 }
 
 void FileStager::stage(const Work& work, Copier* copier) {
@@ -138,11 +129,7 @@ void FileStager::stage_again(const Work& work, Copier* copier) {
   Entry& e = catalog->entry(again.ref);
   e.size.store(static_cast<uint64_t>(st.st_size), std::memory_order_release);
   e.mtime.store(time_of(st.st_mtim), std::memory_order_release);
-  try {
-    place(again, source.get(), st, copier);
-  } catch (const std::bad_alloc&) {
-    ran_out_of_memory(again);
-  }
+  place(again, source.get(), st, copier);
 }
 
 bool FileStager::is_being_changed(const Work& work, int source, const struct stat& st) const {
@@ -150,15 +137,6 @@ bool FileStager::is_being_changed(const Work& work, int source, const struct sta
   if (is_changed_since(board, context_->catalog->entry(work.ref).hash, work.change)) return true;
   return work.why == Why::kAgain &&
          (is_changed_since(board, mark_of_inode(st.st_ino), work.change) || os::is_written_elsewhere(source));
-}
-
-void FileStager::ran_out_of_memory(const Work& work) {
-  context_->source->given_up(work.ref);
-  const uint64_t staging = work.before ? anew_word(work.before) : state_word(State::kStaging);
-  const uint64_t later =
-      work.before ? again_word(work.before) : state_word(State::kNoFit, Reason::kTierError);
-  if (context_->catalog->move(work.ref, staging, later)) context_->wake(work.ref);
-  health_->ran_short(ENOMEM);
 }
 
 void FileStager::note_found() {
@@ -210,7 +188,7 @@ bool FileStager::put_back(const Work& work, uint64_t bytes, PrefetchCredit::Held
   // Who has come since then found it in work.
   if (copier.hurried() &&
       context_->catalog->move(work.ref, state_word(State::kKnown), state_word(State::kQueued)))
-    demand(work.ref);
+    queue_->demand(work.ref);
   return true;
 }
 
@@ -246,9 +224,8 @@ void FileStager::open_and_place(Work work, PrefetchCredit::Held* held, Copier* c
   place(work, source.get(), st, copier);
 }
 
-// Lack of memory is an error like others here: what was reserved is given back.
 Status FileStager::make_copy(const Work& work, SourceFile* source, const struct stat& st, Tier* tier,
-                             const Fd& copy, Writing writing, Copier* copier, struct stat* made) try {
+                             const Fd& copy, Writing writing, Copier* copier, struct stat* made) {
   const auto bytes = static_cast<uint64_t>(st.st_size);
   const MemoryPolicy spread(writing == Writing::kMemory);
   if (is_sparse(st) && os::ftruncate(copy.get(), st.st_size) != 0) return errno_error("make a sparse copy");
@@ -265,8 +242,6 @@ Status FileStager::make_copy(const Work& work, SourceFile* source, const struct 
     return Error{ESTALE, std::string(kSource) + "the job wrote it while it was copied"};
   if (!seal(copy.get(), st, made)) return errno_error("set the copy's times");
   return tier->publish(copy, work.ref);
-} catch (const std::bad_alloc&) {
-  return Error{ENOMEM, {}};
 }
 
 void FileStager::copying_failed(Ref ref, int tier, const Error& error) {
@@ -283,16 +258,7 @@ void FileStager::copying_failed(Ref ref, int tier, const Error& error) {
 }
 
 void FileStager::place(const Work& work, SourceFile* source, const struct stat& st, Copier* copier) {
-  bool placed = false;
-  const struct Ending {  // also for lack of memory
-    FileStager* stager;
-    Ref ref;
-    const bool* placed;
-    ~Ending() {
-      if (!*placed) stager->end_sharing(ref);
-    }
-  } ending{this, work.ref, &placed};
-  placed = shares_copy(work, st, *copier) || place_copy(work, source, st, copier);
+  if (!shares_copy(work, st, *copier) && !place_copy(work, source, st, copier)) (void)end_sharing(work.ref);
 }
 
 bool FileStager::shares_copy(const Work& work, const struct stat& st, const Copier& copier) {
@@ -332,10 +298,7 @@ bool FileStager::end_sharing(Ref maker) {
   for (const Ref name : names.waiting)
     context_->settle(name, settled ? word : state_word(State::kNoFit, Reason::kTierError));
   bool removed = true;
-  for (const Ref name : names.linked) {
-    context_->wake(name);  // if memory lacked before it was linked
-    removed &= context_->tier(names.tier).remove(name);
-  }
+  for (const Ref name : names.linked) removed &= context_->tier(names.tier).remove(name);
   return removed;
 }
 
@@ -345,7 +308,6 @@ std::vector<Ref> FileStager::take_links(Ref maker, uint64_t word) {
     if (state_of(now) == State::kPlaced) context_->catalog->move(name, now, word);
   });
   for (const Ref name : names.waiting) context_->settle(name, state_word(State::kNoFit));
-  for (const Ref name : names.linked) context_->wake(name);  // if memory lacked before it was linked
   return std::move(names.linked);
 }
 
@@ -446,15 +408,13 @@ void FileStager::publish(int number, NamedCopy* copy) {
   if (copy->source.st_nlink > 1) publish_links(number, *copy);
 }
 
-// Nobody above catches a lack of memory in each thread that comes here: the copy is shared no longer then.
-void FileStager::publish_links(int number, const NamedCopy& copy) try {
+void FileStager::publish_links(int number, const NamedCopy& copy) {
   const auto refused = links_.published(
       {copy.entry, number, copy.inode},
       [&](Ref ref, const HardLinks::Copy& made) { return link(ref, made, copy.source, copy.prefetched); });
   for (const Ref ref : refused)  // each gets a copy of its own
-    if (context_->catalog->move(ref, state_word(State::kStaging), state_word(State::kQueued))) demand(ref);
-} catch (const std::bad_alloc&) {
-  (void)end_sharing(copy.entry);
+    if (context_->catalog->move(ref, state_word(State::kStaging), state_word(State::kQueued)))
+      queue_->demand(ref);
 }
 
 // Who opens a lost copy from now on gets the PFS. What was published because somebody waited may be open:
@@ -479,11 +439,9 @@ void FileStager::written(int number, NamedCopy copy, const Status& written) {
   if (copy.stage == NamedCopy::Stage::kRefused) give_back(number, &copy);
 }
 
-Error FileStager::lost(Ref ref, const Status& written) const try {
+Error FileStager::lost(Ref ref, const Status& written) const {
   spdlog::error("{}: {}", context_->catalog->path_of(ref), written.error().text);
   return Error{EIO, written.error().text};
-} catch (const std::bad_alloc&) {
-  return Error{EIO, {}};
 }
 
 // Its space counts as used until it is free: for this job's life, if its name cannot be removed, or if a task

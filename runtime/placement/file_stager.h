@@ -29,8 +29,6 @@ class FileStager {
   FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* health, PrefetchCredit* credit,
              ChunkStager* chunks);
 
-  // An open waits for a file, which is kQueued since just now.
-  void demand(Ref ref);
   // Does a piece of work of kind kDemand or kPrefetch.
   void stage(const Work& work, Copier* copier);
   // A task opened a file that the job wrote: it is staged again (a piece of work of kind kAgain) once it was
@@ -47,8 +45,6 @@ class FileStager {
   // The copy of this name is about to be removed. The entries that share it get that state word, and are
   // returned; those that waited for it stay on the PFS.
   std::vector<Ref> take_links(Ref maker, uint64_t word);
-  // A piece of work could not be done for lack of memory.
-  void ran_out_of_memory(const Work& work);
   // Ends the watch over what was written; waits for its threads.
   void stop();
 
@@ -94,7 +90,7 @@ class FileStager {
   void publish_links(int tier, const NamedCopy& copy);
   // The copy is on its device, or lost.
   void written(int tier, NamedCopy copy, const Status& written);
-  // The error of a tier that lost a copy, which is logged; without words where memory lacks.
+  // The error of a tier that lost a copy, which is logged.
   Error lost(Ref ref, const Status& written) const;
   void give_back(int tier, NamedCopy* copy);
 

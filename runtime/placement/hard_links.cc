@@ -37,13 +37,9 @@ HardLinks::Turn HardLinks::begin(Ref name, const struct stat& st, const Link& li
     ++names_;
     return Turn::kWaits;
   }
+  if (!link(name, file.copy)) return Turn::kCopy;
   shared_.emplace(name, file.copy.maker);
   names.linked.push_back(name);
-  if (!link(name, file.copy)) {
-    names.linked.pop_back();
-    shared_.erase(name);
-    return Turn::kCopy;
-  }
   ++names_;
   return Turn::kLinked;
 }
@@ -57,7 +53,6 @@ std::vector<Ref> HardLinks::published(const Copy& copy, const Link& link) {
   file.there = true;
   std::vector<Ref>& linked = file.names.linked;
   std::vector<Ref> refused;
-  refused.reserve(file.names.waiting.size());
   linked.swap(file.names.waiting);
   const auto has_none = [&](Ref name) {
     if (link(name, copy)) return false;
@@ -76,7 +71,6 @@ HardLinks::Names HardLinks::ended(Ref maker, const Take& take) {
   if (at == makers_.end()) return {};
   const auto file = files_.find(at->second);
   makers_.erase(at);
-  if (file == files_.end()) return {};  // there was no memory for it
   Names names = std::move(file->second.names);
   names.tier = file->second.copy.tier;
   for (const Ref name : names.waiting) shared_.erase(name);

@@ -23,8 +23,8 @@ class PfsSource : public Source {
   std::unique_ptr<SourceFile> open(Ref ref, const std::string& path, Need need,
                                    const Copier& copier) override;
   bool is_ours(Ref) override { return true; }
-  void copied(Ref, int) noexcept override {}
-  void given_up(Ref) noexcept override {}
+  void copied(Ref, int) override {}
+  void given_up(Ref) override {}
 
   // Opens the file for reading. Empty: errno says why. `waits` is called again and again while it waits for a
   // rate.

@@ -4,7 +4,6 @@
 #include <dirent.h>
 
 #include <cstring>
-#include <new>
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
@@ -79,25 +78,23 @@ void PlacementHandler::demand(const RelPath& path) {
   const Ref ref = context_.catalog->add(path, DT_UNKNOWN);
   if (!ref) return;  // the catalog is full: the task sees that there is no entry and reads the PFS
   if (context_.catalog->move(ref, state_word(State::kKnown), state_word(State::kQueued)))
-    files_.demand(ref);
+    queue_.demand(ref);
   else
     hurry(ref, path);
 }
 
 // The file is in work, or settled.
-void PlacementHandler::hurry(Ref ref, const RelPath& path) try {
+void PlacementHandler::hurry(Ref ref, const RelPath& path) {
   queue_.hurry(ref);
   files_.hurry(ref);
   if (state_of(context_.catalog->entry(ref).state.load(std::memory_order_acquire)) == State::kLarge)
     chunks_.demand_whole(ref);
   // It was put back meanwhile.
-  if (context_.catalog->move(ref, state_word(State::kKnown), state_word(State::kQueued))) files_.demand(ref);
+  if (context_.catalog->move(ref, state_word(State::kKnown), state_word(State::kQueued))) queue_.demand(ref);
   if (is_invalid(*context_.board, path.hash)) files_.ask_again(path);
-} catch (const std::bad_alloc&) {
-  health_.ran_short(ENOMEM);
 }
 
-void PlacementHandler::demand_chunk(const RelPath& path, uint32_t chunk) try {
+void PlacementHandler::demand_chunk(const RelPath& path, uint32_t chunk) {
   Catalog* catalog = context_.catalog;
   const Ref ref = catalog->reader().find(path).ref;
   if (!ref) return;
@@ -107,25 +104,18 @@ void PlacementHandler::demand_chunk(const RelPath& path, uint32_t chunk) try {
     queue_.hurry(ref);
     files_.hurry(ref);
   }
-} catch (const std::bad_alloc&) {
-  health_.ran_short(ENOMEM);
 }
 
 void PlacementHandler::run(Worker* worker) {
   while (const std::optional<Work> work = queue_.take(&worker->copier, worker->kind)) {
     set_io_priority(work->background() ? context_.config.background_io : AgentConfig::Io::kNormal);
-    try {
-      if (worker->moves != moves_) move(worker);
-      do_work(*work, &worker->copier);
-    } catch (const std::bad_alloc&) {
-      files_.ran_out_of_memory(*work);
-    }
+    if (worker->moves != moves_) move(worker);
+    do_work(*work, &worker->copier);
     queue_.done(*work, &worker->copier);
   }
 }
 
-// Where memory lacks, the next piece of work tries again, and this one is done all the same.
-void PlacementHandler::move(Worker* worker) try {
+void PlacementHandler::move(Worker* worker) {
   std::string processors;
   int moves = 0;
   {
@@ -135,7 +125,6 @@ void PlacementHandler::move(Worker* worker) try {
   }
   (void)run_on(processors).ok();  // where the job may not run it is no loss
   worker->moves = moves;
-} catch (const std::bad_alloc&) {
 }
 
 // What nothing was asked for has reserved its price, and is paid for as other files that are prefetched.

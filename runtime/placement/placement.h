@@ -42,10 +42,10 @@ class PlacementHandler {
   void move_to(const std::string& processors);
 
   // A task asks for `path`: enters it into the catalog if need be and stages it before all prefetch.
-  // Where memory lacks, the file is the PFS's, and staged later. Makes no PFS call. Any thread.
+  // Makes no PFS call. Any thread.
   void demand(const RelPath& path);
   // A task asks for chunk `chunk` of a large file, or says (kReadNatively) that it reads the file by calls
-  // that chunks cannot serve. Where memory lacks, it has to ask again. Makes no PFS call. Any thread.
+  // that chunks cannot serve. Makes no PFS call. Any thread.
   void demand_chunk(const RelPath& path, uint32_t chunk);
   // Root has told a tier's quota, a larger one or a smaller one; see Evictor. True: it is more than before.
   // Any thread.

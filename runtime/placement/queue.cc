@@ -2,7 +2,6 @@
 #include "runtime/placement/queue.h"
 
 #include <algorithm>
-#include <new>
 
 #include "runtime/base/memory.h"
 #include "runtime/base/patience.h"
@@ -24,10 +23,7 @@ uint64_t lesser_size(uint64_t a, uint64_t b) { return a == 0 ? b : std::min(a, b
 WorkQueue::WorkQueue(PlacementContext* context, Questions ask)
     : context_(context),
       ask_(std::move(ask)),
-      prefetching_(context->config.prefetch != AgentConfig::Prefetch::kOff) {
-  working_.reserve(static_cast<size_t>(context->config.threads) +
-                   static_cast<size_t>(context->source->more_at_a_time()));
-}
+      prefetching_(context->config.prefetch != AgentConfig::Prefetch::kOff) {}
 
 // A thread for more may sleep for long, and holds no memory then; one that is needed again soon keeps it,
 // since the kernel clears pages anew.
@@ -124,10 +120,8 @@ void WorkQueue::stage_again(Ref ref, uint32_t change) {
   if (wait == 0 || again_.size() >= kMostWaiting) return;
   Work work{ref, Why::kAgain};
   work.change = change;
-  std::list<Again> added;  // memory may lack for either
-  added.push_back({work, context_->clock.now_ns() + wait});
   if (!waiting_again_.insert(ref).second) return;
-  again_.splice(again_.end(), added);
+  again_.push_back({work, context_->clock.now_ns() + wait});
   work_.notify_one();  // which sleeps until then
 }
 
@@ -138,9 +132,8 @@ bool WorkQueue::take_turn(const Work& work, const Copier& copier, std::unique_pt
     ++turns_;
     return true;
   }
-  const auto opened = std::make_shared<Opened>();
+  const auto opened = std::make_shared<Opened>(Opened{std::move(*source), st});
   in_line_.push_back({.ref = work.ref, .why = work.why, .opened = opened, .paid = work.paid});
-  *opened = {std::move(*source), st};
   return false;
 }
 
@@ -266,8 +259,7 @@ bool WorkQueue::is_known(Ref ref) const {
   return context_->catalog->entry(ref).state.load(std::memory_order_relaxed) == state_word(State::kKnown);
 }
 
-// Memory lacks before anything was reserved.
-bool WorkQueue::next_in_catalog(Work* work) try {
+bool WorkQueue::next_in_catalog(Work* work) {
   bool found = false, poor = false;
   uint64_t passed_over = passed_over_;
   const auto take_one = [&](Ref ref) {
@@ -288,13 +280,10 @@ bool WorkQueue::next_in_catalog(Work* work) try {
     }
     return true;
   };
-  cursor_ = context_->catalog->walk(cursor_, std::cref(take_one));  // which takes no memory
+  cursor_ = context_->catalog->walk(cursor_, take_one);
   passed_over_ = passed_over;
   is_poor_ = poor;
   return found;
-} catch (const std::bad_alloc&) {
-  is_short_ = true;
-  return false;
 }
 
 // Those that were begun meanwhile are filled already.

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <list>
 #include <memory>
 #include <optional>
 #include <set>
@@ -48,8 +47,7 @@ struct Work {
   Need need() const { return why == Why::kAgain ? Need::kAnew : background() ? Need::kLater : Need::kNow; }
 };
 
-// All members may be called from any thread. Where memory lacks, those that put something into the queue
-// throw std::bad_alloc, and have changed nothing.
+// All members may be called from any thread.
 class WorkQueue {
  public:
   // What the queue asks others, with its lock held: they must not call it then.
@@ -146,7 +144,7 @@ class WorkQueue {
     Work work;
     int64_t due;  // by the clock
   };
-  std::list<Again> again_ GUARDED_BY(lock_);  // the first one is due first
+  std::deque<Again> again_ GUARDED_BY(lock_);  // the first one is due first
   std::set<Ref> waiting_again_ GUARDED_BY(lock_);
   struct Working {
     Copier* copier;
@@ -154,7 +152,7 @@ class WorkQueue {
     Thread thread;
   };
   int usual_ GUARDED_BY(lock_) = 0;                 // threads that work, but for those for more
-  std::vector<Working> working_ GUARDED_BY(lock_);  // who works on what; has room for all threads
+  std::vector<Working> working_ GUARDED_BY(lock_);  // who works on what
   uint64_t cursor_ GUARDED_BY(lock_) = 0;           // how far prefetch is in the catalog's log
   std::deque<Ref> opened_large_ GUARDED_BY(lock_);  // see prefetch_large()
   int background_ GUARDED_BY(lock_) = 0;            // threads that work on something that nobody waits for

@@ -46,9 +46,9 @@ class Source {
   // Whether this node is to stage the entry though nobody has asked for it.
   virtual bool is_ours(Ref ref) = 0;
   // The copy of an entry is whole, and has its name on the tier.
-  virtual void copied(Ref ref, int tier) noexcept = 0;
+  virtual void copied(Ref ref, int tier) = 0;
   // An entry has no copy, or has it no longer, and none is being made.
-  virtual void given_up(Ref ref) noexcept = 0;
+  virtual void given_up(Ref ref) = 0;
 };
 
 }  // namespace monarch

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <cstdint>
-#include <new>
 #include <unordered_map>
 
 #include "runtime/base/mutex.h"
@@ -17,15 +16,10 @@ namespace monarch {
 class SparseCopies {
  public:
   // The copy of an entry, for which `bytes` were reserved, is complete: what it does not occupy is given
-  // back. Returns the space that stays counted; where memory lacks, all does.
+  // back. Returns the space that stays counted.
   uint64_t add(Tier* tier, Ref ref, const struct stat& copy, uint64_t bytes) EXCLUDES(lock_) {
     const MutexLock hold(lock_);
-    try {
-      uint64_t& space = spaces_[ref];
-      return space = tier->release_holes(copy, bytes);
-    } catch (const std::bad_alloc&) {
-      return tier->space_of(bytes);
-    }
+    return spaces_[ref] = tier->release_holes(copy, bytes);
   }
   // A copy of `bytes`, sparse or not, is removed: the space that it counts.
   uint64_t remove(const Tier& tier, Ref ref, uint64_t bytes) EXCLUDES(lock_) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/placement/write_back.h"
 
-#include <new>
 #include <utility>
 
 #include "runtime/base/os.h"
@@ -10,29 +9,20 @@ namespace monarch {
 namespace {
 
 // Waits until what was written to the file is on its device.
-Status sync_whole(int fd) try {
+Status sync_whole(int fd) {
   if (os::sync_range(fd, 0, 0, Sync::kFinish) == 0 || !is_write_back_error(errno)) return {};
   return errno_error("write-back");
-} catch (const std::bad_alloc&) {
-  return Error{EIO, {}};
 }
 
 }  // namespace
 
 void WriteBack::add(NamedCopy copy) {
-  std::list<NamedCopy> added;
-  try {
-    added.push_back(std::move(copy));
-  } catch (const std::bad_alloc&) {  // it was not moved
-    const Status written = sync_whole(copy.fd.get());
-    return events_.ended(std::move(copy), written);
-  }
   {
     MutexLock hold(lock_);
     if (stopping_) return;
-    bytes_ += added.front().bytes;
+    bytes_ += copy.bytes;
     ++kept_;
-    waiting_.splice(waiting_.end(), added);
+    waiting_.push_back(std::move(copy));
     changed_.notify_all();
     if (thread_.joinable() || os::start_thread(&thread_, [this] { run(); }) == 0) {
       // One larger than the bound is waited for until it is alone.

@@ -49,7 +49,7 @@ class WriteBack {
   WriteBack& operator=(const WriteBack&) = delete;
 
   // Takes a copy. Returns when no more is kept than the bounds on dirty pages and descriptors allow. Where no
-  // thread can be made, or memory lacks, the write-back is waited for.
+  // thread can be made, the write-back is waited for.
   void add(NamedCopy copy) EXCLUDES(lock_);
   // Somebody waits for the copy: if it is here and not published, it is published now.
   void hurry(Ref entry) EXCLUDES(lock_);
