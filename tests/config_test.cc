@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/config/config.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
+
+#include <map>
 
 #include "runtime/base/paths.h"
 #include "runtime/config/show.h"
@@ -27,6 +30,17 @@ class ConfigFile : public ::testing::Test {
     EXPECT_EQ(whole.rfind(file_ + ":", 0), 0u) << whole;
     return whole.substr(std::min(whole.size(), file_.size() + 1));
   }
+  // What such a file comes to: by SECTION.KEY what stands behind "key = ", lines of a list with '|' between.
+  std::map<std::string, std::string> shown(const std::string& text,
+                                           const std::vector<std::string>& words = {}) {
+    const Result<Config> config = load_config(with_words(scratch_.file("monarch.conf", text), words));
+    EXPECT_TRUE(config.ok()) << config.error().text;
+    std::map<std::string, std::string> all;
+    if (!config.ok()) return all;
+    for (const ConfigValue& v : values_of(*config))
+      if (v.values) all[v.section + "." + v.key] = fmt::format("{}", fmt::join(*v.values, "|"));
+    return all;
+  }
   // All errors of such a file, a line each: SECTION.KEY, if it is of one, and the text.
   std::string errors_of(const std::string& text) {
     ConfigTrace trace;
@@ -46,114 +60,84 @@ class ConfigFile : public ::testing::Test {
 };
 
 TEST_F(ConfigFile, ReadsEveryKey) {
-  const Result<Config> config = load(
-      "# a comment\n"
-      "[tier.ram]\n"
-      "path = /dev/shm//x/\n"
-      "quota = 1.5G\n"
-      "medium = ram\n"
-      "min_free = 10%\n"
-      "\n"
-      "[tier.nvme]\n"
-      "path=/scratch\n"
-      "quota=80%\n"
-      "medium=nvme\n"
-      "driver=tmpfs\n"
-      "charge=job\n"
-      "share=equal\n"
-      "min_free=2G\n"
-      "[agent]\n"
-      "threads = 3\n"
-      "walk_threads = 2\n"
-      "watch_directories = 77\n"
-      "stage_wait_max = 8M ; how much an open waits for\n"
-      "stage_wait = 0\n"
-      "stage_again = 7\n"
-      "prefetch = off\n"
-      "prefetch_burst = 3G\n"
-      "prefetch_patience = 0\n"
-      "consistency = open\n"
-      "metadata = pass\n"
-      "pfs_bandwidth = 2G\n"
-      "pfs_opens = 5000\n"
-      "pfs_stats = 1\n"
-      "tier_bandwidth = none\n"
-      "background_io = idle\n"
-      "log = /var/log/monarchd.log\n"
-      "memory_max = 512M\nlog_level = debug\n");
-  ASSERT_TRUE(config.ok()) << config.error().text;
-  ASSERT_EQ(config->tiers.size(), 2u);
-  const TierConfig &ram = config->tiers[0], &nvme = config->tiers[1];
-  EXPECT_EQ(ram.name, "ram");
-  EXPECT_EQ(ram.path, "/dev/shm/x");
-  EXPECT_EQ(ram.quota.of(1), uint64_t{3} << 29);
-  EXPECT_EQ(ram.medium, Medium::kRam);
-  EXPECT_EQ(ram.min_free.of(1000), 100u);
-  EXPECT_EQ(nvme.name, "nvme");
-  EXPECT_EQ(nvme.path, "/scratch");
-  EXPECT_EQ(nvme.quota.of(1000), 800u);
-  EXPECT_EQ(nvme.medium, Medium::kNvme);
-  EXPECT_EQ(nvme.kind, TierConfig::Kind::kTmpfs);
-  EXPECT_EQ(ram.kind, TierConfig::Kind::kDirectory);
-  EXPECT_EQ(nvme.charge, TierConfig::Charge::kJob);
-  EXPECT_EQ(ram.charge, TierConfig::Charge::kNode);
-  EXPECT_EQ(nvme.min_free.of(1), uint64_t{2} << 30);
-  EXPECT_EQ(config->agent.threads, 3);
-  EXPECT_EQ(config->agent.walk_threads, 2);
-  EXPECT_EQ(config->agent.watch_directories, 77);
-  EXPECT_EQ(config->agent.stage_wait_max, 8u << 20);
-  EXPECT_EQ(config->agent.stage_wait, 0);
-  EXPECT_EQ(config->agent.stage_again, 7);
-  EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kOff);
-  EXPECT_EQ(config->agent.prefetch_burst, uint64_t{3} << 30);
-  EXPECT_EQ(config->agent.prefetch_patience, 0);
-  EXPECT_EQ(config->agent.consistency, AgentConfig::Consistency::kOpen);
-  EXPECT_EQ(config->agent.metadata, AgentConfig::Metadata::kPass);
-  EXPECT_EQ(config->agent.pfs_bandwidth, uint64_t{2} << 30);
-  EXPECT_EQ(config->agent.pfs_opens, 5000u);
-  EXPECT_EQ(config->agent.pfs_stats, 1u);
-  EXPECT_EQ(config->agent.tier_bandwidth, 0u);
-  EXPECT_EQ(config->agent.background_io, AgentConfig::Io::kIdle);
-  EXPECT_EQ(config->agent.memory_max, uint64_t{512} << 20);
-  EXPECT_EQ(config->agent.log, "/var/log/monarchd.log");
-  EXPECT_EQ(config->agent.log_level, "debug");
-}
-
-TEST_F(ConfigFile, ReadsWhatThereIsToPeers) {
-  const Result<Config> none = load("");
-  ASSERT_TRUE(none.ok());
-  EXPECT_TRUE(none->peer.enabled);
-  EXPECT_EQ(none->peer.network, "");
-  EXPECT_EQ(none->peer.first_port, 64000);
-  EXPECT_EQ(none->peer.last_port, 64999);
-  EXPECT_EQ(none->peer.bandwidth, 0u);
-  EXPECT_FALSE(none->peer.encrypt);
-  const Result<Config> all = load(
-      "[peer]\nenabled = on\nnetwork = 10.1.0.0/16\nports = 1024-65535\nbandwidth = 1.5G\nencrypt = on\n");
-  ASSERT_TRUE(all.ok()) << all.error().text;
-  EXPECT_TRUE(all->peer.enabled);
-  EXPECT_EQ(all->peer.network, "10.1.0.0/16");
-  EXPECT_EQ(all->peer.first_port, 1024);
-  EXPECT_EQ(all->peer.last_port, 65535);
-  EXPECT_EQ(all->peer.bandwidth, uint64_t{3} << 29);
-  EXPECT_TRUE(all->peer.encrypt);
-  const Result<Config> other =
-      load("[peer]\nenabled = off\nnetwork = fd00::/128\nports = 7000-7000\nbandwidth = 0\nencrypt = off\n");
-  ASSERT_TRUE(other.ok()) << other.error().text;
-  EXPECT_FALSE(other->peer.enabled || other->peer.encrypt);
-  EXPECT_EQ(other->peer.network, "fd00::/128");
-  EXPECT_EQ(other->peer.last_port, 7000);
+  struct Key {
+    std::string section, key, value, shown;  // nothing: as it is written
+  };
+  const Key keys[] = {
+      {"tier.ram", "path", "/dev/shm//x/", "/dev/shm/x"},
+      {"tier.ram", "quota", "1.5G", "1536M"},
+      {"tier.ram", "medium", "ram", ""},
+      {"tier.ram", "min_free", "10%", ""},
+      {"tier.nvme", "path", "/scratch", ""},
+      {"tier.nvme", "quota", "80%", ""},
+      {"tier.nvme", "medium", "nvme", ""},
+      {"tier.nvme", "driver", "tmpfs", ""},
+      {"tier.nvme", "charge", "job", ""},
+      {"tier.nvme", "share", "equal", ""},
+      {"tier.nvme", "min_free", "2G", ""},
+      {"tier.nvme", "job_capacity", "20%", ""},
+      {"agent", "threads", "3", ""},
+      {"agent", "walk_threads", "2", ""},
+      {"agent", "watch_directories", "77", ""},
+      {"agent", "stage_wait_max", "8M ; how much an open waits for", "8M"},
+      {"agent", "stage_wait", "0", ""},
+      {"agent", "stage_again", "7", ""},
+      {"agent", "prefetch", "off", ""},
+      {"agent", "prefetch_burst", "3G", ""},
+      {"agent", "prefetch_patience", "0", ""},
+      {"agent", "consistency", "open", ""},
+      {"agent", "metadata", "pass", ""},
+      {"agent", "pfs_bandwidth", "2G", ""},
+      {"agent", "pfs_opens", "5000", ""},
+      {"agent", "pfs_stats", "1", ""},
+      {"agent", "tier_bandwidth", "none", ""},
+      {"agent", "background_io", "idle", ""},
+      {"agent", "memory_max", "512M", ""},
+      {"agent", "log", "/var/log/monarchd.log", ""},
+      {"agent", "log_level", "debug", ""},
+      {"peer", "enabled", "off", ""},
+      {"peer", "network", "10.1.0.0/16", ""},
+      {"peer", "ports", "1024-65535", ""},
+      {"peer", "bandwidth", "1.5G", "1536M"},
+      {"peer", "encrypt", "on", ""},
+      {"accounting", "account", "log", ""},
+      {"policy", "enabled", "on", ""},
+      {"policy", "allow_users", "alice, 17\nallow_users=bob", "alice|17|bob"},
+      {"policy", "deny_users", "", ""},
+      {"policy", "allow_groups", "a,b", "a|b"},
+      {"policy", "deny_groups", "c", ""},
+      {"policy", "allow_datasets", "/x//:/y\nallow_datasets = /z, too", "/x|/y|/z, too"},
+      {"policy", "deny_datasets", "/x/y/.", "/x/y"},
+      {"policy", "default_dataset", "/d:/e\ndefault_dataset = /f", "/d|/e|/f"},
+      {"policy", "default_options", "prefetch=off wait=none", ""},
+      {"policy", "deny_options", "wait,tiers", "wait|tiers"},
+      {"policy", "max_prefetch", "auto", ""},
+      {"policy", "max_wait", "0", ""},
+      {"policy", "tiers", "nvme,ram", "nvme, ram"},
+      {"policy", "job_capacity", "2G", ""},
+      {"policy", "max_files", "10M", ""},
+      {"policy", "pfs_bandwidth", "1G", ""},
+      {"policy", "pfs_opens", "100", ""},
+      {"policy", "pfs_stats", "none", ""},
+      {"policy.partition.GPU.a", "enabled", "off", ""},
+      {"policy.qos.high", "max_files", "none", ""},
+  };
+  std::string text = "# a comment\n";
+  for (const Key& k : keys) text += "[" + k.section + "]\n  " + k.key + " = " + k.value + "\n";
+  std::map<std::string, std::string> all = shown(text);
+  for (const Key& k : keys) {
+    const std::string name = k.section + "." + k.key;
+    EXPECT_TRUE(all.contains(name)) << name;
+    EXPECT_EQ(all[name], k.shown.empty() ? k.value : k.shown) << name;
+  }
+  EXPECT_FALSE(all.contains("policy.qos.high.deny_users")) << "what is not set is not";
+  EXPECT_TRUE(shown("[policy.account.Phys]\nmax_files = 1\n").contains("policy.account.phys.max_files"))
+      << "as Slurm compares them";
+  EXPECT_EQ(shown("[peer]\nnetwork = fd00::/128\nports=7000-7000\n")["peer.network"], "fd00::/128");
 }
 
 TEST_F(ConfigFile, WhatIsWrongOfPeersIsToldWithTheRemedy) {
   const auto with = [&](const std::string& line) { return error_of("[peer]\n" + line + "\n"); };
-  EXPECT_EQ(with("port = 1"),
-            "2: unknown key 'port' in [peer] (did you mean ports?); known are enabled, network, ports, "
-            "bandwidth, encrypt");
-  EXPECT_EQ(with("enabled = yes"), "2: enabled: 'yes' is none of on, off");
-  EXPECT_EQ(with("encrypt = 1"), "2: encrypt: '1' is none of on, off");
-  EXPECT_EQ(with("encrypt = on\nencrypt = on"), "3: 'encrypt' is given twice in [peer]");
-  EXPECT_EQ(with("bandwidth = fast").rfind("2: ", 0), 0u);
   for (const char* network :
        {"10.1.0.0", "10.1.0.0/", "10.1.0.0/33", "10.1.0.0/0", "10.1/16", "/16", "fd00::/129", "ib0/16", ""})
     EXPECT_EQ(with(std::string("network = ") + network),
@@ -166,92 +150,46 @@ TEST_F(ConfigFile, WhatIsWrongOfPeersIsToldWithTheRemedy) {
                   "' are not FIRST-LAST, from 1024 to 65535; write for example ports = 64000-64999");
 }
 
-TEST_F(ConfigFile, ReadsThePolicy) {
-  const Result<Config> config = load(
-      "[tier.a]\npath = /a\nquota = 1G\njob_capacity = 20%\n[tier.b]\npath = /b\nquota = 1G\n"
-      "[policy]\nenabled = on\nallow_users = alice, 17\nallow_users=bob\ndeny_users =\nallow_groups = a,b\n"
-      "deny_groups = c\nallow_datasets = /x//:/y\nallow_datasets = /z, too\ndeny_datasets = /x/y/.\n"
-      "default_dataset = /d:/e\ndefault_dataset = /f\ndefault_options = prefetch=off wait=none\n"
-      "deny_options = wait,tiers\nmax_prefetch = auto\nmax_wait = 0\n"
-      "tiers = b,a\njob_capacity = 2G\nmax_files = 10M\npfs_bandwidth = 1G\npfs_opens = 100\npfs_stats = "
-      "none\n"
-      "[policy.partition.GPU.a]\nenabled = off\n[policy.account.Phys]\nmax_files = "
-      "none\n[policy.qos.high]\n");
-  ASSERT_TRUE(config.ok()) << config.error().text;
-  EXPECT_EQ(config->tiers[0].job_capacity.percent, 20);
-  EXPECT_EQ(config->tiers[1].job_capacity.percent, 100) << "the whole";
-  ASSERT_EQ(config->policies.size(), 4u);
-  using List = std::vector<std::string>;
-  const PolicyKeys& keys = config->policies[0].keys;
-  EXPECT_TRUE(keys.enabled.value());
-  EXPECT_EQ(keys.allow_users.value(), (List{"alice", "17", "bob"}));
-  EXPECT_EQ(keys.deny_users.value(), List{});
-  EXPECT_EQ(keys.allow_groups.value(), (List{"a", "b"}));
-  EXPECT_EQ(keys.deny_groups.value(), List{"c"});
-  EXPECT_EQ(keys.allow_datasets.value(), (List{"/x", "/y", "/z, too"}));
-  EXPECT_EQ(keys.deny_datasets.value(), List{"/x/y"});
-  EXPECT_EQ(keys.tiers.value(), (List{"b", "a"}));
-  EXPECT_EQ(keys.job_capacity->bytes, uint64_t{2} << 30);
-  EXPECT_EQ(keys.max_files.value(), uint64_t{10} << 20);
-  EXPECT_EQ(keys.pfs_bandwidth.value(), uint64_t{1} << 30);
-  EXPECT_EQ(keys.pfs_opens.value(), 100u);
-  EXPECT_EQ(keys.pfs_stats.value(), 0u);
-  EXPECT_EQ(keys.default_dataset.value(), (List{"/d", "/e", "/f"}));
-  EXPECT_EQ(keys.default_options.value(), "prefetch=off wait=none");
-  EXPECT_EQ(keys.deny_options.value(), (List{"wait", "tiers"}));
-  EXPECT_EQ(keys.max_prefetch.value(), "auto");
-  EXPECT_EQ(keys.max_wait.value(), 0);
-  EXPECT_EQ(config->policies[1].title(), "policy.partition.GPU.a");
-  EXPECT_FALSE(config->policies[1].keys.enabled.value());
-  EXPECT_FALSE(config->policies[1].keys.deny_users || config->policies[1].keys.max_files);
-  EXPECT_EQ(config->policies[2].title(), "policy.account.phys") << "as Slurm compares them";
-  EXPECT_EQ(config->policies[2].keys.max_files.value(), 0u);
-  EXPECT_EQ(config->policies[3].title(), "policy.qos.high");
-}
-
 TEST_F(ConfigFile, WhatIsWrongOfThePolicyIsToldWithTheRemedy) {
-  const auto with = [&](const std::string& line) { return error_of("[policy.qos.a]\n" + line + "\n"); };
-  EXPECT_EQ(
-      with("on = off").rfind("2: unknown key 'on' in [policy.qos.a]; known are enabled, allow_users, ", 0),
-      0u);
-  EXPECT_EQ(with("enabled = no"), "2: enabled: 'no' is none of on, off");
-  EXPECT_EQ(with("enabled = on\nenabled = on"), "3: 'enabled' is given twice in [policy.qos.a]");
-  EXPECT_EQ(with("enabled = on\n[policy.qos.A]\nenabled = off"),
-            "4: 'enabled' is given twice in [policy.qos.A]");
-  EXPECT_EQ(with("deny_datasets = /a:b"), "2: deny_datasets: path 'b' is not absolute");
-  EXPECT_EQ(with("allow_datasets = /a/../b"),
-            "2: allow_datasets: path '/a/../b': name the directory without '..'");
-  for (const char* list : {"/a, /b", "/a,/b", "/a:/b , \t/c"})
-    EXPECT_EQ(
-        with("deny_datasets = " + std::string(list)),
-        "2: deny_datasets: paths are separated by ':', not by ','; write for example /lustre/a:/lustre/b");
-  EXPECT_EQ(with("deny_datasets = /a,b:/c,"), "") << "a name may have a comma";
+  const std::string commas =
+      "deny_datasets: paths are separated by ':', not by ','; write for example /lustre/a:/lustre/b";
+  const std::pair<std::string, std::string> cases[] = {
+      {"on = off", "unknown key 'on' in [policy.qos.a]; known are enabled, allow_users, "},
+      {"enabled = on\n[policy.qos.A]\nenabled = off", "'enabled' is given twice in [policy.qos.A]"},
+      {"deny_datasets = /a:b", "deny_datasets: path 'b' is not absolute"},
+      {"allow_datasets = /a/../b", "allow_datasets: path '/a/../b': name the directory without '..'"},
+      {"deny_datasets = /a, /b", commas},
+      {"deny_datasets = /a,/b", commas},
+      {"deny_datasets = /a:/b , \t/c", commas},
+      {"deny_datasets = /a,b:/c,", ""},
+      {"tiers = ", "tiers names none; write for example tiers = nvme, ssd, or enabled = off"},
+      {"tiers = a, b, a", "tiers names a twice"},
+      {"tiers = a", "tiers names a, but there is no section [tier.a]; add it"},
+      {"job_capacity = 4095", "job_capacity = 4095 has no room for any file; write for example job_capacity"},
+      {"job_capacity = 0%", "job_capacity = 0% has no room for any file"},
+      {"max_files = many", "max_files: 'many' is not a number"},
+      {"default_dataset = data", "default_dataset: path 'data' is not absolute"},
+      {"default_options = prefetch=on",
+       "default_options = prefetch=on: option 'prefetch=on' is not known to this version of Monarch; write "
+       "for "
+       "example default_options = prefetch=off consistency=open, of prefetch, consistency, "},
+      {"deny_options = tiers, colour",
+       "deny_options names 'colour'; known are prefetch, consistency, tiers, "},
+      {"max_prefetch = on", "max_prefetch 'on' is none of all, auto, off"},
+      {"max_wait = 604801", "max_wait '604801' is not a number of seconds from 0 to 604800, which is a week"},
+      {"max_wait = 1h", "max_wait '1h' is not a number"},
+      {"max_wait = -1", "max_wait '-1' is not a number"},
+      {"max_wait = ", "max_wait '' is not a number"},
+  };
+  for (const auto& [line, error] : cases) {
+    const std::string told = error_of("[policy.qos.a]\n" + line + "\n");
+    EXPECT_EQ(told.substr(std::min(told.size(), told.find(' ') + 1)).substr(0, error.size()), error) << line;
+    EXPECT_EQ(told.empty(), error.empty()) << told;
+  }
   for (const char* key : {"allow_users", "deny_users", "allow_groups", "deny_groups", "tiers"})
     EXPECT_EQ(
-        with(std::string(key) + " = a:b"),
-        std::string("2: ") + key + ": names are separated by ',', not by ':'; write for example one, two");
-  EXPECT_EQ(with("tiers = "), "2: tiers names none; write for example tiers = nvme, ssd, or enabled = off");
-  EXPECT_EQ(with("tiers = a, b, a"), "2: tiers names a twice");
-  EXPECT_EQ(with("\ntiers = a"), "3: tiers names a, but there is no section [tier.a]; add it");
-  EXPECT_EQ(with("job_capacity = 4095"),
-            "2: job_capacity = 4095 has no room for any file; write for example job_capacity = 50%");
-  EXPECT_EQ(with("job_capacity = 0%"),
-            "2: job_capacity = 0% has no room for any file; write for example job_capacity = 50%");
-  EXPECT_EQ(with("max_files = many").rfind("2: ", 0), 0u);
-  EXPECT_EQ(with("default_dataset = data"), "2: default_dataset: path 'data' is not absolute");
-  EXPECT_EQ(with("default_options = prefetch=on"),
-            "2: default_options = prefetch=on: option 'prefetch=on' is not known to this version of Monarch; "
-            "write for example default_options = prefetch=off consistency=open, of prefetch, consistency, "
-            "tiers, wait, wait_timeout, capacity, exclude");
-  EXPECT_EQ(
-      with("deny_options = tiers, colour"),
-      "2: deny_options names 'colour'; known are prefetch, consistency, tiers, wait, wait_timeout, capacity, "
-      "exclude");
-  EXPECT_EQ(with("max_prefetch = on"), "2: max_prefetch 'on' is none of all, auto, off");
-  for (const char* wait : {"604801", "1h", "-1", "9999999", ""})
-    EXPECT_EQ(with("max_wait = " + std::string(wait)),
-              "2: max_wait '" + std::string(wait) +
-                  "' is not a number of seconds from 0 to 604800, which is a week");
+        error_of(std::string("[policy]\n\n") + key + " = a:b\n"),
+        std::string("3: ") + key + ": names are separated by ',', not by ':'; write for example one, two");
   for (const char* section : {"policies", "policy.partition", "policy.qos.", "policy.user.a", "tier", ""})
     EXPECT_EQ(
         error_of(std::string("[") + section + "]\n"),
@@ -306,89 +244,71 @@ TEST_F(ConfigFile, AllErrorsAreFoundAtOnce) {
 }
 
 TEST_F(ConfigFile, AWordThatIsNearAKnownOneIsTold) {
-  const auto has = [&](const std::string& text, const std::string& meant) {
+  const std::pair<const char*, std::string> cases[] = {
+      {"[agent]\nthread = 1\n", "threads"},
+      {"[agent]\nperfetch = off\n", "prefetch"},
+      {"[agent]\ncolour = red\n", ""},
+      {"[peer]\nport = 1-2\n", "ports"},
+      {"[accounting]\nacount = log\n", "account"},
+      {"[tier.a]\nqouta = 1G\n", "quota"},
+      {"[policy.qos.a]\nallow_user = a\n", "allow_users"},
+      {"[teir.a]\n", "[tier.a]"},
+      {"[tier]\n", ""},
+      {"[Policy]\n", "[policy]"},
+      {"[policy.patition.GPU.a]\n", "[policy.partition.GPU.a]"},
+      {"[polcy.qos.x]\n", "[policy.qos.x]"},
+      {"[policy.qos.]\n", ""},
+  };
+  for (const auto& [text, meant] : cases) {
     const std::string error = error_of(text), told = " (did you mean " + meant + "?); known are ";
     EXPECT_NE(error.find(meant.empty() ? "; known are " : told), std::string::npos) << error;
     EXPECT_EQ(error.find("did you mean") == std::string::npos, meant.empty()) << error;
-  };
-  has("[agent]\nthread = 1\n", "threads");
-  has("[agent]\nperfetch = off\n", "prefetch");
-  has("[agent]\ncolour = red\n", "");
-  has("[peer]\nport = 1-2\n", "ports");
-  has("[accounting]\nacount = log\n", "account");
-  has("[tier.a]\nqouta = 1G\n", "quota");
-  has("[policy.qos.a]\nallow_user = a\n", "allow_users");
-  has("[teir.a]\n", "[tier.a]");
-  has("[tier]\n", "");
-  has("[Policy]\n", "[policy]");
-  has("[policy.patition.GPU.a]\n", "[policy.partition.GPU.a]");
-  has("[polcy.qos.x]\n", "[policy.qos.x]");
-  has("[policy.qos.]\n", "");
+  }
 }
 
 TEST_F(ConfigFile, ACommentMayStandBehindSomething) {
-  const Result<Config> config = load(
+  auto all = shown(
       "[tier.a] # the first\npath = /a # of NVMe\nquota = 1G\t; all\n[tier.b]; other\npath = /b#b;c\n"
       "quota = 2G #\n[agent]\nlog = # none\n[policy]\ndeny_users = a, b #, c ; d\n");
-  ASSERT_TRUE(config.ok()) << config.error().text;
-  EXPECT_EQ(config->tiers[0].path, "/a");
-  EXPECT_EQ(config->tiers[0].quota.bytes, uint64_t{1} << 30);
-  EXPECT_EQ(config->tiers[1].path, "/b#b;c") << "no blank stands before it";
-  EXPECT_EQ(config->tiers[1].quota.bytes, uint64_t{2} << 30);
-  EXPECT_EQ(config->agent.log, "");
-  EXPECT_EQ(config->policies[0].keys.deny_users.value(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(all["tier.a.path"] + " " + all["tier.a.quota"], "/a 1G");
+  EXPECT_EQ(all["tier.b.path"] + " " + all["tier.b.quota"], "/b#b;c 2G") << "no blank stands before it";
+  EXPECT_FALSE(all.contains("agent.log"));
+  EXPECT_EQ(all["policy.deny_users"], "a|b");
   for (const char* line : {"threads # = 3", "[tier.a # b]", "[policy ;]"})
     EXPECT_EQ(error_of("[agent]\n" + std::string(line) + "\n"),
               "2: neither [section], key = value nor a comment");
 }
 
-TEST_F(ConfigFile, BlankLinesAreThoseOfAnySystem) {
-  EXPECT_EQ(error_of("\xef\xbb\xbf\r\n[agent]\r\n \f\r\n\t\v[peer]\r\n\r\nencrypt = on\r\n"), "");
-  EXPECT_EQ(error_of("\xef\xbb\xbf [agent]\nthreads = x\n"), "2: threads: 'x' is not a number from 1 to 256");
-}
-
 TEST_F(ConfigFile, WordsGoBeforeWhatItSays) {
-  const std::string file = scratch_.file(
-      "monarch.conf",
-      "[tier.a]\npath = /a\nquota = 1G\n[agent]\nthreads = 2\nprefetch = off\n[policy]\ndeny_users = a, b\n");
-  const Result<Config> config = load_config(with_words(
-      file, {"agent.threads=3", "tier.a.quota=50%", "policy.deny_users=c", "policy.deny_users=d",
-             "policy.qos.X.y.enabled=off", "policy.tiers=a", "peer.enabled=on", "accounting.account=log"}));
-  ASSERT_TRUE(config.ok()) << config.error().text;
-  EXPECT_EQ(config->agent.threads, 3);
-  EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kOff) << "as the file says";
-  EXPECT_EQ(config->tiers[0].quota.percent, 50);
-  ASSERT_EQ(config->policies.size(), 2u);
-  EXPECT_EQ(config->policies[0].keys.deny_users.value(), (std::vector<std::string>{"c", "d"}));
-  EXPECT_EQ(config->policies[1].title(), "policy.qos.x.y");
-  EXPECT_TRUE(config->peer.enabled);
-  EXPECT_EQ(config->accounting, Accounting::kLog);
-  const auto wrong = [&](const std::string& word) {
-    const Result<Config> changed = load_config(with_words(file, {word}));
-    return changed.ok() ? "" : changed.error().text;
+  const std::string text =
+      "[tier.a]\npath = /a\nquota = 1G\n[agent]\nthreads = 2\nprefetch = off\n[policy]\ndeny_users = a, b\n";
+  auto all = shown(text, {"agent.threads=3", "tier.a.quota=50%", "policy.deny_users=c", "policy.deny_users=d",
+                          "policy.qos.X.y.enabled=off", "policy.tiers=a", "accounting.account=log"});
+  const std::pair<const char*, const char*> is[] = {
+      {"agent.threads", "3"},       {"agent.prefetch", "off"}, {"tier.a.quota", "50%"},
+      {"policy.deny_users", "c|d"}, {"policy.tiers", "a"},     {"policy.qos.x.y.enabled", "off"},
+      {"accounting.account", "log"}};
+  for (const auto& [key, value] : is) EXPECT_EQ(all[key], value) << key;
+  const std::string file = scratch_ / "monarch.conf",
+                    form = ": is not SECTION.KEY=VALUE, as agent.prefetch=off is";
+  const std::pair<std::string, std::string> wrong[] = {
+      {"agent.threads=many", ": 'many' is not a number from 1 to 256"},
+      {"agent.thread=1", ": unknown key 'thread' in [agent] (did you mean threads?); known"},
+      {"agnet.threads=1", ": unknown section [agnet] (did you mean [agent]?); known"},
+      {"tier.b.quota=1G", ": " + file + " has no section [tier.b]; add it"},
+      {"tier.a.quota=0", ": quota = 0 has no room for any file; write for example quota = 100G"},
+      {"agent", form},
+      {"agent.threads", form},
+      {".threads=1", form},
+      {"agent.=1", form},
+      {"=1", form},
   };
-  EXPECT_EQ(wrong("agent.threads=many"),
-            "plugstack.conf: agent.threads=many: 'many' is not a number from 1 to 256");
-  EXPECT_EQ(wrong("agent.thread=1")
-                .rfind("plugstack.conf: agent.thread=1: unknown key 'thread' in [agent] (did you mean "
-                       "threads?); known",
-                       0),
-            0u);
-  EXPECT_EQ(
-      wrong("agnet.threads=1")
-          .rfind("plugstack.conf: agnet.threads=1: unknown section [agnet] (did you mean [agent]?); known",
-                 0),
-      0u);
-  EXPECT_EQ(wrong("tier.b.quota=1G"),
-            "plugstack.conf: tier.b.quota=1G: " + file + " has no section [tier.b]; add it");
-  EXPECT_EQ(
-      wrong("tier.a.quota=0"),
-      "plugstack.conf: tier.a.quota=0: quota = 0 has no room for any file; write for example quota = 100G");
-  EXPECT_EQ(wrong("policy.tiers=b"),
+  for (const auto& [word, error] : wrong)
+    EXPECT_TRUE(
+        load_config(with_words(file, {word})).error().text.starts_with("plugstack.conf: " + word + error))
+        << word;
+  EXPECT_EQ(load_config(with_words(file, {"policy.tiers=b"})).error().text,
             "plugstack.conf: policy: tiers names b, but there is no section [tier.b]; add it");
-  for (const char* word : {"agent", "agent.threads", ".threads=1", "agent.=1", "=1"})
-    EXPECT_EQ(wrong(word), std::string("plugstack.conf: ") + word +
-                               ": is not SECTION.KEY=VALUE, as agent.prefetch=off is");
   EXPECT_EQ(load_config(with_words(file, {"agent.threads=3", "agent.threads=4"})).error().text,
             "plugstack.conf: agent.threads=4: 'threads' is given twice in [agent]");
   ConfigTrace trace;
@@ -416,43 +336,42 @@ TEST(AgentConfig, RatesAreDividedByTheJobsNodes) {
 }
 
 TEST_F(ConfigFile, HasDefaults) {
-  const Result<Config> config = load("[tier.a]\npath = /a\nquota = 1G\n");
-  ASSERT_TRUE(config.ok()) << config.error().text;
-  EXPECT_EQ(config->agent.prefetch, AgentConfig::Prefetch::kAuto);
-  EXPECT_EQ(config->agent.prefetch_burst, AgentConfig::kBurstAuto);
-  EXPECT_GE(config->agent.threads, 1);
-  EXPECT_EQ(config->agent.stage_wait_max, 64u << 20);
-  EXPECT_EQ(config->agent.stage_wait, 1);
-  EXPECT_EQ(config->agent.stage_again, 5);
-  EXPECT_EQ(config->tiers[0].medium, Medium::kSsd);
-  EXPECT_EQ(config->tiers[0].min_free.of(100), 5u);
   EXPECT_TRUE(load("").ok());
+  auto all = shown("[tier.a]\npath = /a\nquota = 1G\n");
+  const std::pair<const char*, const char*> defaults[] = {
+      {"tier.a.medium", "ssd"},         {"tier.a.driver", "directory"},  {"tier.a.charge", "node"},
+      {"tier.a.job_capacity", "100%"},  {"tier.a.min_free", "5%"},       {"agent.prefetch", "auto"},
+      {"agent.prefetch_burst", "auto"}, {"agent.stage_wait_max", "64M"}, {"agent.stage_wait", "1"},
+      {"agent.stage_again", "5"},       {"agent.consistency", "job"},    {"peer.enabled", "on"},
+      {"peer.ports", "64000-64999"},    {"peer.bandwidth", "none"},      {"peer.encrypt", "off"}};
+  for (const auto& [key, value] : defaults) EXPECT_EQ(all[key], value) << key;
+  EXPECT_FALSE(all.contains("peer.network"));
 }
 
 TEST_F(ConfigFile, TheSampleIsGood) {
   const char* tree = std::getenv("MONARCH_SRCDIR");
   if (!tree) GTEST_SKIP() << "MONARCH_SRCDIR is not set";
-  std::string text = contents(std::string(tree) + "/etc/monarch.conf.sample");
-  const Result<Config> config = load(text);
+  const Result<Config> config = load(contents(std::string(tree) + "/etc/monarch.conf.sample"));
   ASSERT_TRUE(config.ok()) << config.error().text;
   EXPECT_FALSE(config->tiers.empty());
 }
 
 TEST_F(ConfigFile, OneTierInMemoryIsChargedToJobs) {
-  const std::string a = "[tier.a]\npath = /a\nquota = 1G\n";
-  const std::string charged = a + "charge = job\ndriver = tmpfs\n";
-  EXPECT_TRUE(load(charged).ok()) << "in any order";
-  EXPECT_TRUE(load(a + "charge = node\n").ok());
-  EXPECT_EQ(error_of(a + "charge = user\n"), "4: charge 'user' is none of node, job");
+  const std::string a = "[tier.a]\npath = /a\nquota = 1G\n", charged = a + "charge = job\ndriver = tmpfs\n";
   const std::string only =
       "4: [tier.a]: charge = job is for driver = tmpfs only; write driver = tmpfs, or charge = node";
-  EXPECT_EQ(error_of(a + "charge = job\n"), only);
-  EXPECT_EQ(error_of(a + "charge = job\nmedium = ram\n"), only) << "whatever is at its path";
-  EXPECT_EQ(error_of(a + "charge = job\ndriver = directory\n"), only);
-  EXPECT_EQ(
-      error_of(charged + "[tier.b]\npath = /b\nquota = 1G\ndriver = tmpfs\ncharge = job\n"),
-      "10: [tier.b]: charge = job, as [tier.a] has: a job has one such tier; write charge = node in one of "
-      "them");
+  const std::pair<std::string, std::string> cases[] = {
+      {charged, ""},
+      {a + "charge = node\n", ""},
+      {a + "charge = user\n", "4: charge 'user' is none of node, job"},
+      {a + "charge = job\n", only},
+      {a + "charge = job\nmedium = ram\n", only},
+      {a + "charge = job\ndriver = directory\n", only},
+      {charged + "[tier.b]\npath = /b\nquota = 1G\ndriver = tmpfs\ncharge = job\n",
+       "10: [tier.b]: charge = job, as [tier.a] has: a job has one such tier; write charge = node in one of "
+       "them"},
+  };
+  for (const auto& [text, error] : cases) EXPECT_EQ(error_of(text), error) << text;
   EXPECT_TRUE(load(a).ok());
   EXPECT_EQ(load_config(with_words(file_, {"tier.a.charge=job"})).error().text,
             "plugstack.conf: " + only.substr(3));
@@ -460,91 +379,99 @@ TEST_F(ConfigFile, OneTierInMemoryIsChargedToJobs) {
 
 TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";  // lines 1 to 3
-  EXPECT_EQ(error_of(tier + "speed = 3\n"),
-            "4: unknown key 'speed' in [tier.a]; known are path, quota, share, job_capacity, medium, driver, "
-            "charge, min_free");
-  EXPECT_EQ(error_of("\n[agent]\n# a comment\ncolour = red\n").rfind("4: unknown key 'colour' in [agent]", 0),
-            0u);
-  EXPECT_EQ(error_of("[agnet]\nthreads = 3\n"),
-            "1: unknown section [agnet] (did you mean [agent]?); known are [accounting], [agent], [peer], "
-            "[tier.NAME], [policy], "
-            "[policy.partition.NAME], [policy.account.NAME] and [policy.qos.NAME]");
-  EXPECT_EQ(error_of("threads = 3\n"), "1: 'threads' stands before the first [section]");
-  EXPECT_EQ(error_of(tier + "no equals sign\n"), "4: neither [section], key = value nor a comment");
-  EXPECT_EQ(error_of("[agent\nthreads = 3\n").rfind("1: ", 0), 0u);
-  EXPECT_EQ(error_of("[agent]\nthreads = 0\n"), "2: threads: '0' is not a number from 1 to 256");
-  EXPECT_EQ(error_of("[agent]\nthreads = 257\n").rfind("2: ", 0), 0u);
-  EXPECT_EQ(error_of("[agent]\nthreads = 3x\n").rfind("2: ", 0), 0u);
-  EXPECT_EQ(error_of("[agent]\nthreads =\n").rfind("2: ", 0), 0u);
-  EXPECT_EQ(error_of("[agent]\nwalk_threads = 65\n").rfind("2: ", 0), 0u);
-  EXPECT_EQ(error_of("[agent]\nwatch_directories = -1\n").rfind("2: ", 0), 0u);
-  EXPECT_EQ(error_of("[agent]\nwatch_directories = 0\n"), "");
-  EXPECT_EQ(error_of("[agent]\nprefetch = maybe\n"), "2: prefetch: 'maybe' is none of auto, on, off");
-  EXPECT_EQ(error_of("[agent]\nprefetch_burst = much\n"),
-            "2: prefetch_burst: 'much' is neither auto, 0 nor a size like 512M or 10G");
-  EXPECT_EQ(error_of("[agent]\nprefetch_burst = 0\n"), "");
-  EXPECT_EQ(error_of("[agent]\nprefetch_patience = long\n"),
-            "2: prefetch_patience: 'long' is not a number from 0 to 86400");
-  for (const char* key_and_value : {"consistency = close", "metadata = ask", "pfs_bandwidth = fast",
-                                    "pfs_opens = -1", "background_io = high"}) {
-    const std::string line = key_and_value, key = line.substr(0, line.find(' '));
-    EXPECT_EQ(error_of("[agent]\n" + line + "\n").rfind("2: " + key + ": '", 0), 0u) << line;
-  }
-  for (const char* key : {"pfs_opens", "pfs_stats", "max_files"})
-    for (const char* section : {"agent", "policy"})
-      EXPECT_EQ(error_of("[" + std::string(section) + "]\n" + key + " = -5\n"),
-                std::string("2: ") + key + ": '-5' is not a number; write for example 5000, or none")
-          << section;
-  for (const std::string below : {"0.5", "0K", "-0"})
-    for (const char* line :
-         {"[agent]\npfs_opens = ", "[agent]\npfs_bandwidth = ", "[accounting]\nreport_size = "})
-      EXPECT_NE(error_of(line + below + "\n").find("'" + below + "' is "), std::string::npos)
-          << line << below;
-  EXPECT_EQ(error_of("[agent]\npfs_opens = 0.5\n"),
-            "2: pfs_opens: '0.5' is less than 1; write none for no limit");
-  EXPECT_NE(error_of("[agent]\nstage_wait = 601\n"), "");
-  EXPECT_NE(error_of("[agent]\nstage_wait = 1s\n"), "");
-  EXPECT_NE(error_of("[agent]\nstage_again = 86401\n"), "");
-  EXPECT_EQ(error_of("[agent]\nstage_wait_max = lots\n").rfind("2: stage_wait_max: 'lots' is not a size", 0),
-            0u);
-  EXPECT_EQ(error_of("[tier.a]\npath = scratch\n"), "2: path 'scratch' is not absolute");
-  EXPECT_EQ(error_of("[tier.a]\npath =\n").rfind("2: ", 0), 0u);
-  EXPECT_EQ(error_of("[tier.a]\npath = /a\nquota = 101%\n"),
-            "3: quota: '101%' is not a share from 0% to 100%; write for example 50%");
-  EXPECT_EQ(error_of("[tier.a]\nshare = half\n"), "2: share 'half' is none of cpus, memory, equal, whole");
-  EXPECT_EQ(error_of("[tier.a]\nmedium = tape\n"), "2: medium 'tape' is none of nvme, ssd, hdd, ram");
-  EXPECT_EQ(error_of("[tier.a b]\npath = /a\n").rfind("1: tier name 'a b'", 0), 0u);
-  EXPECT_EQ(error_of("[tier.]\npath = /a\n").rfind("1: tier name ''", 0), 0u);
-  EXPECT_EQ(error_of("[tier." + std::string(32, 'n') + "]\npath = /a\n").rfind("1: tier name", 0), 0u);
-}
-
-TEST_F(ConfigFile, ASectionWithoutKeysIsNoticed) {
-  const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";
   const std::string unknown =
       "unknown section [agnet] (did you mean [agent]?); known are [accounting], [agent], [peer], "
-      "[tier.NAME], [policy], "
-      "[policy.partition.NAME], [policy.account.NAME] and [policy.qos.NAME]";
-  EXPECT_EQ(error_of(tier + "[agnet]\n"), "4: " + unknown);
-  EXPECT_EQ(error_of("\xef\xbb\xbf[agnet]\n" + tier), "1: " + unknown);
-  EXPECT_EQ(error_of("  [agnet] # a comment\n[agent]\n" + tier), "1: " + unknown);
-  EXPECT_EQ(error_of(tier + "[tier.b]\n"), "4: [tier.b] has no path; write for example path = /scratch");
-  EXPECT_EQ(error_of("[tier.b]\n" + tier), "1: [tier.b] has no path; write for example path = /scratch");
-  EXPECT_EQ(error_of("[agent]\n" + tier + "[agent]\n# [agnet]\n"), "");
+      "[tier.NAME], [policy], [policy.partition.NAME], [policy.account.NAME] and [policy.qos.NAME]";
+  const std::pair<std::string, std::string> cases[] = {
+      {tier + "speed = 3\n",
+       "4: unknown key 'speed' in [tier.a]; known are path, quota, share, job_capacity"},
+      {"\n[agent]\n# a comment\ncolour = red\n", "4: unknown key 'colour' in [agent]"},
+      {"[agnet]\nthreads = 3\n", "1: " + unknown},
+      {tier + "[agnet]\n", "4: " + unknown},
+      {"\xef\xbb\xbf[agnet]\n" + tier, "1: " + unknown},
+      {"  [agnet] # a comment\n[agent]\n" + tier, "1: " + unknown},
+      {"threads = 3\n", "1: 'threads' stands before the first [section]"},
+      {tier + "no equals sign\n", "4: neither [section], key = value nor a comment"},
+      {"[agent\nthreads = 3\n", "1: "},
+      {tier + "[tier.b]\n", "4: [tier.b] has no path; write for example path = /scratch"},
+      {"[tier.b]\n" + tier, "1: [tier.b] has no path; write for example path = /scratch"},
+      {"[tier.a]\n\npath = /a\n", "1: [tier.a] has no quota"},
+      {"[tier.a b]\npath = /a\n", "1: tier name 'a b'"},
+      {"[tier.]\npath = /a\n", "1: tier name ''"},
+      {"[tier." + std::string(32, 'n') + "]\npath = /a\n", "1: tier name"},
+      {"[agent]\nthreads = 3\nthreads = 3\n", "3: 'threads' is given twice in [agent]"},
+      {"[agent]\nthreads = 3\n" + tier + "[agent]\nthreads = 4\n", "7: 'threads' is given twice in [agent]"},
+      {tier + "[tier.b]\npath = /b\nquota = 1G\n" + tier, "8: 'path' is given twice in [tier.a]"},
+      {tier + "[tier.b]\nquota = 1G\npath = /a/\n",
+       "4: [tier.b] has the path of [tier.a]; each has a directory of its own"},
+      {"[agent]\n" + tier + "[agent]\n# [agnet]\n", ""},
+      {"\xef\xbb\xbf\r\n[agent]\r\n \f\r\n\t\v[peer]\r\n\r\nencrypt = on\r\n", ""},
+      {"\xef\xbb\xbf [agent]\nthreads = x\n", "2: threads: 'x' is not a number from 1 to 256"},
+      {tier + "[tier.b]\npath = /b\nquota = 0.1%\n", ""},
+  };
+  for (const auto& [text, error] : cases) {
+    const std::string told = error_of(text);
+    EXPECT_EQ(told.substr(0, error.size()), error) << text;
+    EXPECT_EQ(told.empty(), error.empty()) << told;
+  }
 }
 
-TEST_F(ConfigFile, NothingIsGivenTwice) {
-  const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";
-  EXPECT_EQ(error_of("[agent]\nthreads = 3\nthreads = 3\n"), "3: 'threads' is given twice in [agent]");
-  EXPECT_EQ(error_of("[agent]\nthreads = 3\n" + tier + "[agent]\nthreads = 4\n"),
-            "7: 'threads' is given twice in [agent]");
-  EXPECT_EQ(error_of(tier + "[tier.b]\npath = /b\nquota = 1G\n" + tier),
-            "8: 'path' is given twice in [tier.a]");
-}
-
-TEST_F(ConfigFile, ATierNeedsPathAndQuota) {
-  EXPECT_EQ(error_of("[agent]\nthreads = 1\n[tier.a]\nquota = 1G\n"),
-            "3: [tier.a] has no path; write for example path = /scratch");
-  EXPECT_EQ(error_of("[tier.a]\n\npath = /a\n").rfind("1: [tier.a] has no quota", 0), 0u);
+TEST_F(ConfigFile, EachKeyHasItsRange) {
+  struct Case {
+    std::string section, line, error;
+  };
+  std::vector<Case> cases = {
+      {"agent", "threads = 0", "threads: '0' is not a number from 1 to 256"},
+      {"agent", "threads = 257", "threads: '257' is not"},
+      {"agent", "threads = 3x", "threads: '3x' is not"},
+      {"agent", "threads =", "threads: '' is not"},
+      {"agent", "walk_threads = 65", "walk_threads: '65' is not"},
+      {"agent", "watch_directories = -1", "watch_directories: '-1' is not"},
+      {"agent", "watch_directories = 0", ""},
+      {"agent", "prefetch = maybe", "prefetch: 'maybe' is none of auto, on, off"},
+      {"agent", "prefetch_burst = much",
+       "prefetch_burst: 'much' is neither auto, 0 nor a size like 512M or 10G"},
+      {"agent", "prefetch_burst = 0", ""},
+      {"agent", "prefetch_patience = long", "prefetch_patience: 'long' is not a number from 0 to 86400"},
+      {"agent", "consistency = close", "consistency: 'close'"},
+      {"agent", "metadata = ask", "metadata: 'ask'"},
+      {"agent", "pfs_bandwidth = fast", "pfs_bandwidth: 'fast'"},
+      {"agent", "background_io = high", "background_io: 'high'"},
+      {"agent", "pfs_opens = 0.5", "pfs_opens: '0.5' is less than 1; write none for no limit"},
+      {"agent", "stage_wait = 601", "stage_wait: '601' is not"},
+      {"agent", "stage_wait = 1s", "stage_wait: '1s' is not"},
+      {"agent", "stage_again = 86401", "stage_again: '86401' is not"},
+      {"agent", "stage_wait_max = lots", "stage_wait_max: 'lots' is not a size"},
+      {"agent", "memory_max = 63M", "memory_max is at least 64M, none or auto"},
+      {"agent", "memory_max = 1", "memory_max is at least 64M, none or auto"},
+      {"agent", "memory_max = 64M", ""},
+      {"agent", "memory_max = none", ""},
+      {"agent", "memory_max = auto", ""},
+      {"agent", "log_level = loud", "log_level 'loud' is none of trace, debug, info, warning, error, off"},
+      {"tier.a", "path = scratch", "path 'scratch' is not absolute"},
+      {"tier.a", "path =", "path '' is not absolute"},
+      {"tier.a", "path = /a\xff", "path '/a\\xff' is not UTF-8"},
+      {"tier.a", "quota = 101%", "quota: '101%' is not a share from 0% to 100%; write for example 50%"},
+      {"tier.a", "quota = 4095", "quota = 4095 has no room for any file; write for example quota = 100G"},
+      {"tier.a", "quota = 0%", "quota = 0% has no room for any file; write for example quota = 100G"},
+      {"tier.a", "share = half", "share 'half' is none of cpus, memory, equal, whole"},
+      {"tier.a", "medium = tape", "medium 'tape' is none of nvme, ssd, hdd, ram"},
+      {"peer", "enabled = yes", "enabled: 'yes' is none of on, off"},
+      {"peer", "bandwidth = fast", "bandwidth: 'fast'"},
+  };
+  for (const std::string section : {"agent", "policy"})
+    for (const std::string key : {"pfs_opens", "pfs_stats", "max_files"})
+      cases.push_back(
+          {section, key + " = -5", key + ": '-5' is not a number; write for example 5000, or none"});
+  for (const std::string below : {"0.5", "0K", "-0"})
+    for (const auto& [section, key] : {std::pair<std::string, std::string>("agent", "pfs_opens"),
+                                       {"agent", "pfs_bandwidth"},
+                                       {"accounting", "report_size"}})
+      cases.push_back({section, key + " = " + below, key + ": '" + below + "' is "});
+  for (const Case& c : cases)
+    EXPECT_EQ(error_of("[" + c.section + "]\n" + c.line + "\n").substr(0, c.error.size() + 3),
+              c.error.empty() ? "" : "2: " + c.error)
+        << c.section << c.line;
 }
 
 TEST_F(ConfigFile, HoldsEightTiersAndNoMore) {
@@ -553,14 +480,6 @@ TEST_F(ConfigFile, HoldsEightTiersAndNoMore) {
     text += "[tier.t" + std::to_string(i) + "]\npath = /" + std::to_string(i) + "\nquota = 1G\n";
   EXPECT_EQ(error_of(text), "");
   EXPECT_EQ(error_of(text + "[tier.t8]\npath = /a\n"), "25: more than 8 tiers; remove one");
-}
-
-TEST_F(ConfigFile, KeysMayBeIndented) {
-  const Result<Config> config =
-      load("[tier.a]\n  path = /a\n\tquota = 1G\n  # a comment\n[agent]\n threads = 1\n");
-  ASSERT_TRUE(config.ok()) << config.error().text;
-  EXPECT_EQ(config->tiers[0].path, "/a");
-  EXPECT_EQ(config->agent.threads, 1);
 }
 
 TEST_F(ConfigFile, NoLineIsCutShort) {
@@ -587,34 +506,13 @@ TEST_F(ConfigFile, IsRefusedIfOthersCanWriteIt) {
     EXPECT_EQ(config.error().code, EPERM);
     EXPECT_NE(config.error().text.find("chmod go-w " + file_), std::string::npos);
   }
-}
-
-TEST_F(ConfigFile, IsRootsOrTheReaders) {
-  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-  file_ = scratch_.file("monarch.conf", "");
+  if (::geteuid() != 0) GTEST_SKIP() << "the rest needs root";
+  fs::permissions(file_, fs::perms::owner_read);
   ASSERT_EQ(::chown(file_.c_str(), 65534, 65534), 0);
   const Result<Config> config = load_config(file_);
   ASSERT_FALSE(config.ok());
   EXPECT_EQ(config.error().code, EPERM);
   EXPECT_NE(config.error().text.find("user 65534's; run chown root " + file_), std::string::npos);
-}
-
-TEST_F(ConfigFile, WhatCannotWorkIsTold) {
-  for (const char* quota : {"0", "0%", "100", "4095"})
-    EXPECT_EQ(
-        error_of("[tier.a]\npath = /a\nquota = " + std::string(quota) + "\n"),
-        "3: quota = " + std::string(quota) + " has no room for any file; write for example quota = 100G");
-  EXPECT_EQ(error_of("[tier.a]\npath = /a\nquota = 4096\n[tier.b]\npath = /b\nquota = 0.1%\n"), "");
-  EXPECT_EQ(error_of("[tier.a]\npath = /a\nquota = 1G\n[tier.b]\nquota = 1G\npath = /a/\n"),
-            "4: [tier.b] has the path of [tier.a]; each has a directory of its own");
-  for (const char* size : {"1", "1M", "63M"})
-    EXPECT_EQ(error_of("[agent]\nmemory_max = " + std::string(size) + "\n"),
-              "2: memory_max is at least 64M, none or auto");
-  for (const char* size : {"64M", "none", "0", "auto"})
-    EXPECT_EQ(error_of("[agent]\nmemory_max = " + std::string(size) + "\n"), "") << size;
-  EXPECT_EQ(error_of("[agent]\n\nlog_level = loud\n"),
-            "3: log_level 'loud' is none of trace, debug, info, warning, error, off");
-  EXPECT_EQ(error_of("[tier.a]\npath = /a\xff\nquota = 1G\n"), "2: path '/a\\xff' is not UTF-8");
 }
 
 TEST_F(ConfigFile, AnAgentsQuotaMayBeNothingForNow) {
@@ -641,30 +539,25 @@ TEST(Tiers, OfOneDirectoryAreKnownByWhateverPath) {
 
 TEST_F(ConfigFile, ThatCannotBeReadIsAnError) {
   EXPECT_EQ(load_config(scratch_ / "missing").error().code, ENOENT);
-  const Result<Config> directory = load_config(scratch_.path());
-  ASSERT_FALSE(directory.ok());
-  EXPECT_EQ(directory.error().code, EISDIR);
+  EXPECT_EQ(load_config(scratch_.path()).error().code, EISDIR);
 }
 
 TEST(TierOption, HoldsNamePathAndSize) {
-  const Result<TierConfig> tier = parse_tier_option("ssd:/scratch/x/:100G");
-  ASSERT_TRUE(tier.ok()) << tier.error().text;
-  EXPECT_EQ(tier->name, "ssd");
-  EXPECT_EQ(tier->path, "/scratch/x");
-  EXPECT_EQ(tier->quota.of(1), uint64_t{100} << 30);
-  EXPECT_EQ(tier->medium, Medium::kSsd);
-  EXPECT_EQ(parse_tier_option("a:/s:50%")->quota.of(1000), 500u);
-}
-
-TEST(TierOption, ThePathMayHoldColons) {
-  const Result<TierConfig> tier = parse_tier_option("ssd:/scratch/a:b::c:1G");
-  ASSERT_TRUE(tier.ok()) << tier.error().text;
-  EXPECT_EQ(tier->path, "/scratch/a:b::c");
-  EXPECT_EQ(tier->quota.of(1), uint64_t{1} << 30);
-}
-
-TEST(TierOption, ARelativePathIsMadeAbsolute) {
-  EXPECT_EQ(parse_tier_option("a:x:1G")->path, *absolute_path("x"));
+  struct Case {
+    std::string option, name, path;
+    uint64_t quota;  // of a thousand bytes
+  };
+  for (const Case& c : {Case{"ssd:/scratch/x/:100G", "ssd", "/scratch/x", uint64_t{100} << 30},
+                        {"a:/s:50%", "a", "/s", 500},
+                        {"ssd:/scratch/a:b::c:1G", "ssd", "/scratch/a:b::c", uint64_t{1} << 30},
+                        {"a:x:1G", "a", *absolute_path("x"), uint64_t{1} << 30}}) {
+    const Result<TierConfig> tier = parse_tier_option(c.option);
+    ASSERT_TRUE(tier.ok()) << tier.error().text;
+    EXPECT_EQ(tier->name, c.name);
+    EXPECT_EQ(tier->path, c.path);
+    EXPECT_EQ(tier->quota.of(1000), c.quota);
+    EXPECT_EQ(tier->medium, Medium::kSsd);
+  }
 }
 
 TEST(TierOption, IsRamOnTmpfs) {
@@ -720,16 +613,6 @@ class CheckPaths : public ::testing::Test {
     }
     return check_paths(config, datasets);
   }
-  // Whether the check fails with `code` and a text that holds all of `parts`.
-  ::testing::AssertionResult fails(const Result<std::vector<std::string>>& result, int code,
-                                   const std::vector<std::string>& parts) {
-    if (result.ok()) return ::testing::AssertionFailure() << "it passed";
-    if (result.error().code != code) return ::testing::AssertionFailure() << strerror(result.error().code);
-    for (const std::string& part : parts)
-      if (result.error().text.find(part) == std::string::npos)
-        return ::testing::AssertionFailure() << result.error().text << " lacks " << part;
-    return ::testing::AssertionSuccess();
-  }
 
   Scratch scratch_;
   const std::string data_ = scratch_.dir("data"), tier_ = scratch_.dir("tier");
@@ -743,22 +626,42 @@ TEST_F(CheckPaths, ReturnsCleanAbsoluteDatasets) {
       << "a link stays what the user calls it";
 }
 
-TEST_F(CheckPaths, ADatasetIsADirectory) {
-  EXPECT_TRUE(fails(check({scratch_ / "missing"}, {tier_}), ENOENT, {"dataset " + (scratch_ / "missing")}));
-  scratch_.file("file", "x");
-  EXPECT_TRUE(fails(check({scratch_ / "file"}, {tier_}), ENOTDIR,
-                    {"dataset " + (scratch_ / "file"), "not a directory"}));
-  EXPECT_TRUE(fails(check({""}, {tier_}), EINVAL, {"dataset"}));
-  EXPECT_TRUE(fails(check({"/"}, {tier_}), EINVAL, {"root directory"}));
+TEST_F(CheckPaths, DatasetsAndTiersAreDirectoriesAndNeitherLiesInTheOther) {
+  const std::string missing = scratch_ / "missing", file = scratch_.file("file", "x");
+  const std::string below_data = scratch_.dir("data/in"), below_tier = scratch_.dir("tier/in");
   fs::create_directory_symlink("/", scratch_ / "slash");
-  EXPECT_TRUE(fails(check({scratch_ / "slash"}, {tier_}), EINVAL, {"root directory"}));
-}
-
-TEST_F(CheckPaths, ATierIsADirectory) {
-  EXPECT_TRUE(fails(check({data_}, {tier_, scratch_ / "missing"}), ENOENT,
-                    {"tier t1 (" + (scratch_ / "missing") + ")"}));
-  EXPECT_TRUE(
-      fails(check({data_}, {scratch_.file("file", "x")}), ENOTDIR, {"tier t0", "not a directory; name one"}));
+  fs::create_directory_symlink("data/in", scratch_ / "tier-link");
+  fs::create_directory_symlink("tier/in", scratch_ / "data-link");
+  struct Case {
+    std::string dataset, tier;
+    int code;
+    std::string of, text;
+  };
+  const Case cases[] = {
+      {missing, tier_, ENOENT, "dataset " + missing, ""},
+      {file, tier_, ENOTDIR, "dataset " + file, "not a directory"},
+      {"", tier_, EINVAL, "dataset", ""},
+      {"/", tier_, EINVAL, "", "root directory"},
+      {scratch_ / "slash", tier_, EINVAL, "", "root directory"},
+      {data_, missing, ENOENT, "tier t0 (" + missing + ")", ""},
+      {data_, file, ENOTDIR, "tier t0", "not a directory; name one"},
+      {data_, below_data, EINVAL, "tier t0", "inside the dataset " + data_},
+      {below_tier, tier_, EINVAL, "dataset " + below_tier, "inside the tier t0"},
+      {data_, data_, EINVAL, "", ""},
+      {data_, scratch_ / "tier-link", EINVAL, "", "inside the dataset"},
+      {scratch_ / "data-link", tier_, EINVAL, "", "inside the tier"},
+      {data_, tier_ + "/../data/in", EINVAL, "", "inside the dataset"},
+  };
+  for (const Case& c : cases) {
+    const auto result = check({c.dataset}, {c.tier});
+    ASSERT_FALSE(result.ok()) << c.dataset << " " << c.tier;
+    EXPECT_EQ(result.error().code, c.code) << result.error().text;
+    for (const std::string& part : {c.of, c.text})
+      EXPECT_NE(result.error().text.find(part), std::string::npos)
+          << result.error().text << " lacks " << part;
+  }
+  EXPECT_TRUE(check({data_}, {scratch_.dir("data-tier")}).ok())
+      << "only the beginning of the name is the same";
 }
 
 TEST_F(CheckPaths, TheUserCanListDatasetsAndWriteTiers) {
@@ -781,26 +684,6 @@ TEST_F(CheckPaths, TheUserCanListDatasetsAndWriteTiers) {
   EXPECT_EQ(as_user(scratch_ / "closed", tier_), EACCES);
   if (::geteuid() != 0) return;
   EXPECT_EQ(as_user(data_, scratch_.dir("others")), EACCES) << "a tier that the user cannot write";
-}
-
-TEST_F(CheckPaths, NeitherLiesInTheOther) {
-  EXPECT_TRUE(
-      fails(check({data_}, {scratch_.dir("data/in")}), EINVAL, {"tier t0", "inside the dataset " + data_}));
-  EXPECT_TRUE(fails(check({scratch_.dir("tier/in")}, {tier_}), EINVAL,
-                    {"dataset " + tier_ + "/in", "inside the tier t0"}));
-  EXPECT_TRUE(fails(check({data_}, {data_}), EINVAL, {}));
-  EXPECT_TRUE(check({data_}, {scratch_.dir("data-tier")}).ok())
-      << "only the beginning of the name is the same";
-}
-
-TEST_F(CheckPaths, NeitherLiesInTheOtherThroughLinks) {
-  scratch_.dir("data/in");
-  scratch_.dir("tier/in");
-  fs::create_directory_symlink("data/in", scratch_ / "tier-link");
-  fs::create_directory_symlink("tier/in", scratch_ / "data-link");
-  EXPECT_TRUE(fails(check({data_}, {scratch_ / "tier-link"}), EINVAL, {"inside the dataset"}));
-  EXPECT_TRUE(fails(check({scratch_ / "data-link"}, {tier_}), EINVAL, {"inside the tier"}));
-  EXPECT_TRUE(fails(check({data_}, {tier_ + "/../data/in"}), EINVAL, {"inside the dataset"}));
 }
 
 }  // namespace
