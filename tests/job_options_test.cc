@@ -35,32 +35,38 @@ std::string outcome_of(const std::string& text, Config* config) {
   return applied.ok() ? *applied : "error: " + applied.error().text;
 }
 
-TEST(JobOptions, WithoutAnyAllIsAsConfigured) {
-  Config config = config_with({"nvme", "ram"}, Prefetch::kOn);
-  EXPECT_EQ(outcome_of("", &config), "");
-  EXPECT_EQ(config.agent.prefetch, Prefetch::kOn);
-  EXPECT_EQ(config.agent.prefetch_burst, uint64_t{AgentConfig::kBurstAuto});
-  EXPECT_EQ(config.agent.consistency, AgentConfig::Consistency::kJob);
-  EXPECT_EQ(names_of(config), "nvme ram ");
-}
-
-TEST(JobOptions, PrefetchIsTheUsers) {
-  for (const Prefetch configured : {Prefetch::kAuto, Prefetch::kOn}) {
-    Config config = config_with({"nvme"}, configured);
-    EXPECT_EQ(outcome_of("prefetch=off", &config), "");
-    EXPECT_EQ(config.agent.prefetch, Prefetch::kOff);
-    config = config_with({"nvme"}, configured);
-    EXPECT_EQ(outcome_of("prefetch=auto", &config), "");
-    EXPECT_EQ(config.agent.prefetch, Prefetch::kAuto);
-    EXPECT_EQ(config.agent.prefetch_burst, uint64_t{AgentConfig::kBurstAuto});
-    config = config_with({"nvme"}, configured);
-    EXPECT_EQ(outcome_of("prefetch=all", &config), "");
-    EXPECT_EQ(config.agent.prefetch, configured) << "on has no bound anyway";
-    if (configured == Prefetch::kOn) continue;
-    EXPECT_EQ(config.agent.prefetch_burst, uint64_t{AgentConfig::kBurstAll});
+TEST(JobOptions, PrefetchIsTheUsersWhereTheAdminHasNotSwitchedItOff) {
+  const std::string no_effect = " has no effect on n1, whose configuration says prefetch = off";
+  struct Case {
+    Prefetch configured;
+    const char* options;
+    Prefetch prefetch;
+    uint64_t burst;
+    std::string remark;
+  };
+  constexpr uint64_t kFew = AgentConfig::kBurstAuto, kAll = AgentConfig::kBurstAll;
+  for (const Case& c :
+       {Case{Prefetch::kOn, "", Prefetch::kOn, kFew, ""},
+        {Prefetch::kAuto, "prefetch=off", Prefetch::kOff, kFew, ""},
+        {Prefetch::kOn, "prefetch=off", Prefetch::kOff, kFew, ""},
+        {Prefetch::kAuto, "prefetch=auto", Prefetch::kAuto, kFew, ""},
+        {Prefetch::kOn, "prefetch=auto", Prefetch::kAuto, kFew, ""},
+        {Prefetch::kAuto, "prefetch=all", Prefetch::kAuto, kAll, ""},
+        {Prefetch::kOff, "prefetch=all", Prefetch::kOff, kFew, "--monarch-prefetch=all" + no_effect},
+        {Prefetch::kOff, "prefetch=auto", Prefetch::kOff, kFew, ""},
+        {Prefetch::kAuto, "wait=80% prefetch=auto", Prefetch::kAuto, kAll, ""},
+        {Prefetch::kAuto, "wait=none wait_timeout=5", Prefetch::kAuto, kFew, ""},
+        {Prefetch::kOff, "wait=full", Prefetch::kOff, kFew, "--monarch-wait" + no_effect}}) {
+    Config config = config_with({"nvme"}, c.configured);
+    EXPECT_EQ(outcome_of(c.options, &config), c.remark) << c.options;
+    EXPECT_EQ(config.agent.prefetch, c.prefetch) << c.options;
+    EXPECT_EQ(config.agent.prefetch_burst, c.burst) << c.options;
     config.agent.divide_rates(8);
-    EXPECT_EQ(config.agent.prefetch_burst, uint64_t{AgentConfig::kBurstAll}) << "no bound is none for each";
+    EXPECT_EQ(config.agent.prefetch_burst, c.burst) << "no bound is none for each";
   }
+  Config config = config_with({"nvme"}, Prefetch::kOn);
+  EXPECT_EQ(outcome_of("prefetch=all", &config), "");
+  EXPECT_EQ(config.agent.prefetch, Prefetch::kOn) << "it has no bound anyway";
 }
 
 TEST(JobOptions, WhatTheAdminHasOnStaysOnForNodesThatDoNotKnowOfEachOther) {
@@ -76,27 +82,7 @@ TEST(JobOptions, WhatTheAdminHasOnStaysOnForNodesThatDoNotKnowOfEachOther) {
   }
 }
 
-TEST(JobOptions, WhatTheAdminSwitchedOffStaysOff) {
-  Config config = config_with({"nvme"}, Prefetch::kOff);
-  EXPECT_EQ(outcome_of("prefetch=all", &config),
-            "--monarch-prefetch=all has no effect on n1, whose configuration says prefetch = off");
-  EXPECT_EQ(config.agent.prefetch, Prefetch::kOff);
-  EXPECT_EQ(outcome_of("prefetch=auto", &config), "");
-  EXPECT_EQ(config.agent.prefetch, Prefetch::kOff);
-}
-
-TEST(JobOptions, WhoWaitsWantsAllThatIsThere) {
-  Config config = config_with({"nvme"});
-  EXPECT_EQ(outcome_of("wait=80% prefetch=auto", &config), "");
-  EXPECT_EQ(config.agent.prefetch, Prefetch::kAuto);
-  EXPECT_EQ(config.agent.prefetch_burst, uint64_t{AgentConfig::kBurstAll});
-  config = config_with({"nvme"});
-  EXPECT_EQ(outcome_of("wait=none wait_timeout=5", &config), "");
-  EXPECT_EQ(config.agent.prefetch_burst, uint64_t{AgentConfig::kBurstAuto});
-  config = config_with({"nvme"}, Prefetch::kOff);
-  EXPECT_EQ(outcome_of("wait=full", &config),
-            "--monarch-wait has no effect on n1, whose configuration says prefetch = off");
-  EXPECT_EQ(config.agent.prefetch, Prefetch::kOff);
+TEST(JobOptions, WhoWaitsDoesSoForPartOfItAndForSomeTime) {
   const auto waits = [](const char* text) {
     const Result<JobOptions> options = parse_job_options(text);
     return options.ok() ? std::make_pair(options->wait_percent, options->wait_seconds)
@@ -165,72 +151,55 @@ TEST(JobOptions, NoMoreThanTheMostIsTakenOfTheFirstTiersFirst) {
   EXPECT_EQ(tiers[0].job_capacity.percent, 100) << "that is no limit of it";
 }
 
-TEST(JobOptions, WhatIsExcludedIsTheAgentsToKnow) {
+TEST(JobOptions, ConsistencyAndWhatIsExcludedAreTheUsers) {
+  using Consistency = AgentConfig::Consistency;
   Config config = config_with({"nvme"});
-  EXPECT_EQ(outcome_of("exclude=*.log:a=b/*", &config), "");
-  EXPECT_EQ(config.agent.exclude, "*.log:a=b/*");
-}
-
-TEST(JobOptions, ConsistencyIsTheUsers) {
-  Config config = config_with({"nvme"});
-  config.agent.consistency = AgentConfig::Consistency::kOpen;
-  EXPECT_EQ(outcome_of("prefetch=off", &config), "");
-  EXPECT_EQ(config.agent.consistency, AgentConfig::Consistency::kOpen) << "or as configured";
-  EXPECT_EQ(outcome_of("consistency=open", &config), "");
-  EXPECT_EQ(config.agent.consistency, AgentConfig::Consistency::kOpen);
-  EXPECT_EQ(outcome_of("consistency=job", &config), "");
-  EXPECT_EQ(config.agent.consistency, AgentConfig::Consistency::kJob);
+  config.agent.consistency = Consistency::kOpen;
+  for (const auto& [options, consistency] : {std::pair("exclude=*.log:a=b/*", Consistency::kOpen),
+                                             {"consistency=open", Consistency::kOpen},
+                                             {"consistency=job", Consistency::kJob}}) {
+    EXPECT_EQ(outcome_of(options, &config), "");
+    EXPECT_EQ(config.agent.consistency, consistency) << options;
+    EXPECT_EQ(config.agent.exclude, "*.log:a=b/*");
+  }
 }
 
 TEST(JobOptions, TiersAreThoseNamedInThatOrder) {
-  Config config = config_with({"nvme", "ssd", "ram"});
-  EXPECT_EQ(outcome_of("tiers=ram,nvme,ram", &config), "");
-  EXPECT_EQ(names_of(config), "ram nvme ");
-  config = config_with({"nvme", "ssd"});
-  EXPECT_EQ(outcome_of("tiers=ram,ssd,tape prefetch=off", &config),
-            "n1 has no tier ram,tape; it has nvme,ssd");
-  EXPECT_EQ(names_of(config), "ssd ");
-  EXPECT_EQ(config.agent.prefetch, Prefetch::kOff);
-  config = config_with({"nvme", "ssd"}, Prefetch::kOff);
-  EXPECT_EQ(
-      outcome_of("tiers=ram,ssd prefetch=all", &config),
-      "--monarch-prefetch=all has no effect on n1, whose configuration says prefetch = off; n1 has no tier "
-      "ram; it has nvme,ssd");
-  config = config_with({"nvme", "ssd"});
-  EXPECT_EQ(
-      outcome_of("tiers=ram", &config),
-      "error: n1 has no tier ram; it has nvme,ssd: name one of these in --monarch-tiers, or leave it out");
-  EXPECT_EQ(names_of(config), "nvme ssd ") << "an error changes nothing";
+  const std::string off =
+      "--monarch-prefetch=all has no effect on n1, whose configuration says prefetch = off";
+  struct Case {
+    Prefetch configured;
+    const char* options;
+    std::string outcome, tiers;
+  };
+  for (const Case& c :
+       {Case{Prefetch::kAuto, "tiers=ram,nvme,ram", "", "ram nvme "},
+        {Prefetch::kAuto, "tiers=tape,ssd,dvd prefetch=off", "n1 has no tier tape,dvd; it has nvme,ssd,ram",
+         "ssd "},
+        {Prefetch::kOff, "tiers=tape,ssd prefetch=all", off + "; n1 has no tier tape; it has nvme,ssd,ram",
+         "ssd "},
+        {Prefetch::kAuto, "tiers=tape",
+         "error: n1 has no tier tape; it has nvme,ssd,ram: name one of these in --monarch-tiers, or leave it "
+         "out",
+         "nvme ssd ram "}}) {
+    Config config = config_with({"nvme", "ssd", "ram"}, c.configured);
+    EXPECT_EQ(outcome_of(c.options, &config), c.outcome);
+    EXPECT_EQ(names_of(config), c.tiers) << "an error changes nothing: " << c.options;
+  }
 }
 
 TEST(JobOptions, WhatIsNotKnownIsAnError) {
+  const std::pair<std::string, std::vector<const char*>> cases[] = {
+      {"prefetch", {"", "=", "=on", "==all", "=all consistency=never"}},
+      {"wait=", {"", "0%", "101%", "80", "%", "-1%", "1%%"}},
+      {"wait_timeout=", {"0", "604801", "x"}},
+      {"capacity=", {"", "2K:1K", "0:0", "1K,", "1K,required", ":1K"}},
+      {"", {"tiers=", "exclude=", "colour=red", "="}},
+  };
   Config config = config_with({"nvme"});
-  for (const char* text : {"prefetch",
-                           "prefetch=",
-                           "prefetch=on",
-                           "prefetch=all consistency=never",
-                           "tiers=",
-                           "colour=red",
-                           "=",
-                           "prefetch==all",
-                           "wait=",
-                           "wait=0%",
-                           "wait=101%",
-                           "wait=80",
-                           "wait=%",
-                           "wait=-1%",
-                           "wait=1%%",
-                           "wait_timeout=0",
-                           "capacity=",
-                           "capacity=2K:1K",
-                           "capacity=0:0",
-                           "capacity=1K,",
-                           "capacity=1K,required",
-                           "capacity=:1K",
-                           "exclude=",
-                           "wait_timeout=604801",
-                           "wait_timeout=x"})
-    EXPECT_TRUE(outcome_of(text, &config).starts_with("parse: option '")) << text;
+  for (const auto& [key, values] : cases)
+    for (const char* value : values)
+      EXPECT_TRUE(outcome_of(key + value, &config).starts_with("parse: option '")) << key << value;
   EXPECT_EQ(outcome_of("tiers=" + std::string(65, ','), &config).substr(0, 6), "parse:");
 }
 
