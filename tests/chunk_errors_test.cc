@@ -32,6 +32,26 @@ class ChunkErrors : public PlacementTest {
   bool are_put_off(uint64_t files) {
     return eventually([&] { return counter(AgentCounter::put_off_files) >= files; });
   }
+  // With hardly a rate for what nobody waits for.
+  void start_slowly(int threads) {
+    config_.threads = threads;
+    config_.pfs_bandwidth = 1;
+    start();
+    EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
+  }
+  // Fills what is large and nobody waits for, with all places that there are for it.
+  void fill(const std::string& name) {
+    catalog_->add(rel(name), DT_REG);
+    placement_->catalog_grew();
+    ASSERT_TRUE(eventually([&] { return state(name) == State::kLarge && chunks_of(word(name)) != 0; }));
+    EXPECT_TRUE(quiet());
+  }
+  // Asks for a chunk until it is there.
+  void stage(const std::string& name, uint32_t chunk = 0) {
+    demand(name);
+    ask(name, chunk);
+    ASSERT_TRUE(eventually([&] { return has_chunk(name, chunk); })) << name;
+  }
   void expect_nothing_left() {
     placement_->stop();
     EXPECT_EQ(files_on(), 0);
@@ -64,37 +84,6 @@ TEST_F(ChunkErrors, NoRoomForOneChunk) {
     expect_nothing_left();
     end();
   }
-}
-
-TEST_F(ChunkErrors, ASourceThatIsNotOpenedForLackOfDescriptors) {
-  make("f", 2 * kMiB);
-  start();
-  demand("f");
-  {
-    Intercept opens(Call::kOpenBeneath, EMFILE);
-    ask("f");
-    EXPECT_TRUE(are_put_off(1));
-  }
-  EXPECT_EQ(counter(AgentCounter::put_off_files), 1u);
-  EXPECT_EQ(counter(AgentCounter::source_errors), 0u);
-  EXPECT_FALSE(tier().closed());
-  EXPECT_TRUE(eventually([&] { return state("f") == State::kKnown; })) << "and is tried again";
-}
-
-TEST_F(ChunkErrors, AFileThatWasGivenUpIsWaitedForAgain) {
-  make("f", 2 * kMiB);
-  start();
-  demand("f");
-  {
-    const Intercept opens(Call::kOpenBeneath, EMFILE);
-    demand("f");  // the whole of it
-    EXPECT_TRUE(are_put_off(1));
-  }
-  ASSERT_TRUE(eventually([&] { return state("f") == State::kKnown; }));
-  demand("f");
-  ASSERT_TRUE(eventually([&] { return state("f") == State::kLarge; }));
-  demand("f");
-  EXPECT_TRUE(placed_at_last("f"));
 }
 
 TEST_F(ChunkErrors, ASparseCopyThatCannotBeMade) {
@@ -146,35 +135,19 @@ TEST_F(ChunkErrors, AFileThatIsFilledAndReadNativelyIsFilledOn) {
   make("f", 4 * kMiB);
   make("marker", 2 * kMiB);
   start_without_filling();
-  catalog_->add(rel("f"), DT_REG);
-  placement_->catalog_grew();
-  ASSERT_TRUE(eventually([&] { return state("f") == State::kLarge && chunks_of(word("f")) != 0; }));
+  fill("f");
   ask("f", kReadNatively);
-  demand("marker");
-  ask("marker", 1);  // later than what was asked before
-  EXPECT_TRUE(eventually([&] { return has_chunk("marker", 1); }));
+  stage("marker", 1);  // later than what was asked before
   for (uint32_t n = 0; n < 4; ++n) EXPECT_FALSE(has_chunk("f", n)) << n << " is nobody's to wait for";
 }
 
 TEST_F(ChunkErrors, WhatIsWaitedForGetsAheadOfWhatIsFilled) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
-  config_.threads = 4;
-  config_.pfs_bandwidth = 1000;  // bytes: of "done", which may be prefetched, for 2 s
   for (const char* name : {"a", "b", "begun"}) make(name, 20 * kMiB);
-  make("done", 2000);
-  start();
-  demand("done");
-  ask("done");
-  ASSERT_TRUE(placed_at_last("done"));
-  pass(2000);
-  EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
-  catalog_->add(rel("a"), DT_REG);
-  placement_->catalog_grew();  // it takes all places for what nobody waits for, and waits for the rate
-  ASSERT_TRUE(eventually([&] { return chunks_of(word("a")) != 0; }));
-  EXPECT_TRUE(quiet());
-  for (const char* name : {"b", "begun"}) EXPECT_EQ(demand(name), large_word(0));
-  ask("begun", 7);
-  ASSERT_TRUE(eventually([&] { return has_chunk("begun", 7); }));
+  start_slowly(4);
+  fill("a");  // it takes all places for what nobody waits for, and waits for the rate
+  EXPECT_EQ(demand("b"), large_word(0));
+  stage("begun", 7);
   for (const char* name : {"b", "begun"}) {
     placement_->demand(rel(name));
     EXPECT_TRUE(placed_at_last(name)) << name;
@@ -182,48 +155,11 @@ TEST_F(ChunkErrors, WhatIsWaitedForGetsAheadOfWhatIsFilled) {
   EXPECT_EQ(state("a"), State::kLarge);
 }
 
-TEST_F(ChunkErrors, WhatIsWaitedForAsAWholeLeavesAThreadToDemand) {
-  config_.prefetch = AgentConfig::Prefetch::kOn;
-  config_.threads = 4;
-  config_.pfs_bandwidth = 1;
-  make("a", 20 * kMiB);
-  for (const char* name : {"b", "c"}) make(name, 3 * kMiB);
-  make("small", 500);
-  start();
-  EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
-  catalog_->add(rel("a"), DT_REG);
-  placement_->catalog_grew();
-  ASSERT_TRUE(eventually([&] { return chunks_of(word("a")) != 0; }));
-  EXPECT_TRUE(quiet());  // it has all places for what nobody waits for
-  for (const char* name : {"b", "c"}) {
-    demand(name);
-    ask(name);
-    ASSERT_TRUE(eventually([&] { return has_chunk(name, 0); }));
-  }
-  std::atomic<bool> held{true};
-  std::atomic<int> reading{0};
-  const Intercept reads(Call::kPread, [&](Arguments& a) {
-    if (a.bytes <= 1000) return 0;
-    ++reading;
-    (void)eventually([&] { return !held; });
-    return 0;
-  });
-  for (const char* name : {"b", "c"}) placement_->demand(rel(name));
-  EXPECT_TRUE(eventually([&] { return reading == 1; }));
-  EXPECT_TRUE(quiet());
-  EXPECT_EQ(state_of(demand("small")), State::kPlaced);
-  EXPECT_EQ(reading, 1);
-  held = false;
-  for (const char* name : {"b", "c"}) EXPECT_TRUE(placed_at_last(name)) << name;
-}
-
 // It is copied slowly by a thread that has taken it with others.
 TEST_F(ChunkErrors, AChunkThatIsBeingFilledComesWhenItIsAskedFor) {
   make("f", 8 * kMiB);
   start_without_filling();
-  demand("f");
-  ask("f", 7);
-  ASSERT_TRUE(eventually([&] { return has_chunk("f", 7); }));
+  stage("f", 7);
   EXPECT_TRUE(quiet());
   EXPECT_FALSE(has_chunk("f", 2));
   ask("f", 2);
@@ -231,14 +167,10 @@ TEST_F(ChunkErrors, AChunkThatIsBeingFilledComesWhenItIsAskedFor) {
 }
 
 TEST_F(ChunkErrors, AnOpenThatHangsHoldsUpNoOtherFile) {
-  config_.threads = 4;
-  config_.pfs_bandwidth = 1;
   for (const char* name : {"hangs", "open"}) make(name, 20 * kMiB);
-  start();
-  EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
-  for (const char* name : {"hangs", "open"}) demand(name);
-  ask("open", 19);
-  ASSERT_TRUE(eventually([&] { return has_chunk("open", 19); }));
+  start_slowly(4);
+  demand("hangs");
+  stage("open", 19);
   std::atomic<bool> held{true}, inside{false};
   const Intercept opens(Call::kOpenBeneath, [&](Arguments&) {
     inside = true;
@@ -269,16 +201,6 @@ TEST_F(ChunkErrors, ASparseFileTakesWhatItOccupies) {
   placement_->stop();
   expect_placed("f", st);
   EXPECT_LE(tier().used(), 64u << 10);
-}
-
-TEST_F(ChunkErrors, AFileSystemWithoutSyncFileRangeIsTaken) {
-  make("f", 2 * kMiB);
-  start();
-  const Intercept none(Call::kFinishSync, ENOSYS);
-  demand("f");
-  ask("f");
-  EXPECT_TRUE(placed_at_last("f"));
-  EXPECT_FALSE(tier().closed());
 }
 
 TEST_F(ChunkErrors, NoDeviceIsWaitedForInMemory) {
@@ -604,18 +526,12 @@ class ParkedFiles : public ChunkErrors {
   static constexpr int kFiles = 134, kParked = 6;
   static std::string name(int i) { return "f" + std::to_string(i); }
   void SetUp() override {
-    config_.threads = 3;
-    config_.pfs_bandwidth = 1;
     const std::string content = noise(kMiB + 1, 1);
     for (int i = 0; i <= kFiles; ++i) scratch_.file("pfs/" + name(i), content);
     if (is_first_large_) make(name(1), 9 * kMiB);
-    start();
-    EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
-    for (int i = 0; i <= kFiles; ++i) {  // number 0 is the one that is being filled, and is not parked
-      demand(name(i));
-      ask(name(i));
-      ASSERT_TRUE(eventually([&] { return has_chunk(name(i), 0); })) << i;
-    }
+    start_slowly(3);
+    // Number 0 is the one that is being filled, and is not parked.
+    for (int i = 0; i <= kFiles && !HasFatalFailure(); ++i) stage(name(i));
     EXPECT_LE(open_descriptors(), descriptors_ + 2 * 128 + 30);
   }
   uint64_t space() { return kFiles * tier().space_of(kMiB + 1); }
@@ -770,9 +686,10 @@ TEST_F(ChunkErrors, WhereThePfsLetsACloseWaitOthersAreHeard) {
   EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
   ASSERT_TRUE(placement_->start().ok());
   for (int i = 0; i < kFiles && !source->gate.closing; ++i) {
-    demand(std::to_string(i));
-    ask(std::to_string(i));
-    ASSERT_TRUE(eventually([&] { return has_chunk(std::to_string(i), 0) || source->gate.closing; })) << i;
+    const std::string name = std::to_string(i);
+    demand(name);
+    ask(name);
+    ASSERT_TRUE(eventually([&] { return has_chunk(name, 0) || source->gate.closing; })) << i;
   }
   EXPECT_TRUE(eventually([&] { return source->gate.closing.load(); }));
   std::atomic<bool> heard{false};
@@ -787,26 +704,19 @@ TEST_F(ChunkErrors, WhereThePfsLetsACloseWaitOthersAreHeard) {
 
 // A copying that goes on while the file is parked has what it needs.
 TEST_F(ChunkErrors, WhatIsParkedWhileItIsCopiedIsFinished) {
-  config_.threads = 4;
-  config_.pfs_bandwidth = 1;
   constexpr int kOthers = 140;
   const std::string content = noise(kMiB + 1, 1);
   for (int i = 0; i <= kOthers; ++i) scratch_.file("pfs/" + std::to_string(i), content);
-  start();
-  EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
+  start_slowly(4);
   std::atomic<bool> held{true}, inside{false};
   const Intercept reads(Call::kPread, [&](Arguments& a) {
     if (a.offset == kMiB && !inside.exchange(true)) (void)eventually([&] { return !held; });
     return 0;
   });
-  for (int i = 0; i <= kOthers; ++i) {
-    demand(std::to_string(i));
-    ask(std::to_string(i), 0);
-    ASSERT_TRUE(eventually([&] { return has_chunk(std::to_string(i), 0); })) << i;
-    if (i > 0) continue;
-    ask("0", 1);
-    ASSERT_TRUE(eventually([&] { return inside.load(); }));
-  }
+  stage("0");
+  ask("0", 1);
+  ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  for (int i = 1; i <= kOthers && !HasFatalFailure(); ++i) stage(std::to_string(i));
   held = false;
   EXPECT_TRUE(placed_at_last("0"));
   EXPECT_TRUE(contents(copy_of("0")) == content);
@@ -814,22 +724,14 @@ TEST_F(ChunkErrors, WhatIsParkedWhileItIsCopiedIsFinished) {
 
 // Whoever finds that it cannot be copied any more may be no one who copies for it.
 TEST_F(ChunkErrors, WhatIsGivenUpWhileTheLastCopyingEndsGivesItsSpaceBack) {
-  config_.threads = 4;
-  config_.pfs_bandwidth = 1;
   constexpr int kOthers = 130;
   constexpr uint64_t kVictim = 2 * kMiB + 1;
   const std::string content = noise(kMiB + 1, 1);
   for (int i = 0; i <= kOthers; ++i) scratch_.file("pfs/" + std::to_string(i), content);
   make("f", kVictim);
-  start();
-  EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
-  const auto begin = [&](const std::string& name) {
-    demand(name);
-    ask(name, 0);
-    ASSERT_TRUE(eventually([&] { return has_chunk(name, 0); })) << name;
-  };
-  begin("0");  // which is being filled
-  begin("f");
+  start_slowly(4);
+  stage("0");  // which is being filled
+  stage("f");
   const std::string part = part_of("f");
   const auto is_open = [&] {
     std::error_code closed;
@@ -844,7 +746,7 @@ TEST_F(ChunkErrors, WhatIsGivenUpWhileTheLastCopyingEndsGivesItsSpaceBack) {
   });
   ask("f", 1);
   ASSERT_TRUE(eventually([&] { return inside.load(); }));
-  for (int i = 1; i <= kOthers; ++i) begin(std::to_string(i));  // "f" is parked, and still being copied
+  for (int i = 1; i <= kOthers; ++i) stage(std::to_string(i));  // "f" is parked, and still being copied
   const uint64_t used = tier().used();
   {
     const Intercept opens(Call::kOpenBeneath, EACCES);

@@ -168,23 +168,5 @@ INSTANTIATE_TEST_SUITE_P(
               AgentCounter::put_off_files}),
     [](const ::testing::TestParamInfo<Fault>& fault) { return fault.param.name; });
 
-TEST_F(LargeFault, ADirectoryOfCopiesThatIsGoneComesBackForALargeOne) {
-  start();
-  demand("f");
-  std::atomic<bool> removed{false};
-  {
-    Intercept names(Call::kRenameat, [&](Arguments&) {
-      if (removed.exchange(true)) return 0;
-      for (const auto& entry : std::filesystem::directory_iterator(tier().copies_path()))
-        if (entry.path().filename() != "part") std::filesystem::remove_all(entry);
-      return 0;
-    });
-    ask();
-    ASSERT_TRUE(placed_at_last("f"));
-  }
-  EXPECT_TRUE(removed);
-  EXPECT_TRUE(contents(copy_of("f")) == contents(pfs_ + "/f"));
-}
-
 }  // namespace
 }  // namespace monarch

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <list>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -79,6 +81,9 @@ class TierErrorsTest : public ::testing::Test {
   static Intercept::Handler once(int error) {
     return [error, failed = false](Arguments&) mutable { return std::exchange(failed, true) ? 0 : error; };
   }
+  static Intercept::Handler fails(int error) {
+    return [error](Arguments&) { return error; };
+  }
   static Intercept::Handler count(std::atomic<int>* calls) {
     return [calls](Arguments&) {
       ++*calls;
@@ -115,62 +120,58 @@ TEST_F(TierErrorsTest, APathWithoutRoomForTheNamesOfCopiesIsRefused) {
 
 TEST_F(TierErrorsTest, OpenTellsWhichStepFailed) {
   const std::string dir = scratch_ / ("a/" + kJob);
-  {
-    Intercept mkdirs(Call::kMkdirat, EROFS);
-    expect_error(Tier::open(config(), kJob), EROFS, "tier a: make " + dir);
-  }
-  {
-    Intercept opens(Call::kOpenat, of_path(kJob, EACCES));
-    expect_error(Tier::open(config(), kJob), EACCES, "tier a: open " + dir);
-  }
-  {
-    Intercept stats(Call::kFstat, EIO);
-    expect_error(Tier::open(config(), kJob), EIO, "tier a: open " + dir);
-  }
-  {
-    Intercept sizes(Call::kFstatvfs, EIO);
+  struct Step {
+    Call call;
+    Intercept::Handler handler;
+    std::string text;
+  };
+  for (const Step& step : {Step{Call::kMkdirat, fails(EIO), "make "},
+                           {Call::kOpenat, of_path(kJob, EIO), "open "},
+                           {Call::kFstat, fails(EIO), "open "},
+                           {Call::kFstatvfs, fails(EIO), "statvfs "}}) {
+    const Intercept fault(step.call, step.handler);
     const Result<Tier> opened = Tier::open(config(), kJob);
     ASSERT_FALSE(opened.ok());
-    EXPECT_NE(opened.error().text.find("tier a: statvfs " + dir), std::string::npos) << opened.error().text;
+    EXPECT_TRUE(opened.error().text.starts_with("tier a: " + step.text + dir)) << opened.error().text;
+    EXPECT_TRUE(opened.error().text.ends_with(strerror(EIO))) << opened.error().text;
   }
-  EXPECT_TRUE(Tier::open(config(), kJob).ok()) << "it tries again, with the directory that is there";
-}
-
-TEST_F(TierErrorsTest, ADirectoryThatASweepHoldsIsRefused) {
-  const std::string dir = scratch_.dir("a/" + kJob);
   {
     const Fd sweep(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     ASSERT_EQ(::flock(sweep.get(), LOCK_EX | LOCK_NB), 0);
     expect_error(Tier::open(config(), kJob), EWOULDBLOCK, "tier a: lock " + dir);
   }
-  EXPECT_TRUE(Tier::open(config(), kJob).ok());
+  EXPECT_TRUE(Tier::open(config(), kJob).ok()) << "it tries again, with the directory that is there";
 }
 
 // ---- who can replace the job's directory
 
 TEST_F(TierErrorsTest, IsUnsafeWhereOthersCanReplaceTheDirectory) {
   const std::string above = scratch_.dir("a");
-  for (const mode_t mode : {0700, 0755, 01777, 01720}) {
-    ASSERT_EQ(::chmod(above.c_str(), mode), 0);
-    EXPECT_EQ(is_unsafe(above), false) << std::oct << mode;
+  struct Case {
+    bool is_anothers;
+    mode_t mode;
+    bool is_unsafe;
+  };
+  for (const Case& c : {Case{false, 0700, false},
+                        {false, 0755, false},
+                        {false, 01777, false},
+                        {false, 01720, false},
+                        {false, 0720, true},
+                        {false, 0702, true},
+                        {false, 0777, true},
+                        {true, 0755, true},
+                        {true, 01777, true}}) {
+    if (c.is_anothers && ::geteuid() != 0) continue;
+    ASSERT_EQ(::chmod(above.c_str(), c.mode), 0);
+    if (c.is_anothers) {
+      ASSERT_EQ(::chown(above.c_str(), 65534, 65534), 0);
+      ASSERT_EQ(::chmod(above.c_str(), c.mode), 0);
+    }
+    EXPECT_EQ(is_unsafe(above), c.is_unsafe) << std::oct << c.mode;
   }
-  for (const mode_t mode : {0720, 0702, 0777}) {
-    ASSERT_EQ(::chmod(above.c_str(), mode), 0);
-    EXPECT_EQ(is_unsafe(above), true) << std::oct << mode;
-  }
-  ASSERT_EQ(::chmod(above.c_str(), 0700), 0);
+  const std::string own = scratch_.dir("own");
   Intercept looks(Call::kFstatat, EACCES);
-  EXPECT_EQ(is_unsafe(above), true) << "it could not be looked at";
-}
-
-TEST_F(TierErrorsTest, IsUnsafeBelowAnotherUsersDirectory) {
-  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-  const std::string above = scratch_.dir("a");
-  ASSERT_EQ(::chown(above.c_str(), 65534, 65534), 0);
-  for (const mode_t mode : {0755, 01777}) {
-    ASSERT_EQ(::chmod(above.c_str(), mode), 0);
-    EXPECT_EQ(is_unsafe(above), true) << std::oct << mode;
-  }
+  EXPECT_EQ(is_unsafe(own), true) << "it could not be looked at";
 }
 
 TEST_F(TierErrorsTest, IsSafeBelowADirectoryOfRootOrOfTheUser) {
@@ -197,7 +198,8 @@ TEST_F(TierErrorsTest, IsSafeBelowADirectoryOfRootOrOfTheUser) {
 
 TEST_F(TierErrorsTest, WhatOthersFilledIsLeftAloneOnceForAllFilesThatDoNotFit) {
   Tier t = open();
-  EXPECT_FALSE(t.may_recover());
+  EXPECT_FALSE(t.reserve(kMiB + 1));
+  EXPECT_FALSE(t.may_recover()) << "what is beyond the quota is no reason for a probe";
   Intercept sizes(Call::kFstatvfs, [](Arguments& a) {
     a.fs->f_bavail = 0;
     return 0;
@@ -210,45 +212,40 @@ TEST_F(TierErrorsTest, WhatOthersFilledIsLeftAloneOnceForAllFilesThatDoNotFit) {
   EXPECT_EQ(t.used(), 0u);
 }
 
-TEST_F(TierErrorsTest, WhatIsBeyondTheQuotaIsNoReasonForAProbe) {
-  Tier t = open();
-  EXPECT_FALSE(t.reserve(kMiB + 1));
-  EXPECT_FALSE(t.may_recover());
-}
-
-TEST_F(TierErrorsTest, AClosedTierHasNoRoom) {
-  Tier t = open();
-  EXPECT_GT(t.room(), 0u);
-  t.close("a test");
-  EXPECT_EQ(t.room(), 0u);
-  EXPECT_FALSE(t.reserve(1));
-  EXPECT_EQ(t.used(), 0u);
-}
-
 // ---- copies
 
-TEST_F(TierErrorsTest, ADirectoryOfCopiesIsMadeOnce) {
+TEST_F(TierErrorsTest, NoCallIsMadeThatIsNotNeeded) {
   Tier t = open();
-  std::atomic<int> calls{0};
-  Intercept mkdirs(Call::kMkdirat, count(&calls));
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(t.create(kEntry, 0).ok());
-  EXPECT_EQ(calls, 1);
-  ASSERT_TRUE(t.create(kOther, 0).ok());
-  EXPECT_EQ(calls, 2) << "another one";
+  std::map<Call, int> calls;
+  std::list<Intercept> counted;
+  for (const Call call : {Call::kMkdirat, Call::kOpenat, Call::kLinkat, Call::kRenameat, Call::kUnlinkat})
+    counted.emplace_back(call, [&calls, call](Arguments&) {
+      ++calls[call];
+      return 0;
+    });
+  using Calls = std::map<Call, int>;
+  const auto made = [&](const std::function<bool()>& what) {
+    calls.clear();
+    EXPECT_TRUE(what());
+    return calls;
+  };
+  EXPECT_EQ(made([&] { return t.create(kEntry, 0).ok(); }), (Calls{{Call::kMkdirat, 1}, {Call::kOpenat, 1}}));
+  EXPECT_EQ(made([&] { return t.create(kEntry, 0).ok(); }), (Calls{{Call::kOpenat, 1}}));
+  EXPECT_EQ(made([&] { return t.create(kOther, 0).ok(); }), (Calls{{Call::kMkdirat, 1}, {Call::kOpenat, 1}}));
+  EXPECT_EQ(made([&] { return t.discard(kEntry), true; }), Calls()) << "a file without a name";
+  EXPECT_EQ(made([&] { return place(t, kEntry, "copy"), true; }),
+            (Calls{{Call::kOpenat, 1}, {Call::kLinkat, 1}}));
+  for (const Ref ref : {kEntry, kOther}) {
+    const Calls part = made([&] { return t.create_part(ref, 0).ok(); });
+    EXPECT_EQ(part.at(Call::kOpenat), 1);
+    EXPECT_FALSE(part.contains(Call::kUnlinkat)) << "what is new is not taken for a left-over";
+  }
 }
 
 TEST_F(TierErrorsTest, ADirectoryOfCopiesThatIsThereAlreadyIsTaken) {
   Tier t = open();
   fs::create_directory(bucket_of(t, kEntry));
   EXPECT_TRUE(t.create(kEntry, 0).ok());
-}
-
-TEST_F(TierErrorsTest, ACopyIsOpenedOnce) {
-  Tier t = open();
-  std::atomic<int> calls{0};
-  Intercept opens(Call::kOpenat, count(&calls));
-  ASSERT_TRUE(t.create(kEntry, 0).ok());
-  EXPECT_EQ(calls, 1);
 }
 
 TEST_F(TierErrorsTest, ACopyIsTriedAgainOnlyWhereItsDirectoryIsGone) {
@@ -280,23 +277,18 @@ TEST_F(TierErrorsTest, ADirectoryOfCopiesThatCannotBeMadeAnewIsMissing) {
 }
 
 TEST_F(TierErrorsTest, ACopyIsPublishedWhereItsDirectoryIsGone) {
-  Tier t = open();
-  const Result<Fd> file = t.create(kEntry, 0);
-  ASSERT_TRUE(file.ok()) << file.error().text;
-  write(*file, "new");
-  fs::remove(bucket_of(t, kEntry));
-  const Status published = t.publish(*file, kEntry);
-  ASSERT_TRUE(published.ok()) << published.error().text;
-  EXPECT_EQ(contents(path_of_copy(t, kEntry)), "new");
-}
-
-TEST_F(TierErrorsTest, ACopyIsNamedOnce) {
-  Tier t = open();
-  std::atomic<int> links{0}, renames{0};
-  Intercept linked(Call::kLinkat, count(&links)), renamed(Call::kRenameat, count(&renames));
-  place(t, kEntry, "copy");
-  EXPECT_EQ(links, 1);
-  EXPECT_EQ(renames, 0);
+  for (const bool in_part : {false, true}) {
+    Tier t = open();
+    const Result<Fd> file = in_part ? t.create_part(kEntry, 3) : t.create(kEntry, 0);
+    ASSERT_TRUE(file.ok()) << file.error().text;
+    write(*file, "new");
+    fs::remove(bucket_of(t, kEntry));
+    const Status published = in_part ? t.publish_part(kEntry) : t.publish(*file, kEntry);
+    ASSERT_TRUE(published.ok()) << published.error().text;
+    EXPECT_EQ(contents(path_of_copy(t, kEntry)), "new");
+    EXPECT_EQ(files_on(t), 1);
+    EXPECT_TRUE(t.remove(kEntry));
+  }
 }
 
 TEST_F(TierErrorsTest, APublicationThatFailedIsNotTriedAgain) {
@@ -338,15 +330,6 @@ TEST_F(TierErrorsTest, ALeftOverStaysWhereItCannotBeReplaced) {
   EXPECT_EQ(files_on(t), 1) << "what could not be removed before";
 }
 
-TEST_F(TierErrorsTest, AFileWithoutANameIsGivenUpWithoutACall) {
-  Tier t = open();
-  ASSERT_TRUE(t.create(kEntry, 0).ok());
-  std::atomic<int> calls{0};
-  Intercept removals(Call::kUnlinkat, count(&calls));
-  t.discard(kEntry);
-  EXPECT_EQ(calls, 0);
-}
-
 TEST_F(TierErrorsTest, ARemovalTellsWhetherTheCopyIsGone) {
   Tier t = open();
   place(t, kEntry, "copy");
@@ -371,26 +354,23 @@ TEST_F(TierErrorsTest, ARemovalTellsWhetherTheCopyIsGone) {
 TEST_F(TierErrorsTest, ALinkTellsWhyItCannotBe) {
   Tier t = open();
   place(t, kEntry, "copy");
-  {
-    Intercept mkdirs(Call::kMkdirat, EROFS);
+  struct Step {
+    Call call;
+    int error;
+    bool is_there;  // what is left over of another
+  };
+  std::string path;
+  for (const Step& step : {Step{Call::kMkdirat, EROFS, false},
+                           {Call::kLinkat, EMLINK, false},
+                           {Call::kLinkat, EMLINK, true},
+                           {Call::kUnlinkat, EPERM, true}}) {
+    if (step.is_there) path = leave(path_of_copy(t, kOther), "left over");
+    const Intercept fault(step.call, once(step.error));
     EXPECT_FALSE(t.link(kEntry, kOther));
-    EXPECT_EQ(errno, EROFS);
-  }
-  {
-    Intercept links(Call::kLinkat, once(EMLINK));
-    EXPECT_FALSE(t.link(kEntry, kOther));
-    EXPECT_EQ(errno, EMLINK);
-  }
-  const std::string path = leave(path_of_copy(t, kOther), "left over");
-  {
-    Intercept links(Call::kLinkat, once(EMLINK));
-    EXPECT_FALSE(t.link(kEntry, kOther));
-    EXPECT_EQ(contents(path), "left over") << "it was in nobody's way";
-  }
-  {
-    Intercept removals(Call::kUnlinkat, EPERM);
-    EXPECT_FALSE(t.link(kEntry, kOther));
-    EXPECT_EQ(errno, EPERM);
+    EXPECT_EQ(errno, step.error);
+    if (step.is_there) {
+      EXPECT_EQ(contents(path), "left over") << "it was in nobody's way";
+    }
   }
   EXPECT_TRUE(t.link(kEntry, kOther));
   EXPECT_EQ(contents(path), "copy");
@@ -398,38 +378,35 @@ TEST_F(TierErrorsTest, ALinkTellsWhyItCannotBe) {
 
 // ---- partial copies
 
-TEST_F(TierErrorsTest, APartialCopyIsPublishedWhereItsDirectoryIsGone) {
-  Tier t = open();
-  const Result<Fd> part = t.create_part(kEntry, 3);
-  ASSERT_TRUE(part.ok()) << part.error().text;
-  write(*part, "new");
-  fs::remove(bucket_of(t, kEntry));
-  const Status published = t.publish_part(kEntry);
-  ASSERT_TRUE(published.ok()) << published.error().text;
-  EXPECT_EQ(contents(path_of_copy(t, kEntry)), "new");
-  EXPECT_EQ(files_on(t), 1);
-}
-
 TEST_F(TierErrorsTest, ErrorsOfAPartialCopyNameTheStep) {
   Tier t = open();
-  {
-    Intercept mkdirs(Call::kMkdirat, of_path("part", EROFS));
-    expect_error(t.create_part(kEntry, 0), EROFS, "tier a: make " + t.copies_path() + "/part");
-  }
-  {
-    Intercept mkdirs(Call::kMkdirat, [](Arguments& a) { return std::string(a.path) != "part" ? EROFS : 0; });
-    expect_error(t.create_part(kOther, 0), EROFS, "tier a: make " + bucket_of(t, kOther));
-  }
-  {
-    Intercept opens(Call::kOpenat, EMFILE);
-    expect_error(t.create_part(kEntry, 0), EMFILE, "tier a: create a partial copy");
-    expect_error(t.create_part(kEntry, 1), EMFILE, "tier a: create a partial copy");
-    expect_error(t.open_part(kEntry), EMFILE, "tier a: open a partial copy");
+  struct Step {
+    Call call;
+    Intercept::Handler handler;
+    std::function<Status()> what;
+    int error;
+    std::string text;
+  };
+  const auto status = [](const Result<Fd>& file) { return file.ok() ? Status() : Status(file.error()); };
+  const auto create = [&](Ref ref, uint64_t bytes) {
+    return [&t, &status, ref, bytes] { return status(t.create_part(ref, bytes)); };
+  };
+  const auto open_it = [&] { return status(t.open_part(kEntry)); };
+  const auto of_bucket = [](Arguments& a) { return std::string(a.path) != "part" ? EROFS : 0; };
+  for (const Step& step :
+       {Step{Call::kMkdirat, of_path("part", EROFS), create(kEntry, 0), EROFS,
+             "make " + t.copies_path() + "/part"},
+        {Call::kMkdirat, of_bucket, create(kOther, 0), EROFS, "make " + bucket_of(t, kOther)},
+        {Call::kOpenat, fails(EMFILE), create(kEntry, 0), EMFILE, "create a partial copy"},
+        {Call::kOpenat, fails(EMFILE), create(kEntry, 1), EMFILE, "create a partial copy"},
+        {Call::kOpenat, fails(EMFILE), open_it, EMFILE, "open a partial copy"},
+        {Call::kFallocate, fails(ENOSPC), create(kEntry, 10000), ENOSPC, "allocate 10000 bytes"}}) {
+    const Intercept fault(step.call, step.handler);
+    expect_error(step.what(), step.error, "tier a: " + step.text);
+    EXPECT_EQ(files_on(t), 0);
   }
   {
     Intercept allocations(Call::kFallocate, ENOSPC);
-    expect_error(t.create_part(kEntry, 10000), ENOSPC, "tier a: allocate 10000 bytes");
-    EXPECT_EQ(files_on(t), 0);
     EXPECT_TRUE(t.create_part(kEntry, 0).ok()) << "what is allocated chunk by chunk needs none";
   }
   ASSERT_TRUE(t.open_part(kEntry).ok());
@@ -462,17 +439,6 @@ TEST_F(TierErrorsTest, ALeftOverOfAPartialCopyIsReplaced) {
   EXPECT_EQ(contents(path), "") << "who has the old one open still writes to it";
 }
 
-// What is new is not taken for a left-over.
-TEST_F(TierErrorsTest, APartialCopyIsOpenedOnce) {
-  Tier t = open();
-  std::atomic<int> opens{0}, removals{0};
-  Intercept opened(Call::kOpenat, count(&opens)), removed(Call::kUnlinkat, count(&removals));
-  ASSERT_TRUE(t.create_part(kEntry, 0).ok());
-  ASSERT_TRUE(t.create_part(kOther, 0).ok());
-  EXPECT_EQ(opens, 2);
-  EXPECT_EQ(removals, 0);
-}
-
 // ---- a closed tier's probes
 
 class ProbeErrorsTest : public TierErrorsTest {
@@ -483,16 +449,15 @@ class ProbeErrorsTest : public TierErrorsTest {
   }
 };
 
-TEST_F(ProbeErrorsTest, AnOpenTierIsNotProbed) {
-  Tier t = open();
-  clock_.advance_ms(1000 * 1000);
-  EXPECT_FALSE(t.probe());
-  EXPECT_EQ(seconds_left(t), -1);
-}
-
 TEST_F(ProbeErrorsTest, TheTimeToTheNextProbeDoublesUpToFiveMinutes) {
   Tier t = open();
+  clock_.advance_ms(1000 * 1000);
+  EXPECT_FALSE(t.probe()) << "it is open";
+  EXPECT_EQ(seconds_left(t), -1);
+  EXPECT_GT(t.room(), 0u);
   t.close("a test");
+  EXPECT_EQ(t.room(), 0u);
+  EXPECT_FALSE(t.reserve(1));
   EXPECT_EQ(seconds_left(t), 10);
   const int64_t due = t.next_probe_ns();
   t.close("another test");
@@ -516,7 +481,7 @@ TEST_F(ProbeErrorsTest, EachStepOfAProbeCanFail) {
     Intercept::Handler handler;
     const char* what;
   };
-  const auto fails = [](int error) { return [error](Arguments&) { return error; }; };
+
   const auto is_short = [](Arguments& a) {
     a.bytes = 100;
     return 0;

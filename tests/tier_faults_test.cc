@@ -114,51 +114,6 @@ TEST_F(PlacementTest, WhatOthersLeftNoRoomForIsTriedAgainWhenThereIsRoom) {
   expect_placed("b", b);
 }
 
-// Many large files that all were read in part: source and copy of each cannot stay open.
-TEST_F(PlacementTest, ManyLargeFilesKeepDescriptorsBounded) {
-  constexpr uint32_t kFiles = 300;
-  config_.stage_wait_max = kMiB;
-  for (uint32_t i = 0; i < kFiles; ++i) {
-    const std::string file = scratch_.file("pfs/" + std::to_string(i), "");
-    std::filesystem::resize_file(file, 2 * kMiB);
-  }
-  start_without_filling();
-  for (uint32_t i = 0; i < kFiles; ++i) {
-    const std::string name = std::to_string(i);
-    ASSERT_EQ(demand(name), large_word(0));
-    placement_->demand_chunk(rel(name), 1);
-  }
-  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) >= kFiles; }));
-  EXPECT_LE(open_descriptors() - descriptors_, 2 * 128 + 64);
-  placement_->demand_chunk(rel("0"), 0);  // parked long since
-  ASSERT_TRUE(placed_at_last("0"));
-  EXPECT_TRUE(contents(copy_of("0")) == std::string(2 * kMiB, '\0'));
-}
-
-TEST_F(PlacementTest, AParkedFileThatIsReplacedIsDropped) {
-  config_.stage_wait_max = kMiB;
-  constexpr uint32_t kOthers = 140;
-  for (uint32_t i = 0; i <= kOthers; ++i) {
-    const std::string file = scratch_.file("pfs/" + std::to_string(i), "");
-    std::filesystem::resize_file(file, 2 * kMiB);
-  }
-  start_without_filling();
-  for (uint32_t i = 0; i <= kOthers; ++i) {
-    const std::string name = std::to_string(i);
-    demand(name);
-    placement_->demand_chunk(rel(name), 1);
-    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) == i + 1; }));
-  }
-  for (const std::string name : {"0", "1"}) {  // one of them may be the one that is filled, and so not parked
-    scratch_.file("new", std::string(2 * kMiB, 'n'));
-    std::filesystem::rename(scratch_ / "new", pfs_ + "/" + name);
-    placement_->demand_chunk(rel(name), 0);
-  }
-  const uint64_t dropped = state_word(State::kDropped, Reason::kChanged);
-  ASSERT_TRUE(eventually([&] { return word("0") == dropped || word("1") == dropped; }));
-  ASSERT_TRUE(eventually([&] { return tier().used() <= kOthers * 2 * kMiB; }));
-}
-
 // Short of descriptors or memory, for the source or for the copy: that tells nothing about either.
 class Shortage : public PlacementTest, public ::testing::WithParamInterface<std::tuple<Call, int>> {};
 
@@ -206,28 +161,6 @@ TEST_F(PlacementTest, ADatasetIsPlacedAfterAShortage) {
   ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == kFiles; }));
   EXPECT_EQ(counter(AgentCounter::walk_errors), 0u);
   EXPECT_EQ(counter(AgentCounter::dataset_bytes), 1000u * kFiles);
-}
-
-// Several threads copy for one file when its tier fails: its space comes back once, after the last of them.
-TEST_F(PlacementTest, ALargeFileGivenUpByOneThreadIsReleasedByTheLast) {
-  config_.stage_wait_max = kMiB;
-  std::filesystem::resize_file(scratch_.file("pfs/f", ""), 64 * kMiB);
-  start();
-  demand("f");
-  {
-    std::atomic<int> reading{0};
-    Intercept reads(Call::kPread, [&](Arguments& a) {
-      ++reading;
-      EXPECT_TRUE(eventually([&] { return reading >= 2; })) << "several are at it";
-      return a.offset == 0 ? EIO : 0;
-    });
-    for (uint32_t n = 0; n < 3; ++n) placement_->demand_chunk(rel("f"), n);
-    ASSERT_TRUE(eventually([&] { return word("f") == state_word(State::kPass, Reason::kSourceError); }));
-    ASSERT_TRUE(eventually([&] { return tier().used() == 0 && files_on() == 0; }));
-  }
-  placement_->stop();
-  EXPECT_EQ(tier().used(), 0u);
-  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
 }
 
 TEST_F(PlacementTest, PrefetchKeepsToTheRatesAndDemandDoesNot) {
@@ -368,17 +301,6 @@ TEST_F(PlacementTest, ACopyThatCannotBeRemovedStaysCounted) {
     placement_->stop();
   }
   EXPECT_EQ(tier().used(), tier().space_of(100000));
-}
-
-TEST_F(PlacementTest, ADirectoryOfCopiesThatSomebodyRemovedComesBack) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  const struct stat st = source_stat("f");
-  start();
-  const Ref f = catalog_->add(rel("f"), DT_REG);
-  ASSERT_TRUE(tier().create(f, 1000).ok());
-  std::filesystem::remove(std::filesystem::path(path_of_copy(tier(), f)).parent_path());
-  demand("f");
-  expect_placed("f", st);
 }
 
 // While one thread still copies a chunk, another gives the file up for lack of memory, and it is tried again.
