@@ -6,6 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <functional>
+
+#include "tests/lack_of_memory.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {
@@ -15,6 +18,13 @@ class AgainTest : public PlacementTest {
  protected:
   AgainTest() { config_.stage_again = 1; }
 
+  // All that is to happen to a file that was staged and is written by the job.
+  void begin(const std::string& name = "f") {
+    scratch_.file("pfs/" + name, noise(1000, 1));
+    start();
+    demand(name);
+    write(name, noise(1000, 2));
+  }
   void write(const std::string& name, const std::string& text) {
     set_invalid(board_->get(), rel(name).hash);
     scratch_.file("pfs/" + name, text);
@@ -95,10 +105,7 @@ TEST_F(AgainTest, TheCopyThatServesNobodyGoesFirstWhenSpaceGoesBack) {
 
 TEST_F(AgainTest, NotBeforeItWasLeftAlone) {
   config_.stage_again = 3;
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  demand("f");
-  write("f", noise(1000, 2));
+  begin();
   const int64_t written = clock_.now_ns();
   placement_->demand(rel("f"));  // and nobody asks any more
   EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_again) == 1; }));
@@ -126,10 +133,7 @@ TEST_F(AgainTest, WhatTheJobWroteBeforeItWasStaged) {
 }
 
 TEST_F(AgainTest, NotWhatIsMarkedAgain) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  demand("f");
-  write("f", noise(1000, 2));
+  begin();
   ASSERT_TRUE(comes("f"));
   const Found found = newest("f");
   write("f", noise(1000, 3));
@@ -137,45 +141,50 @@ TEST_F(AgainTest, NotWhatIsMarkedAgain) {
   EXPECT_TRUE(comes("f"));
 }
 
-TEST_F(AgainTest, NotWhatIsWrittenWhileItIsCopied) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  demand("f");
-  write("f", noise(1000, 2));
-  std::atomic<int> copied{0};
-  {
-    const Intercept marks(Call::kPwrite, [&](Arguments&) {
-      set_invalid(board_->get(), rel("f").hash);
-      ++copied;
-      return 0;
-    });
-    EXPECT_FALSE(comes("f", 3));
+// By its name, or by another, of which the mark of the inode tells; or it is settled otherwise.
+TEST_F(AgainTest, NotWhatIsChangedWhileItIsCopied) {
+  const std::function<void()> changes[] = {
+      [&] { set_invalid(board_->get(), rel("f").hash); },
+      [&] { set_invalid(board_->get(), mark_of_inode(source_stat("f").st_ino), kChangedInodes); },
+      [&] { catalog_->entry(catalog_->reader().find(rel("f")).ref).state = state_word(State::kNoFit); }};
+  for (const auto& change : changes) {
+    SCOPED_TRACE(&change - changes);
+    begin();
+    std::atomic<int> copied{0};
+    {
+      const Intercept changed(Call::kPwrite, [&](Arguments&) {
+        change();
+        ++copied;
+        return 0;
+      });
+      EXPECT_FALSE(comes("f", 3));
+    }
+    EXPECT_GT(copied, 0);
+    EXPECT_EQ(counter(AgentCounter::staged_again), 0u);
+    if (&change == &changes[0]) {
+      EXPECT_TRUE(comes("f"));
+    }
+    if (&change == &changes[2]) {
+      EXPECT_EQ(word("f"), state_word(State::kNoFit));
+    }
+    end();
   }
-  EXPECT_GT(copied, 0);
-  EXPECT_EQ(counter(AgentCounter::staged_again), 0u);
-  EXPECT_TRUE(comes("f"));
 }
 
 TEST_F(AgainTest, NotWhileSomebodyMayWrite) {
-  scratch_.file("pfs/f", noise(8192, 1));
-  start();
-  demand("f");
-  write("f", noise(8192, 2));
+  begin();
   Fd writer(::open((pfs_ + "/f").c_str(), O_RDWR | O_CLOEXEC));
   EXPECT_FALSE(comes("f", 3)) << "it is open for writing";
-  void* map = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, writer.get(), 0);
+  void* map = ::mmap(nullptr, 1000, PROT_READ | PROT_WRITE, MAP_SHARED, writer.get(), 0);
   ASSERT_NE(map, MAP_FAILED);
   writer.reset();
   EXPECT_FALSE(comes("f", 3)) << "it is mapped for writing";
-  ::munmap(map, 4096);
+  ::munmap(map, 1000);
   EXPECT_TRUE(comes("f"));
 }
 
 TEST_F(AgainTest, NotWhatHasAnotherName) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  demand("f");
-  write("f", noise(1000, 2));
+  begin();
   ASSERT_EQ(::link((pfs_ + "/f").c_str(), (pfs_ + "/g").c_str()), 0);
   EXPECT_FALSE(comes("f", 3));
 }
@@ -218,17 +227,6 @@ TEST_F(AgainTest, NotWhatCameToBeAnotherMeanwhile) {
   EXPECT_EQ(word("settled"), state_word(State::kPass, Reason::kUnreadable));
 }
 
-TEST_F(AgainTest, NotWhatIsSettledOtherwiseMeanwhile) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  demand("f");
-  write("f", noise(1000, 2));
-  placement_->demand(rel("f"));
-  catalog_->entry(newest("f").ref).state = state_word(State::kPass, Reason::kUnreadable);
-  pass(2000);
-  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 1u);
-}
-
 TEST_F(AgainTest, NotWhatNobodyChanged) {
   scratch_.file("pfs/f", noise(1000, 1));
   start();
@@ -253,71 +251,24 @@ TEST_F(AgainTest, NotWhatIsNoFileAnyMore) {
 }
 
 TEST_F(AgainTest, NotWhatIsNoFileWhenItIsOpened) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  demand("f");
-  write("f", noise(1000, 2));
+  begin();
   const uint64_t read = counter(AgentCounter::agent_reads_pfs);
-  std::atomic<int> opened{0}, replaced{0};
-  {
+  std::atomic<int> opened{0};
+  for (const bool is_replaced : {false, true}) {  // else it cannot be opened
+    opened = 0;
     const Intercept opens(Call::kOpenBeneath, [&](Arguments& a) {
       if (a.flags & O_PATH) return 0;
       ++opened;
-      return EIO;
-    });
-    EXPECT_FALSE(comes("f", 2));
-  }
-  {
-    const Intercept opens(Call::kOpenBeneath, [&](Arguments& a) {
-      if (a.flags & O_PATH) return 0;
-      ++replaced;
+      if (!is_replaced) return EIO;
       EXPECT_TRUE(::unlink((pfs_ + "/f").c_str()) == 0 && ::mkdir((pfs_ + "/f").c_str(), 0700) == 0);
       return 0;
     });
     EXPECT_FALSE(comes("f", 3));
+    EXPECT_GE(opened, 1);
   }
-  EXPECT_GE(opened, 1);
-  EXPECT_EQ(replaced, 1);
+  EXPECT_EQ(opened, 1);
   EXPECT_EQ(counter(AgentCounter::agent_reads_pfs), read);
   EXPECT_EQ(counter(AgentCounter::source_errors), 0u);
-}
-
-// Under another name, of which the mark of the inode tells.
-TEST_F(AgainTest, NotWhatIsMarkedByItsInodeWhileItIsCopied) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  demand("f");
-  write("f", noise(1000, 2));
-  const struct stat st = source_stat("f");
-  std::atomic<int> copied{0};
-  {
-    const Intercept marks(Call::kPwrite, [&](Arguments&) {
-      set_invalid(board_->get(), mark_of_inode(st.st_ino), kChangedInodes);
-      ++copied;
-      return 0;
-    });
-    EXPECT_FALSE(comes("f", 3));
-  }
-  EXPECT_GT(copied, 0);
-  EXPECT_EQ(counter(AgentCounter::staged_again), 0u);
-}
-
-TEST_F(AgainTest, NotInPlaceOfWhatWasSettledMeanwhile) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  demand("f");
-  write("f", noise(1000, 2));
-  const Ref before = newest("f").ref;
-  std::atomic<int> copied{0};
-  const Intercept settles(Call::kPwrite, [&](Arguments&) {
-    catalog_->entry(before).state = state_word(State::kNoFit);
-    ++copied;
-    return 0;
-  });
-  EXPECT_FALSE(comes("f", 3));
-  EXPECT_EQ(copied, 1);
-  EXPECT_EQ(word("f"), state_word(State::kNoFit));
-  EXPECT_EQ(counter(AgentCounter::staged_again), 0u);
 }
 
 class AgainInVainTest : public AgainTest {
@@ -409,7 +360,7 @@ class AgainInVainTest : public AgainTest {
   int asked_ = 0;
 };
 
-TEST_F(AgainInVainTest, WhatIsWrittenMeanwhileTakesOneEntry) {
+TEST_F(AgainInVainTest, WhatIsWrittenMeanwhileOrCannotBeReadTakesOneEntry) {
   {
     const Intercept marks(Call::kPwrite, [&](Arguments&) {
       set_invalid(board_->get(), rel("f").hash);
@@ -417,10 +368,6 @@ TEST_F(AgainInVainTest, WhatIsWrittenMeanwhileTakesOneEntry) {
     });
     fails(3);
   }
-  expect_comes();
-}
-
-TEST_F(AgainInVainTest, WhatCannotBeReadTakesOneEntry) {
   {
     const Intercept reads(Call::kPread, EIO);
     fails(3);
@@ -447,7 +394,6 @@ TEST_F(AgainInVainTest, WhatTheDeviceLosesTakesOneEntry) {
   expect_comes();
 }
 
-// While its copy is on its way to the device there is no other one.
 // The copy would serve nobody.
 TEST_F(AgainInVainTest, WhatCannotBeReplacedIsNotKept) {
   const Ref first = newest("f").ref;
@@ -476,10 +422,7 @@ TEST_F(AgainTest, WhatIsStagedTheFirstTimeMayBeOpenForWriting) {
 
 TEST_F(AgainTest, NotUnlessItIsWanted) {
   config_.stage_again = 0;
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  demand("f");
-  write("f", noise(1000, 2));
+  begin();
   EXPECT_FALSE(comes("f", 2));
 }
 
