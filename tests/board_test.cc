@@ -7,8 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
+#include <future>
 #include <thread>
 
 #include "preload/decide/waiting.h"
@@ -36,27 +35,18 @@ class LivingThread {
   explicit LivingThread(Board* board)
       : thread_([this, board] {
           EXPECT_TRUE(declare_alive(board).ok());
-          std::unique_lock<std::mutex> hold(lock_);
-          alive_ = true;
-          changed_.notify_all();
-          changed_.wait(hold, [this] { return ended_; });
+          alive_.set_value();
+          end_.get_future().wait();
         }) {
-    std::unique_lock<std::mutex> hold(lock_);
-    changed_.wait(hold, [this] { return alive_; });
+    alive_.get_future().wait();
   }
   ~LivingThread() {
-    {
-      std::lock_guard<std::mutex> hold(lock_);
-      ended_ = true;
-    }
-    changed_.notify_all();
+    end_.set_value();
     thread_.join();
   }
 
  private:
-  std::mutex lock_;
-  std::condition_variable changed_;
-  bool alive_ = false, ended_ = false;
+  std::promise<void> alive_, end_;
   std::thread thread_;
 };
 
@@ -118,15 +108,6 @@ TEST_F(BoardTest, IsOneAllocatedFileOfTheUsers) {
   EXPECT_EQ(BoardFile::create(scratch_ / "missing").error().code, ENOENT);
 }
 
-TEST_F(BoardTest, ASecondMappingSeesTheFirst) {
-  Result<BoardFile> other = BoardFile::open(scratch_.path());
-  ASSERT_TRUE(other.ok()) << other.error().text;
-  add(board_, AgentCounter::staged_files, 7);
-  set_invalid(other->get(), 12345);
-  EXPECT_EQ(total(*other->get(), AgentCounter::staged_files), 7u);
-  EXPECT_TRUE(is_invalid(*board_, 12345));
-}
-
 TEST_F(BoardTest, AnotherVersionIsRefused) {
   const std::string good = contents(scratch_ / "board");
   (void)scratch_.dir("other");
@@ -160,25 +141,18 @@ TEST(BoardFull, ADirectoryTooSmallIsAnError) {
   EXPECT_FALSE(left);
 }
 
-TEST_F(BoardTest, InvalidBitsAreKeptPerHash) {
-  for (const uint32_t hash : {0u, 1u, 63u, 64u, 0xffffffffu}) {
-    EXPECT_FALSE(is_invalid(*board_, hash));
-    set_invalid(board_, hash);
-    EXPECT_TRUE(is_invalid(*board_, hash));
-  }
-  EXPECT_FALSE(is_invalid(*board_, 2));
-  EXPECT_FALSE(is_invalid(*board_, 65));
-  EXPECT_FALSE(is_invalid(*board_, 0xfffffffeu));
-}
-
-TEST_F(BoardTest, TheBoardTellsWhichKindsOfMarksThereAre) {
+TEST_F(BoardTest, InvalidBitsAreKeptPerHashAndTheBoardTellsWhichKindsThereAre) {
   const std::atomic<uint32_t>& kinds = board_->header.changed;
   EXPECT_EQ(kinds.load(), 0u);
-  set_invalid(board_, 7, kChangedInodes);
-  EXPECT_EQ(kinds.load(), uint32_t{kChangedInodes});
-  set_invalid(board_, 7);  // of a file with the same hash: hits look for its kind from now on
+  for (const uint32_t hash : {0u, 1u, 63u, 64u, 0xffffffffu}) {
+    EXPECT_FALSE(is_invalid(*board_, hash));
+    set_invalid(board_, hash, kChangedInodes);
+    EXPECT_TRUE(is_invalid(*board_, hash));
+    EXPECT_EQ(kinds.load(), uint32_t{kChangedInodes});
+  }
+  for (const uint32_t hash : {2u, 65u, 0xfffffffeu}) EXPECT_FALSE(is_invalid(*board_, hash));
+  set_invalid(board_, 0);  // of a file with the same hash: hits look for its kind from now on
   EXPECT_EQ(kinds.load(), uint32_t{kChangedInodes} | kChangedFiles);
-  EXPECT_TRUE(is_invalid(*board_, 7));
 }
 
 TEST(CleanRelative, HasNoEmptyAndNoDotComponents) {
@@ -193,27 +167,20 @@ TEST(CleanRelative, HasNoEmptyAndNoDotComponents) {
 
 // ---- the request ring
 
-TEST_F(BoardTest, DrainsWhatWasPosted) {
-  RequestRing ring(board_);
-  EXPECT_TRUE(drain(&ring).empty());
-  ASSERT_NE(post_request(board_, rel("a/b")).slot, nullptr);
-  ASSERT_NE(post_request(board_, rel(std::string(kPathBytes - 1, 'x'))).slot, nullptr);
-  std::vector<std::string> taken = drain(&ring);
-  std::sort(taken.begin(), taken.end());
-  EXPECT_EQ(taken, (std::vector<std::string>{"a/b", std::string(kPathBytes - 1, 'x')}));
-  EXPECT_TRUE(drain(&ring).empty()) << "each once";
-  EXPECT_EQ(total(*board_, AgentCounter::requests), 2u);
-}
-
 TEST_F(BoardTest, AFullRingTakesNoMoreUntilItIsDrained) {
   RequestRing ring(board_);
-  for (int round = 0; round < 3; ++round) {
-    for (uint32_t i = 0; i < kSlots; ++i)
-      ASSERT_NE(post_request(board_, rel("f" + std::to_string(i))).slot, nullptr);
+  EXPECT_TRUE(drain(&ring).empty());
+  std::vector<std::string> posted = {std::string(kPathBytes - 1, 'x')};
+  for (uint32_t i = 1; i < kSlots; ++i) posted.push_back("a/f" + std::to_string(i));
+  std::sort(posted.begin(), posted.end());
+  for (uint64_t round = 1; round <= 3; ++round) {
+    for (const std::string& path : posted) ASSERT_NE(post_request(board_, rel(path)).slot, nullptr);
     EXPECT_EQ(post_request(board_, rel("one more")).slot, nullptr);
     std::vector<std::string> taken = drain(&ring);
-    EXPECT_EQ(taken.size(), kSlots);
-    EXPECT_EQ(std::count(taken.begin(), taken.end(), "one more"), 0);
+    std::sort(taken.begin(), taken.end());
+    EXPECT_EQ(taken, posted);
+    EXPECT_TRUE(drain(&ring).empty()) << "each once";
+    EXPECT_EQ(total(*board_, AgentCounter::requests), round * kSlots);
   }
 }
 
@@ -257,7 +224,7 @@ TEST_F(BoardTest, GarbageInTheRingIsIgnored) {
     uint32_t root, len;
     std::string path;
   };
-  const std::vector<Garbage> garbage = {
+  const Garbage garbage[] = {
       {0, 0, ""},
       {0, kPathBytes, "a"},
       {0, 0xffffffff, "a"},
@@ -272,22 +239,20 @@ TEST_F(BoardTest, GarbageInTheRingIsIgnored) {
       {0, 3, std::string("a\0b", 3)},
       {0, kPathBytes - 1, "a"},  // NULs behind it
   };
-  for (size_t i = 0; i < garbage.size(); ++i) {
-    RequestSlot& slot = board_->slots[i];
+  const auto post = [&](size_t at, const Garbage& g) {
+    RequestSlot& slot = board_->slots[at];
     slot.hash = 99;
-    slot.root = garbage[i].root;
-    slot.len = garbage[i].len;
-    std::copy(garbage[i].path.begin(), garbage[i].path.end(), slot.path);
+    slot.root = g.root;
+    slot.len = g.len;
+    std::copy(g.path.begin(), g.path.end(), slot.path);
     slot.word = slot_word(3, SlotState::kReady);
-  }
+  };
+  for (size_t i = 0; i < std::size(garbage); ++i) post(i, garbage[i]);
   RequestRing ring(board_);
   EXPECT_TRUE(drain(&ring).empty());
-  for (size_t i = 0; i < garbage.size(); ++i)
+  for (size_t i = 0; i < std::size(garbage); ++i)
     EXPECT_EQ(slot_state(board_->slots[i].word), SlotState::kFree) << i;
-  board_->slots[1].hash = 99;  // a wrong hash is computed anew: drain() looks
-  board_->slots[1].len = 1;
-  board_->slots[1].path[0] = 'a';
-  board_->slots[1].word = slot_word(4, SlotState::kReady);
+  post(1, {0, 1, "a"});  // a wrong hash is computed anew: drain() looks
   EXPECT_EQ(drain(&ring), std::vector<std::string>{"a"});
 }
 
@@ -433,32 +398,21 @@ TEST_F(BoardTest, WhatIsSeenWakesAnAgentThatSleepsAndNoOther) {
 
 // ---- whether the agent lives
 
-TEST_F(BoardTest, TheAgentLivesAsLongAsItsThread) {
-  EXPECT_FALSE(agent_lives(*board_));
-  {
-    LivingThread agent(board_);
-    EXPECT_TRUE(agent_lives(*board_));
-  }
-  EXPECT_FALSE(agent_lives(*board_));
-}
-
-TEST_F(BoardTest, AKilledAgentIsDeadAtOnce) {
-  Child agent([&] { (void)declare_alive(board_).ok(); });
-  EXPECT_TRUE(agent_lives(*board_));
-  agent.kill();
-  EXPECT_FALSE(agent_lives(*board_));
-}
-
-TEST_F(BoardTest, AnotherProcessSeesWhetherTheAgentLives) {
-  const auto seen_by_child = [&] {
-    return in_child([&] {
+TEST_F(BoardTest, TheAgentLivesAsLongAsItsThreadForAllProcesses) {
+  const auto lives = [&] {
+    const int seen_by_child = in_child([&] {
       const Result<BoardFile> board = BoardFile::open(scratch_.path());
       return board.ok() ? int{agent_lives(*board->get())} : 2;
     });
+    EXPECT_EQ(seen_by_child, int{agent_lives(*board_)});
+    return agent_lives(*board_);
   };
-  EXPECT_EQ(seen_by_child(), 0);
-  LivingThread agent(board_);
-  EXPECT_EQ(seen_by_child(), 1);
+  EXPECT_FALSE(lives());
+  {
+    LivingThread agent(board_);
+    EXPECT_TRUE(lives());
+  }
+  EXPECT_FALSE(lives());
 }
 
 // ---- asking and waiting

@@ -29,13 +29,17 @@ namespace monarch {
 namespace {
 
 TEST(Spool, ALineIsTriedEverMoreSeldom) {
-  EXPECT_EQ(next_try(1000, 1000), 1001);
-  EXPECT_EQ(next_try(1000, 1001), 1002);
-  EXPECT_EQ(next_try(1000, 1002), 1004);
-  EXPECT_EQ(next_try(1000, 1100), 1200);
-  EXPECT_EQ(next_try(1000, 1300), 1600);
-  EXPECT_EQ(next_try(1000, 9000), 9300) << "at most five minutes later";
-  EXPECT_EQ(next_try(9000, 1000), 1001) << "the clock was set back";
+  struct Case {
+    int64_t since, now, next;
+  };
+  for (const Case& c : {Case{1000, 1000, 1001},
+                        {1000, 1001, 1002},
+                        {1000, 1002, 1004},
+                        {1000, 1100, 1200},
+                        {1000, 1300, 1600},
+                        {1000, 9000, 9300},   // at most five minutes later
+                        {9000, 1000, 1001}})  // the clock was set back
+    EXPECT_EQ(next_try(c.since, c.now), c.next) << c.since << " " << c.now;
 }
 
 std::vector<Spooled> lines(int count, int64_t first) {
@@ -160,18 +164,12 @@ TEST_F(SpoolTest, ALineIsWrittenOnceForItsRun) {
   EXPECT_EQ(called().size(), 1u);
 }
 
-// The epilog was killed behind it, and is done once more: by then the counters may be gone.
+// The epilog was killed behind it, and is done once more: by then the counters may be gone. Or it was killed
+// before the line was there.
 TEST_F(SpoolTest, TheFirstLineOfARunIsTheOne) {
+  scratch_.file("state/spool/" + record(1).removal() + ".1.json.new", "");
   for (const char* text : {"hits=1", "counters=lost"})
     ASSERT_TRUE(spool(state_, record(1), text, Accounting::kSacct).ok());
-  ASSERT_EQ(state_.spooled().size(), 1u);
-  EXPECT_NE(contents(path(state_.spooled()[0])).find("hits=1"), std::string::npos);
-}
-
-// Another helper does the rest, and the line is not yet there.
-TEST_F(SpoolTest, ALineThatAKilledHelperHadHalfWrittenIsWritten) {
-  scratch_.file("state/spool/" + record(1).removal() + ".1.json.new", "");
-  ASSERT_TRUE(spool(state_, record(1), "hits=1", Accounting::kSacct).ok());
   ASSERT_EQ(state_.spooled().size(), 1u);
   EXPECT_NE(contents(path(state_.spooled()[0])).find("hits=1"), std::string::npos);
 }
@@ -186,36 +184,16 @@ TEST_F(SpoolTest, TimesOfAnotherRunAreNotItsOwn) {
   }
 }
 
-TEST_F(SpoolTest, NothingIsKeptThatNobodyWants) {
+TEST_F(SpoolTest, NothingIsKeptThatNobodyWantsOrWouldFind) {
   EXPECT_TRUE(spool(state_, record(1), "x", Accounting::kLog).ok());
   EXPECT_TRUE(spool(state_, record(1), "x", Accounting::kOff).ok());
   EXPECT_EQ(spool(state_, record(1), "\xff", Accounting::kSacct).error().code, EINVAL);
-  JobRecord r = record(1);
-  r.name = std::string(250, 'n');
-  EXPECT_EQ(spool(state_, r, "x", Accounting::kSacct).error().code, ENAMETOOLONG);
-  EXPECT_TRUE(state_.spooled().empty());
-}
-
-TEST_F(SpoolTest, WhatNobodyWouldFindIsRefused) {
-  JobRecord r = record(1);
-  r.name = "a b";
-  EXPECT_EQ(spool(state_, r, "x", Accounting::kSacct).error().code, ENAMETOOLONG);
+  for (const std::string& name : {std::string(250, 'n'), std::string("a b")}) {
+    JobRecord r = record(1);
+    r.name = name;
+    EXPECT_EQ(spool(state_, r, "x", Accounting::kSacct).error().code, ENAMETOOLONG);
+  }
   EXPECT_TRUE(fs::is_empty(state_.path() + "/spool"));
-}
-
-TEST_F(SpoolTest, WhatIsNoLineIsRemovedAndNobodyIsAsked) {
-  scratch_.file("state/spool/c.9.0.n1.1." + std::to_string(::time(nullptr)) + ".json", "{}");
-  const std::string log = logged(scratch_, [&] { EXPECT_TRUE(flush_now().ok()); });
-  EXPECT_NE(log.find("json is no line for sacct: removed"), std::string::npos) << log;
-  EXPECT_TRUE(state_.spooled().empty());
-  EXPECT_TRUE(called().empty());
-}
-
-TEST_F(SpoolTest, OfASpoiltRecordNobodyIsAsked) {
-  scratch_.file("state/jobs/c.7.n1/record.json", "{");
-  EXPECT_TRUE(times_are_due(state_));
-  ask_times(state_, program_);
-  EXPECT_TRUE(called().empty());
 }
 
 TEST_F(SpoolTest, WhenTheDatabaseIsAwayTheOthersAreNotTried) {
@@ -318,12 +296,15 @@ TEST_F(SpoolTest, WhatIsKeptForAPersonIsThatPersons) {
   EXPECT_FALSE(fs::exists(kept));
 }
 
-TEST_F(SpoolTest, WhatIsNoLineIsRemoved) {
+TEST_F(SpoolTest, WhatIsSpoiltIsRemovedAndNobodyIsAsked) {
   for (const char* text : {"", "[]", "{}", "{\"job\": 1, \"cluster\": \"c\", \"line\": 5}", "x"}) {
     ASSERT_TRUE(state_.write("spool/c.1.0.n.1.1.json", text).ok());
     EXPECT_TRUE(flush_now().ok()) << text;
     EXPECT_TRUE(state_.spooled().empty()) << text;
   }
+  scratch_.file("state/jobs/c.7.n1/record.json", "{");
+  EXPECT_TRUE(times_are_due(state_));
+  ask_times(state_, program_);
   EXPECT_TRUE(called().empty());
 }
 
@@ -436,37 +417,32 @@ TEST_F(SpoolTest, SlurmIsAskedForTheTimesOfEachRunOnce) {
 }
 
 TEST_F(SpoolTest, NobodyIsAskedWhoCannotKnowOrNeedNotSay) {
-  const std::string times = state_.path() + "/jobs/c.7.n1/times";
+  const std::string times = state_.path() + "/jobs/c.7.n1/times", none = state_.path() + "/no_database.c";
   ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
-  JobRecord other = record(7);
-  other.first_node = false;
-  ASSERT_TRUE(state_.write_record(other).ok());
-  ask_times(state_, program_);
-  EXPECT_EQ(contents(times), "-\n") << "the first node writes the line";
-  fs::remove(times);
-  other = record(7);
-  other.of_cluster.account_program = "";
-  ASSERT_TRUE(state_.write_record(other).ok());
-  ask_times(state_, program_);
-  EXPECT_EQ(contents(times), "-\n");
-  EXPECT_TRUE(called().empty());
-  ASSERT_TRUE(state_.write_record(record(7)).ok());
-  fs::remove(times);
-  answer(kNoRow);
-  ask_times(state_, program_);
-  EXPECT_EQ(contents(times), "-\n");
-  EXPECT_EQ(called().size(), 1u);
-  fs::remove(times);
-  answer(kNoDatabase);
-  ask_times(state_, program_);
-  EXPECT_EQ(contents(times), "-\n");
-  EXPECT_TRUE(fs::exists(state_.path() + "/no_database.c"));
-  fs::remove(times);
-  ask_times(state_, program_);
-  EXPECT_EQ(contents(times), "-\n");
-  EXPECT_EQ(called().size(), 2u) << "that is known";
-  fs::remove(times);
-  fs::remove(state_.path() + "/no_database.c");
+  struct Case {
+    const char* what;
+    bool is_first_node, has_program;
+    int answer;
+    size_t calls;
+    bool has_database;
+  };
+  for (const Case& c : {Case{"the first node writes the line", false, true, kDone, 0, true},
+                        {"it has no program", true, false, kDone, 0, true},
+                        {"there is no row", true, true, kNoRow, 1, true},
+                        {"there is no database", true, true, kNoDatabase, 2, false},
+                        {"that is known", true, true, kNoDatabase, 2, false}}) {
+    JobRecord r = record(7);
+    r.first_node = c.is_first_node;
+    if (!c.has_program) r.of_cluster.account_program = "";
+    ASSERT_TRUE(state_.write_record(r).ok());
+    answer(c.answer);
+    ask_times(state_, program_);
+    EXPECT_EQ(contents(times), "-\n") << c.what;
+    EXPECT_EQ(called().size(), c.calls) << c.what;
+    EXPECT_EQ(fs::exists(none), !c.has_database) << c.what;
+    fs::remove(times);
+  }
+  fs::remove(none);
   fs::remove(program_);
   ask_times(state_, program_);
   EXPECT_EQ(contents(times), "") << "no answer: to be asked again";
@@ -546,13 +522,6 @@ TEST_F(SpoolTest, AHelperThatCannotRunIsTold) {
   EXPECT_NE(flush_now(Lines::kAll).error().text.find("by signal 9"), std::string::npos);
   fs::remove(program_);
   EXPECT_NE(flush_now(Lines::kAll).error().text.find("No such file or directory; run it"), std::string::npos);
-}
-
-TEST_F(SpoolTest, WhatAHelperSaysOfALineIsNotKept) {
-  answer(kDone, "a word");
-  line(1);
-  EXPECT_TRUE(flush_now().ok());
-  EXPECT_TRUE(state_.spooled().empty());
 }
 
 TEST_F(SpoolTest, TimesAreThoseOfTheRunThatWasAskedFor) {

@@ -58,6 +58,11 @@ TEST(JobNames, AreRefusedWhereTheLongestOfTheirFilesWouldNotFit) {
   EXPECT_NE(longer.error().text.find("161 characters"), std::string::npos) << longer.error().text;
 }
 
+template <class T>
+int code_of(const Result<T>& result) {
+  return result.ok() ? 0 : result.error().code;
+}
+
 class StateTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -109,26 +114,47 @@ TEST_F(StateTest, EachDirectoryHasControlGroupsOfItsOwnWhateverItsPath) {
 }
 
 TEST_F(StateTest, WhatIsInTheWayOnATierIsToldWithARemedy) {
-  const std::string tier = scratch_ / "tier", jobs = tier + "/monarch";
-  fs::create_directory(tier);
-  EXPECT_TRUE(check_tier_jobs(tier).ok()) << "it is made";
-  scratch_.file("tier/monarch", "");
-  EXPECT_NE(check_tier_jobs(tier).error().text.find("no directory; remove it"), std::string::npos);
-  ASSERT_EQ(::chown(jobs.c_str(), kNobody, kNobody), 0);
-  EXPECT_TRUE(check_tier_jobs(tier).ok()) << "a user's gives way";
-  fs::remove(jobs);
-  fs::create_directory_symlink(scratch_ / "state", jobs);
-  EXPECT_NE(check_tier_jobs(tier).error().text.find("no directory; remove it"), std::string::npos);
-  fs::remove(jobs);
-  fs::create_directory(jobs);
-  EXPECT_TRUE(check_tier_jobs(tier).ok());
-  ASSERT_EQ(::chmod(jobs.c_str(), 0777), 0);
-  EXPECT_EQ(check_tier_jobs(tier).error().code, EPERM);
-  ASSERT_EQ(::chmod(jobs.c_str(), 0711), 0);
-  ASSERT_EQ(::mount("none", jobs.c_str(), "tmpfs", 0, "mode=711"), 0);
-  const Status mounted = check_tier_jobs(tier);
-  EXPECT_EQ(::umount2(jobs.c_str(), MNT_DETACH), 0);
-  EXPECT_NE(mounted.error().text.find("a mount point; unmount it"), std::string::npos);
+  const std::string tier = scratch_.dir("tier"), jobs = tier + "/monarch";
+  const std::string no_directory = "no directory; remove it";
+  struct Case {
+    const char* what;
+    std::function<void()> make;
+    std::string error;
+  };
+  const Case cases[] = {
+      {"it is made", [] {}, ""},
+      {"a file", [&] { scratch_.file("tier/monarch", ""); }, no_directory},
+      {"a user's gives way",
+       [&] {
+         scratch_.file("tier/monarch", "");
+         EXPECT_EQ(::chown(jobs.c_str(), kNobody, kNobody), 0);
+       },
+       ""},
+      {"a link", [&] { fs::create_directory_symlink(scratch_ / "state", jobs); }, no_directory},
+      {"a directory", [&] { fs::create_directory(jobs); }, ""},
+      {"writable by all",
+       [&] {
+         fs::create_directory(jobs);
+         EXPECT_EQ(::chmod(jobs.c_str(), 0777), 0);
+       },
+       "can write"},
+      {"a mount point",
+       [&] {
+         fs::create_directory(jobs);
+         EXPECT_EQ(::mount("none", jobs.c_str(), "tmpfs", 0, "mode=711"), 0);
+       },
+       "a mount point; unmount it"},
+  };
+  for (const Case& c : cases) {
+    c.make();
+    const Status s = check_tier_jobs(tier);
+    EXPECT_EQ(s.ok(), c.error.empty()) << c.what;
+    if (!s.ok()) {
+      EXPECT_NE(s.error().text.find(c.error), std::string::npos) << c.what << ": " << s.error().text;
+    }
+    ::umount2(jobs.c_str(), MNT_DETACH);
+    fs::remove(jobs);
+  }
 }
 
 // As on a disk that becomes full.
@@ -196,23 +222,20 @@ TEST_F(StateTest, OfARunGoesAllButWhatIsNotedOfItsJob) {
   EXPECT_FALSE(lock_if_free(path_ + "/" + dir)) << "its lock is held still";
 }
 
-TEST_F(StateTest, WhatOfARunCannotBeForgottenKeepsItsRecord) {
+// A helper may be killed between the two, and who comes after it goes by the record.
+TEST_F(StateTest, WhatOfARunCannotBeForgottenKeepsItsRecordAndItsMarks) {
   EXPECT_EQ(state_.forget_run("c.1.n1").error().code, ENOENT) << "there is none";
   const JobRecord job = record(9);
   ASSERT_TRUE(state_.lock_job(job.job, true, 0).ok());
   ASSERT_TRUE(state_.write_record(job).ok());
+  ASSERT_TRUE(state_.mark(job, "accounted").ok());
   scratch_.dir("state/jobs/c.9.n1/alone");
   const Status s = state_.forget_run("c.9.n1");
   EXPECT_EQ(s.error().code, EISDIR);
   EXPECT_TRUE(s.error().text.starts_with("remove " + path_ + "/jobs/c.9.n1/alone: ")) << s.error().text;
   EXPECT_TRUE(state_.read_record("c.9.n1").ok());
-}
-
-// A helper may be killed between the two, and who comes after it goes by the record.
-TEST_F(StateTest, ARunIsMarkedAsLongAsItsRecordIsThere) {
-  const JobRecord job = record(9);
-  ASSERT_TRUE(state_.lock_job(job.job, true, 0).ok());
-  ASSERT_TRUE(state_.mark(job, "accounted").ok());
+  fs::remove(path_ + "/jobs/c.9.n1/alone");
+  fs::remove(path_ + "/jobs/c.9.n1/record.json");
   scratch_.dir("state/jobs/c.9.n1/record.json");
   EXPECT_EQ(state_.forget_run("c.9.n1").error().code, EISDIR);
   EXPECT_TRUE(state_.is_marked(job, "accounted")) << "it is not accounted for again";
@@ -229,26 +252,25 @@ TEST_F(StateTest, AJobThatCannotBeRemovedStaysAndIsToldSo) {
 }
 
 TEST_F(StateTest, IsRootsAlone) {
+  const std::string made = scratch_ / "new", file = scratch_.file("file", ""), link = scratch_ / "link";
   const mode_t before = ::umask(0077);
-  EXPECT_TRUE(ensure_root_directory(scratch_ / "new", 0755).ok());
+  EXPECT_TRUE(ensure_root_directory(made, 0755).ok());
   ::umask(before);
   struct stat st;
-  ASSERT_EQ(::stat((scratch_ / "new").c_str(), &st), 0);
+  ASSERT_EQ(::stat(made.c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 07777, 0755u) << "whatever the umask";
-  EXPECT_TRUE(ensure_root_directory(scratch_ / "new", 0700).ok()) << "one that is there";
-
+  EXPECT_TRUE(ensure_root_directory(made, 0700).ok()) << "one that is there";
   EXPECT_EQ(ensure_root_directory(scratch_ / "missing/new", 0755).error().code, ENOENT);
-  scratch_.file("file", "");
-  EXPECT_EQ(ensure_root_directory(scratch_ / "file", 0755).error().code, EPERM);
-  ASSERT_EQ(::symlink((scratch_ / "new").c_str(), (scratch_ / "link").c_str()), 0);
-  EXPECT_EQ(ensure_root_directory(scratch_ / "link", 0755).error().code, EPERM);
+  ASSERT_EQ(::symlink(made.c_str(), link.c_str()), 0);
+  for (const std::string& path : {file, link})
+    EXPECT_EQ(ensure_root_directory(path, 0755).error().code, EPERM) << path;
   for (const mode_t mode : {0775u, 0757u}) {
-    ASSERT_EQ(::chmod((scratch_ / "new").c_str(), mode), 0);
-    EXPECT_EQ(ensure_root_directory(scratch_ / "new", 0755).error().code, EPERM) << mode;
+    ASSERT_EQ(::chmod(made.c_str(), mode), 0);
+    EXPECT_EQ(ensure_root_directory(made, 0755).error().code, EPERM) << mode;
   }
-  ASSERT_EQ(::chmod((scratch_ / "new").c_str(), 0755), 0);
-  ASSERT_EQ(::chown((scratch_ / "new").c_str(), kNobody, 0), 0);
-  EXPECT_EQ(ensure_root_directory(scratch_ / "new", 0755).error().code, EPERM);
+  ASSERT_EQ(::chmod(made.c_str(), 0755), 0);
+  ASSERT_EQ(::chown(made.c_str(), kNobody, 0), 0);
+  EXPECT_EQ(ensure_root_directory(made, 0755).error().code, EPERM);
 }
 
 // As all can of /run, and could of what earlier releases made.
@@ -323,33 +345,40 @@ TEST_F(StateTest, IsMadeWithItsParentsAndRefusedIfAnyOfItIsAnothers) {
 
 TEST_F(StateTest, JobsOnATierAreInADirectoryOfRoots) {
   const std::string tier = scratch_.dir("tier"), jobs = tier + "/monarch";
-  EXPECT_EQ(open_tier_jobs(scratch_ / "missing").error().code, ENOENT);
-  EXPECT_EQ(open_tier_jobs(tier).error().code, ENOENT);
+  for (const std::string& none : {scratch_ / "missing", tier})
+    EXPECT_EQ(open_tier_jobs(none).error().code, ENOENT);
   scratch_.dir("tier/elsewhere");
   ASSERT_EQ(::symlink("elsewhere", jobs.c_str()), 0);
   EXPECT_FALSE(open_tier_jobs(tier).ok()) << "a symbolic link";
   ASSERT_EQ(::unlink(jobs.c_str()), 0);
   scratch_.dir("tier/monarch");
   EXPECT_TRUE(open_tier_jobs(tier).ok());
-  for (const mode_t mode : {0720u, 0702u}) {
+  for (const auto& [mode, owner] : {std::pair(0720u, 0u), {0702u, 0u}, {0711u, kNobody}}) {
+    ASSERT_EQ(::chown(jobs.c_str(), owner, 0), 0);
     ASSERT_EQ(::chmod(jobs.c_str(), mode), 0);
     EXPECT_EQ(open_tier_jobs(tier).error().code, EPERM) << mode;
   }
-  ASSERT_EQ(::chmod(jobs.c_str(), 0711), 0);
-  ASSERT_EQ(::chown(jobs.c_str(), kNobody, 0), 0);
-  EXPECT_EQ(open_tier_jobs(tier).error().code, EPERM);
 }
 
-TEST_F(StateTest, AFileSystemInMemoryHasNoName) {
+TEST_F(StateTest, AFileSystemOnADiskIsCalledByItsIdOrKindAndOneInMemoryHasNoName) {
   EXPECT_EQ(file_system_at(scratch_ / "missing"), "");
   EXPECT_EQ(file_system_at("/dev/shm"), "");
-  const std::string disk = file_system_at(scratch_.path());
+  {
+    const Intercept fuse(Call::kFstatfsResult, [](Arguments& a) {
+      a.disk->f_type = FUSE_SUPER_MAGIC;
+      std::memset(&a.disk->f_fsid, 0, sizeof a.disk->f_fsid);
+      return 0;
+    });
+    EXPECT_EQ(file_system_at(scratch_.path()), "type 65735546") << "it has no id";
+  }
   struct statfs fs {};
   ASSERT_EQ(::statfs(scratch_.path().c_str(), &fs), 0);
-  EXPECT_EQ(disk.empty(), fs.f_type == TMPFS_MAGIC);
-  if (::access("/sys/fs/ext4", F_OK) == 0 && disk.size() == 16) {
-    EXPECT_EQ(disk, file_system_at(path_)) << "the same wherever it is looked at";
-  }
+  uint64_t id = 0;
+  std::memcpy(&id, &fs.f_fsid, sizeof id);
+  if (fs.f_type == TMPFS_MAGIC || id == 0) GTEST_SKIP() << "it has none";
+  char text[20];
+  std::snprintf(text, sizeof text, "%016lx", static_cast<unsigned long>(id));
+  EXPECT_EQ(file_system_at(scratch_.path()), text);
 }
 
 TEST_F(StateTest, ALockIsThatOfTheDirectoryThatIsThere) {
@@ -385,30 +414,6 @@ TEST_F(StateTest, AJobsDirectoryIsMadeOnlyIfThatIsWanted) {
   fs::remove(path_ + "/jobs/c.7.n1");
   ASSERT_EQ(::symlink((scratch_.dir("other")).c_str(), (path_ + "/jobs/c.7.n1").c_str()), 0);
   EXPECT_FALSE(state_.lock_job(job, true, 0).ok());
-}
-
-TEST_F(StateTest, ALockOnAJobThatWasRemovedIsNone) {
-  const JobOnNode job{7, "n1", "c"};
-  for (const bool make : {false, true}) {
-    Result<Fd> lock = state_.lock_job(job, true, 0);
-    ASSERT_TRUE(lock.ok());
-    clock_.at_pause(1, [&] {  // whoever waits has opened the directory
-      EXPECT_TRUE(state_.remove_job(job.key()).ok());
-      lock = Fd();
-    });
-    const Result<Fd> next = state_.lock_job(job, make, 30000);
-    EXPECT_EQ(fs::exists(path_ + "/jobs/c.7.n1"), make);
-    ASSERT_EQ(next.ok(), make);
-    if (!make) {
-      EXPECT_EQ(next.error().code, ENOENT);
-      continue;
-    }
-    struct stat held, there;
-    ASSERT_EQ(::fstat(next->get(), &held), 0);
-    ASSERT_EQ(::stat((path_ + "/jobs/c.7.n1").c_str(), &there), 0);
-    EXPECT_EQ(held.st_ino, there.st_ino);
-    EXPECT_FALSE(lock_if_free(path_ + "/jobs/c.7.n1"));
-  }
 }
 
 // The keeper's notes are written without the job's lock.
@@ -453,8 +458,8 @@ TEST_F(StateTest, AJobsDirectoryThatAnotherRemovesBeforeItIsOpenedIsMadeAnew) {
         return 0;
       };
       if (!before_call(SYS_openat, removed)) return 255;
-      const Result<Fd> lock = state_.lock_job(job, true, patience_ms);
-      return !done ? 254 : lock.ok() ? 0 : lock.error().code;
+      const int code = code_of(state_.lock_job(job, true, patience_ms));
+      return done ? code : 254;
     });
   };
   const int status = locks(30000);
@@ -518,106 +523,61 @@ TEST_F(StateTest, TheLedgersLockIsWaitedForWithABound) {
 TEST_F(StateTest, WhatTheKernelRefusesIsSaid) {
   const JobOnNode job{7, "n1", "c"};
   ASSERT_TRUE(state_.lock_job(job, true, 0).ok());
-  // The code of the error where that call fails the first `times`.
-  const auto code_of = [](long call, int error, int times, const std::function<Status()>& what) {
-    int left = times;
-    return in_child([&] {
-      if (!before_call(call, [&](CallArguments) { return left-- > 0 ? error : 0; })) return 255;
-      const Status s = what();
-      return s.ok() ? 0 : s.error().code;
-    });
+  struct Case {
+    long call;
+    int error, code;
+    std::function<int()> what;
   };
-  const auto lock_job = [&] {
-    const Result<Fd> lock = state_.lock_job(job, false, 100);
-    return lock.ok() ? Status() : Status(lock.error());
-  };
-  const auto lock_ledger = [&] {
-    const Result<Fd> lock = state_.lock_ledger(100);
-    return lock.ok() ? Status() : Status(lock.error());
-  };
-  const int status = code_of(SYS_flock, ENOLCK, 1, lock_job);
-  if (status == 255) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, ENOLCK);
-  EXPECT_EQ(code_of(SYS_flock, ENOLCK, 1, lock_ledger), ENOLCK);
-  EXPECT_EQ(code_of(SYS_flock, EINTR, 1, lock_job), 0) << "it is tried again";
-  EXPECT_EQ(code_of(SYS_flock, EINTR, 1, lock_ledger), 0);
-  EXPECT_EQ(code_of(SYS_getdents64, EIO, 1,
-                    [&] {
-                      const Result<std::vector<std::string>> found = state_.list("jobs");
-                      return found.ok() ? Status() : Status(found.error());
-                    }),
-            EIO)
-      << "some names are not all";
-  EXPECT_EQ(code_of(SYS_statfs, EIO, 1,
-                    [&] {
-                      const Result<StateDir> state = StateDir::open(path_);
-                      return state.ok() ? Status() : Status(state.error());
-                    }),
-            EIO);
+  const auto lock_job = [&] { return code_of(state_.lock_job(job, false, 100)); };
+  const auto lock_ledger = [&] { return code_of(state_.lock_ledger(100)); };
+  const auto open = [&] { return code_of(StateDir::open(path_)); };
+  std::vector<Case> cases = {{SYS_flock, ENOLCK, ENOLCK, lock_job},
+                             {SYS_flock, ENOLCK, ENOLCK, lock_ledger},
+                             {SYS_flock, EINTR, 0, lock_job},  // it is tried again
+                             {SYS_flock, EINTR, 0, lock_ledger},
+                             {SYS_getdents64, EIO, EIO, [&] { return code_of(state_.list("jobs")); }},
+                             {SYS_statfs, EIO, EIO, open},
+                             {kMkdirCall, EROFS, EROFS, [&] {
+                                fs::remove_all(path_ + "/jobs/c.7.n1");
+                                return code_of(state_.lock_job(job, true, 0));
+                              }}};
 #ifdef SYS_chmod
-  EXPECT_EQ(code_of(SYS_chmod, EROFS, 1, [&] { return ensure_root_directory(scratch_ / "new", 0755); }),
-            EROFS);
+  cases.push_back(
+      {SYS_chmod, EROFS, EROFS, [&] { return ensure_root_directory(scratch_ / "new", 0755).error().code; }});
 #endif
+  for (const Case& c : cases) {
+    const int status = in_child([&] {
+      bool done = false;
+      const auto fail_once = [&](CallArguments) { return std::exchange(done, true) ? 0 : c.error; };
+      return before_call(c.call, fail_once) ? c.what() : 255;
+    });
+    if (status == 255) GTEST_SKIP() << "no system call can be trapped here";
+    EXPECT_EQ(status, c.code) << c.call << " " << c.error;
+  }
+  // It is removed before it is locked.
+  ASSERT_TRUE(state_.lock_job(job, true, 0).ok());
+  EXPECT_EQ(in_child([&] {
+              const auto remove = [&](CallArguments) { return fs::remove(path_ + "/jobs/c.7.n1"), 0; };
+              return before_call(SYS_flock, remove) ? code_of(state_.lock_job(job, false, 0)) : 255;
+            }),
+            ENOENT);
 }
 
 // What stat(2) and lstat(2) are of, and how, in the system call that both are.
 TEST_F(StateTest, WhatCannotBeLookedAtIsNotTrusted) {
 #ifdef SYS_newfstatat
-  const auto code_without = [&](int flags, const std::function<Status()>& what) {
-    return in_child([&] {
+  for (const int flags : {0, AT_SYMLINK_NOFOLLOW}) {
+    const int status = in_child([&] {
       const auto refuse = [=, this](CallArguments a) {
         return a[3] == flags && path_ == reinterpret_cast<const char*>(a[1]) ? EIO : 0;
       };
       if (!before_call(SYS_newfstatat, refuse)) return 255;
-      const Status s = what();
-      return s.ok() ? 0 : s.error().code;
+      return flags == 0 ? code_of(StateDir::open(path_)) : ensure_root_directory(path_, 0755).error().code;
     });
-  };
-  const auto open = [&] {
-    const Result<StateDir> state = StateDir::open(path_);
-    return state.ok() ? Status() : Status(state.error());
-  };
-  const int status = code_without(0, open);
-  if (status == 255) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, EIO);
-  EXPECT_EQ(code_without(AT_SYMLINK_NOFOLLOW, [&] { return ensure_root_directory(path_, 0755); }), EIO);
+    if (status == 255) GTEST_SKIP() << "no system call can be trapped here";
+    EXPECT_EQ(status, EIO);
+  }
 #endif
-}
-
-TEST_F(StateTest, AJobsDirectoryThatIsRemovedOrCannotBeMadeIsToldSo) {
-  const JobOnNode job{7, "n1", "c"};
-  ASSERT_TRUE(state_.lock_job(job, true, 0).ok());
-  const auto code_of = [&](long call, bool make, const std::function<int()>& before) {
-    return in_child([&] {
-      if (!before_call(call, [&](CallArguments) { return before(); })) return 255;
-      const Result<Fd> lock = state_.lock_job(job, make, 0);
-      return lock.ok() ? 0 : lock.error().code;
-    });
-  };
-  const int status = code_of(SYS_flock, false, [&] { return fs::remove(path_ + "/jobs/c.7.n1"), 0; });
-  if (status == 255) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, ENOENT);
-  EXPECT_EQ(code_of(kMkdirCall, true, [] { return EROFS; }), EROFS);
-}
-
-TEST_F(StateTest, AFileSystemOnADiskIsCalledByItsId) {
-  struct statfs fs {};
-  ASSERT_EQ(::statfs(scratch_.path().c_str(), &fs), 0);
-  uint64_t id = 0;
-  std::memcpy(&id, &fs.f_fsid, sizeof id);
-  if (fs.f_type == TMPFS_MAGIC || id == 0) GTEST_SKIP() << "it has none";
-  char text[20];
-  std::snprintf(text, sizeof text, "%016lx", static_cast<unsigned long>(id));
-  EXPECT_EQ(file_system_at(scratch_.path()), text);
-}
-
-TEST_F(StateTest, AFileSystemWithoutAnIdIsCalledByItsKind) {
-  const Intercept fuse(Call::kFstatfsResult, [](Arguments& a) {
-    a.disk->f_type = FUSE_SUPER_MAGIC;
-    std::memset(&a.disk->f_fsid, 0, sizeof a.disk->f_fsid);
-    return 0;
-  });
-  EXPECT_EQ(file_system_at(scratch_.path()), "type 65735546");
 }
 
 TEST_F(StateTest, ATierThatCannotBeLookedIntoNowMayBeLater) {
@@ -677,21 +637,17 @@ TEST_F(StateTest, AFileIsWrittenWholeAndNeverThroughALink) {
   }
 }
 
-TEST_F(StateTest, WhatARecordDoesNotSayIsNotSo) {
-  ASSERT_TRUE(state_.lock_job(record().job, true, 0).ok());
-  ASSERT_TRUE(state_.write_record(record()).ok());
-  const Result<JobRecord> read = state_.read_record("c.7.n1");
-  ASSERT_TRUE(read.ok()) << read.error().text;
-  EXPECT_FALSE(read->peers);
-  EXPECT_FALSE(read->unrecorded);
-  EXPECT_TRUE(read->first_node);
-  EXPECT_EQ(read->memory + read->given_up, 0u);
-  EXPECT_EQ(read->next_try, 0);
-}
-
 TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   ASSERT_TRUE(state_.lock_job(record().job, true, 0).ok());
+  const std::string file = path_ + "/jobs/c.7.n1/record.json";
   JobRecord r = record();
+  ASSERT_TRUE(state_.write_record(r).ok());
+  Result<JobRecord> read = state_.read_record("c.7.n1");
+  ASSERT_TRUE(read.ok()) << read.error().text;
+  EXPECT_FALSE(read->peers || read->unrecorded || !read->first_node) << "what it does not say is not so";
+  EXPECT_EQ(read->memory + read->given_up, 0u);
+  EXPECT_EQ(read->next_try, 0);
+  EXPECT_EQ(contents(file).find("given_up"), std::string::npos) << "of removals alone";
   r.restart = 3;
   r.nodes = 5;
   r.first_node = false;
@@ -702,57 +658,47 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   r.tiers[1].room = {9, 8, 70, true};
   r.tiers[1].most = 35;
   r.memory = uint64_t{1} << 40;
-  ASSERT_TRUE(state_.write_record(r).ok());
-  std::string text = contents(path_ + "/jobs/c.7.n1/record.json");
-  EXPECT_EQ(text.find("given_up"), std::string::npos) << "of removals alone";
-  Result<JobRecord> read = state_.read_record("c.7.n1");
-  ASSERT_TRUE(read.ok()) << read.error().text;
-  EXPECT_EQ(read->job.key(), "c.7.n1");
-  EXPECT_EQ(read->name, r.name);
-  EXPECT_EQ(read->restart, 3u);
-  EXPECT_EQ(read->user.uid, kNobody);
-  EXPECT_EQ(read->agent.pid, 12);
-  EXPECT_EQ(read->agent.start_time, 34u);
-  EXPECT_EQ(read->serial, 99u);
-  EXPECT_EQ(read->nodes, 5u);
-  EXPECT_FALSE(read->first_node);
-  EXPECT_TRUE(read->peers);
-  ASSERT_EQ(read->tiers.size(), 2u);
-  EXPECT_EQ(read->tiers[0].kind, TierConfig::Kind::kDirectory);
-  EXPECT_EQ(read->tiers[0].limit, 20u);
-  EXPECT_EQ(read->tiers[0].file_system, "0123");
-  EXPECT_FALSE(read->tiers[0].away);
-  EXPECT_FALSE(read->tiers[0].occupied);
-  EXPECT_EQ(read->tiers[0].charged(), 10u);
-  EXPECT_EQ(read->tiers[0].told(), 7u);
-  EXPECT_EQ(read->tiers[0].share, 6u);
-  EXPECT_EQ(read->tiers[0].reserved, 5u);
-  EXPECT_TRUE(read->tiers[0].equal);
-  EXPECT_FALSE(read->tiers[0].room);
-  EXPECT_EQ(read->tiers[1].room, (MemoryRoom{9, 8, 70, true}));
-  EXPECT_EQ(read->memory, uint64_t{1} << 40);
-  EXPECT_EQ(read->tiers[0].most, UINT64_MAX);
-  EXPECT_EQ(read->tiers[1].most, 35u);
-  EXPECT_EQ(read->tiers[1].told(), 30u);
-  EXPECT_EQ(read->tiers[1].reserved, 0u);
-  EXPECT_FALSE(read->tiers[1].equal);
-  EXPECT_EQ(read->tiers[1].kind, TierConfig::Kind::kTmpfs);
-  EXPECT_EQ(read->tiers[1].file_system, "");
-  EXPECT_EQ(read->tiers[1].charged(), 5u);
-
-  r.given_up = 2;
-  r.next_try = 1234567890123;
-  r.away_since = 5;
-  r.tiers[0].away = true;
-  ASSERT_TRUE(state_.write_record(r).ok());
-  read = state_.read_record("c.7.n1");
-  ASSERT_TRUE(read.ok());
+  for (const bool is_removal : {false, true}) {
+    if (is_removal) {
+      r.given_up = 2;
+      r.next_try = 1234567890123;
+      r.away_since = 5;
+      r.tiers[0].away = true;
+    }
+    ASSERT_TRUE(state_.write_record(r).ok());
+    const std::string text = contents(file);
+    read = state_.read_record("c.7.n1");
+    ASSERT_TRUE(read.ok()) << read.error().text;
+    ASSERT_TRUE(state_.write_record(*read).ok());
+    EXPECT_EQ(contents(file), text) << "nothing of it is lost";
+    for (const char* part : {"\"restart\": 3", "\"uid\": 65534", "\"pid\": 12", "\"start_time\": 34",
+                             "\"serial\": 99", "\"nodes\": 5", "\"memory\": 1099511627776"})
+      EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+    EXPECT_EQ(read->job.key(), "c.7.n1");
+    EXPECT_EQ(read->name, r.name);
+    EXPECT_TRUE(!read->first_node && read->peers);
+    ASSERT_EQ(read->tiers.size(), 2u);
+    const TierRecord &nvme = read->tiers[0], &ram = read->tiers[1];
+    EXPECT_EQ(nvme.kind, TierConfig::Kind::kDirectory);
+    EXPECT_EQ(nvme.limit, 20u);
+    EXPECT_EQ(nvme.file_system, "0123");
+    EXPECT_EQ(nvme.away, is_removal);
+    EXPECT_EQ(nvme.charged(), is_removal ? 0u : 10u) << "if away, what is at its path is another one";
+    EXPECT_EQ(nvme.told(), 7u);
+    EXPECT_EQ(nvme.share, 6u);
+    EXPECT_EQ(nvme.reserved, 5u);
+    EXPECT_EQ(nvme.most, UINT64_MAX);
+    EXPECT_TRUE(nvme.equal && !nvme.occupied && !nvme.room && !ram.equal);
+    EXPECT_EQ(ram.room, (MemoryRoom{9, 8, 70, true}));
+    EXPECT_EQ(ram.most, 35u);
+    EXPECT_EQ(ram.told(), 30u);
+    EXPECT_EQ(ram.reserved, 0u);
+    EXPECT_EQ(ram.kind, TierConfig::Kind::kTmpfs);
+    EXPECT_EQ(ram.charged(), 5u);
+  }
   EXPECT_EQ(read->given_up, 2u);
   EXPECT_EQ(read->next_try, 1234567890123);
   EXPECT_EQ(read->away_since, 5);
-  EXPECT_TRUE(read->tiers[0].away);
-  EXPECT_EQ(read->tiers[0].charged(), 0u) << "what is at its path is another one";
-
   r.tiers[0].path = "/tier\xff";
   EXPECT_EQ(state_.write_record(r).error().code, EINVAL) << "not UTF-8";
 }
