@@ -8,7 +8,6 @@
 
 #include <functional>
 
-#include "tests/lack_of_memory.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {

@@ -169,36 +169,6 @@ TEST_F(HoldingsTest, WhatIsNotHeldAnyMoreIsNotSaid) {
   }
 }
 
-TEST_F(HoldingsTest, WhatDoesNotBeginForLackOfMemoryIsNotServed) {
-  start(2);
-  const auto copy = std::make_shared<Fd>(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  for (const char* name : {"one", "several"}) {
-    const Ref ref = catalog_->add(rel(name), DT_REG);
-    const bool names = name == std::string("several");
-    bool began = false;
-    for (int n = 1; !began; ++n) {
-      lack_memory_at(n);
-      try {
-        (void)holdings_->begin(ref, {3 * kPieceBytes, 2, 3, 4, 0}, names, copy);
-        began = true;
-      } catch (const std::bad_alloc&) {
-      }
-      lack_memory_at(0);
-      Get get;
-      get.path = name;
-      GetResult why = GetResult::kOk;
-      const auto file = holdings_->open(get, &why);
-      EXPECT_EQ(file != nullptr, began);
-      if (file) {
-        EXPECT_EQ(file->check(2, 0), std::nullopt);
-      }
-      EXPECT_EQ(holdings_->given_up(ref), std::nullopt);
-      EXPECT_EQ(holdings_->open(get, &why), nullptr);
-      ASSERT_LT(n, 100);
-    }
-  }
-}
-
 TEST_F(HoldingsTest, WhatNoNodeAsksForIsNotThere) {
   start(1);
   const Ref ref = hold_copy(rel("f"), 4, false);
