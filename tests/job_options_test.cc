@@ -160,7 +160,7 @@ TEST(JobOptions, ConsistencyAndWhatIsExcludedAreTheUsers) {
                                              {"consistency=job", Consistency::kJob}}) {
     EXPECT_EQ(outcome_of(options, &config), "");
     EXPECT_EQ(config.agent.consistency, consistency) << options;
-    EXPECT_EQ(config.agent.exclude, "*.log:a=b/*");
+    EXPECT_EQ(config.agent.exclude, std::string(options).starts_with("exclude") ? "*.log:a=b/*" : "");
   }
 }
 
