@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -20,9 +19,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/sendfile.h>
 #include <sys/time.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -174,26 +171,7 @@ void signals() {
   say("wrong elsewhere", wrong);
 }
 
-// On the smallest stacks that the system has for a thread and for a handler, in which no call of libc's that
-// takes much itself is made.
-struct Results {
-  long number[16];
-  int count;
-  void add(long n) { number[count++] = n; }
-} results;
 long closed(int fd) { return fd < 0 ? -errno : close(fd); }
-void use_all(const char* name) {
-  struct stat st;
-  for (int i = 0; i < 2; ++i) {
-    results.add(closed(open(i == 0 ? name : files[0], O_RDONLY)));
-    results.add(stat(i == 0 ? name : files[0], &st) == 0 ? st.st_size : -errno);
-  }
-  results.add(closed(open("/dev/null", O_RDWR)));
-  results.add(closed(open("of no dataset", O_RDONLY)));
-  results.add(unlink("of no dataset"));
-  results.add(chmod(name, 0644));
-  results.add(closed(open(name, O_WRONLY)));
-}
 const char* go_to_first() {
   static char directory[4096];
   snprintf(directory, sizeof directory, "%s", files[0]);
@@ -201,35 +179,6 @@ const char* go_to_first() {
   *slash = '\0';
   if (chdir(directory) != 0) say("chdir", errno);
   return slash + 1;
-}
-void least_stack() {
-  static const char* name = go_to_first();
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, static_cast<size_t>(PTHREAD_STACK_MIN));
-  pthread_t thread;
-  const auto use = [](void*) -> void* {
-    use_all(name);
-    return nullptr;
-  };
-  pthread_create(&thread, &attributes, use, nullptr);
-  pthread_join(thread, nullptr);
-  for (int i = 0; i < results.count; ++i) say("thread", results.number[i]);
-}
-void handler_stack() {
-  static const char* name = go_to_first();
-  const size_t page = 4096, bytes = 8 << 10;
-  auto* memory = static_cast<char*>(
-      mmap(nullptr, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  mprotect(memory, page, PROT_NONE);
-  const stack_t alternative = {memory + page, 0, bytes};
-  if (sigaltstack(&alternative, nullptr) != 0) return say("sigaltstack", errno);
-  struct sigaction action {};
-  action.sa_handler = [](int) { use_all(name); };
-  action.sa_flags = SA_ONSTACK;
-  sigaction(SIGUSR1, &action, nullptr);
-  raise(SIGUSR1);
-  for (int i = 0; i < results.count; ++i) say("handler", results.number[i]);
 }
 
 // How much of a stack each call takes: the most that it ever touches.
@@ -287,22 +236,6 @@ void depths() {
   depth_of("outside, chmod", [] { chmod("of no dataset", 0600); });
 }
 
-// An open outside all datasets.
-void tiny_stack() {
-  static char stack[8 << 10];
-  const stack_t alternative = {stack, 0, sizeof stack};
-  sigaltstack(&alternative, nullptr);
-  struct sigaction action {};
-  action.sa_handler = [](int) {
-    const int fd = open("/dev/null", O_RDONLY);
-    struct stat st;
-    say("handler", fd >= 0 && fstat(fd, &st) == 0 && S_ISCHR(st.st_mode) && close(fd) == 0);
-  };
-  action.sa_flags = SA_ONSTACK;
-  sigaction(SIGUSR1, &action, nullptr);
-  raise(SIGUSR1);
-}
-
 // ---- descriptors
 
 int count_descriptors() {
@@ -335,24 +268,6 @@ void few_descriptors() {
   say("rename", rename("/nonexistent", files[0]));
   close(5);
   say("one more", sum_of(files[0]));
-}
-
-// Mappings stay as they are once a file was opened.
-long count_mappings() {
-  const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY));
-  static char buffer[1 << 16];
-  long lines = 0;
-  for (long n; (n = syscall(SYS_read, fd, buffer, sizeof buffer)) > 0;)
-    for (long i = 0; i < n; ++i) lines += buffer[i] == '\n';
-  syscall(SYS_close, fd);
-  return lines;
-}
-void mappings() {
-  for (int i = 0; i < files_count; ++i) sum_of(files[i]);
-  const long before = count_mappings();
-  for (int round = 0; round < 50; ++round)
-    for (int i = 0; i < files_count; ++i) sum_of(files[i]);
-  say("more mappings", count_mappings() - before);
 }
 
 // ---- system calls that are forbidden
@@ -501,44 +416,6 @@ void failing_once() {
   }
 }
 
-// The descriptor that a child of vfork(2) closes is open in the parent.
-void vfork_closes() {
-  const int fd = open(files[0], O_RDONLY);
-  for (long at = 0; at < 3 << 20; at += 1 << 20) {
-    unsigned char bytes[4096];
-    long sum = 0;
-    for (ssize_t i = pread(fd, bytes, sizeof bytes, at); i > 0; --i) sum += bytes[i - 1];
-    say("pread", sum);
-    if (const pid_t pid = vfork(); pid == 0) {
-      close(fd);
-      _exit(0);
-    } else {
-      waitpid(pid, nullptr, 0);
-    }
-  }
-  close(fd);
-}
-
-// So is that of a placed file, which the job changes afterwards; and one in whose place the child puts
-// another.
-void vfork_closes_copy() {
-  unsigned char bytes[4096];
-  const int fd = open(files[0], O_RDONLY), second = open(files[0], O_RDONLY);
-  const int none = open("/dev/null", O_RDONLY);
-  say("before", pread(fd, bytes, sizeof bytes, 0) + pread(second, bytes, sizeof bytes, 0));
-  if (const pid_t pid = vfork(); pid == 0) {
-    close(fd);
-    dup2(none, second);
-    _exit(0);
-  } else {
-    waitpid(pid, nullptr, 0);
-  }
-  const int writer = open(files[0], O_WRONLY);
-  say("written", pwrite(writer, "\1\2\3", 3, 0));
-  close(writer);
-  for (const int held : {fd, second}) say("after", pread(held, bytes, 3, 0) + bytes[0] * 100 + bytes[1] * 10);
-}
-
 // The child changes the file, puts others in the places of some, and reads by one.
 void vfork_puts_others() {
   close(open(files[2], O_RDWR));  // it is the PFS's from now on
@@ -597,150 +474,22 @@ void jumps() {
   for (int i = 0; i < files_count; ++i) say("open", sum_of(files[i]));
 }
 
-// Addresses that are none: the kernel's answer, whatever the file is served from. As libc's headers would
-// have none of them, they are hidden from the compiler.
-const char* bad_address(intptr_t number) {
-  asm volatile("" : "+r"(number));
-  return reinterpret_cast<const char*>(number);
-}
-void bad_paths() {
-  struct stat st;
-  FILE* const stream = fopen("/dev/null", "r");
-  for (const intptr_t number : {0L, 1L, 4095L, -1L, -4096L, LONG_MIN, LONG_MIN + (1L << 47)}) {
-    const char* const bad = bad_address(number);
-    const auto told = [number](const char* what, long result) {
-      say(what, result < 0 ? errno : result);
-      if (result >= 0) say("at", number);
-    };
-    told("open", open(bad, O_RDONLY));
-    told("open to write", open(bad, O_WRONLY));
-    told("open and empty", open(bad, O_WRONLY | O_TRUNC));
-    told("openat", openat(AT_FDCWD, bad, O_RDONLY));
-    told("creat", creat(bad, 0600));
-    told("fopen", fopen(bad, "r") ? 0 : -1);
-    told("fopen to write", fopen(bad, "w") ? 0 : -1);
-    told("stat", stat(bad, &st));
-    told("fstatat", fstatat(AT_FDCWD, bad, &st, 0));
-    told("stat to", stat(files[0], const_cast<struct stat*>(reinterpret_cast<const struct stat*>(bad))));
-    told("access", access(bad, R_OK));
-    told("readlink", readlink(bad, reinterpret_cast<char*>(&st), 10));
-    told("chmod", chmod(bad, 0));
-    told("unlink", unlink(bad));
-    told("rename", rename(bad, files[0]));
-    told("rename to", rename(files[0], bad));
-    told("link", link(bad, files[0]));
-    told("truncate", truncate(bad, 0));
-    told("execve", execve(bad, files, nullptr));
-    if (number == 0) continue;
-    told("execve with", execve("/bin/false", files, const_cast<char**>(reinterpret_cast<char* const*>(bad))));
-    FILE* const replaced = fopen("/dev/null", "r");
-    told("freopen to write", freopen(bad, "w", replaced) ? 0 : -1);  // which closes it, too
-  }
-  fclose(stream);
-}
-
-// Vectors and buffers that the kernel refuses, or takes in part; and where they leave the position.
-void bad_vectors() {
-  const int fd = open(files[0], O_RDONLY), null = open("/dev/null", O_WRONLY);
-  (void)!dup(fd);  // so it does not move to a copy that comes to be whole meanwhile
-  static char block[3][1000];
-  static iovec many[IOV_MAX + 1];
-  for (iovec& part : many) part = {block[0], 1};
-  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  auto* const edge =
-      static_cast<char*>(mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  mprotect(edge + page, page, PROT_NONE);
-  auto* const nowhere = const_cast<char*>(bad_address(-4096));
-  const iovec whole[] = {{block[0], 1000}, {block[1], 0}, {block[2], 500}};
-  const iovec faulty[] = {{block[0], 1000}, {nowhere, 100}, {block[2], 500}};
-  const iovec across[] = {{block[0], 10}, {edge + page - 100, 200}, {block[2], 500}};
-  const iovec negative[] = {{block[0], 10}, {block[1], SIZE_MAX}};
-  const iovec huge[] = {{block[0], 100}, {edge + page - 50, SSIZE_MAX}, {block[1], SSIZE_MAX}};
-  const iovec nothing[] = {{nowhere, 0}, {nullptr, 0}};
-  const struct {
-    const iovec* parts;
-    int n;
-  } kVectors[] = {{whole, 3},          {whole, 0},      {whole, -1},
-                  {whole, INT_MIN},    {many, IOV_MAX}, {faulty, 3},
-                  {across, 3},         {negative, 2},   {huge, 3},
-                  {nothing, 2},        {nullptr, 1},    {nullptr, 0},
-                  {many, IOV_MAX + 1}, {many, INT_MAX}, {reinterpret_cast<const iovec*>(nowhere), 1}};
-  const auto told = [fd](const char* what, long result) {
-    say(what, result < 0 ? -errno : result);
-    say("at", lseek(fd, 0, SEEK_CUR));
-  };
-  for (const auto& vector : kVectors) {
-    memset(block, 0, sizeof block);
-    told("readv", readv(fd, vector.parts, vector.n));
-    for (const long at : {0L, 19000L, 20001L, 1L << 40, -1L, LONG_MIN}) {
-      told("preadv", preadv(fd, vector.parts, vector.n, at));
-      told("preadv2", preadv2(fd, vector.parts, vector.n, at, 0));
-    }
-    told("preadv2 with flags", preadv2(fd, vector.parts, vector.n, 0, 1 << 30));
-    long sum = 0;
-    for (const auto& some : block)
-      for (const char byte : some) sum += static_cast<unsigned char>(byte);
-    say("bytes", sum);
-  }
-  volatile size_t too_much = SIZE_MAX;
-  told("read", read(fd, nowhere, 100));
-  told("read across", read(fd, edge + page - 100, 200));
-  told("pread", pread(fd, nowhere, 100, 0));
-  told("pread across", pread(fd, edge + page - 100, 200, 10));
-  told("pread of too much", pread(fd, edge + page - 100, too_much, 10));
-  told("read of too much", read(fd, edge, too_much));
-  lseek(fd, 0, SEEK_SET);
-  told("sendfile", sendfile(null, fd, reinterpret_cast<off_t*>(nowhere), 100));
-  told("sendfile to none", sendfile(-1, fd, nullptr, 100));
-  off_t at = -1;
-  told("sendfile from before", sendfile(null, fd, &at, 100));
-  told("sendfile", sendfile(null, fd, nullptr, SIZE_MAX));
-}
-
-// For counting allocations and locks from outside.
-void calls() {
-  for (int round = 0; round < 5; ++round)
-    for (int i = 0; i < files_count; ++i) sum_of(files[i]);
-  const int fd = open(files[0], O_RDONLY);
-  fchmod(fd, 0644);
-  close(fd);
-  rename("/nonexistent", "/nonexistent/2");
-  unlink("/nonexistent");
-  open("/dev/null", O_WRONLY);
-  char* none[] = {nullptr};
-  const pid_t pid = vfork();
-  if (pid == 0) {
-    execve("/nonexistent", none, none);
-    _exit(0);
-  }
-  waitpid(pid, nullptr, 0);
-}
-
 const struct {
   const char* name;
   void (*run)();
 } kCases[] = {{"early", early},
               {"small stack", small_stack},
               {"signals", signals},
-              {"tiny stack", tiny_stack},
               {"no descriptors", no_descriptors},
               {"few descriptors", few_descriptors},
-              {"mappings", mappings},
               {"forbidden", forbidden},
               {"killing", killing},
               {"errors", errors},
               {"cancellation", cancellation},
-              {"bad paths", bad_paths},
-              {"bad vectors", bad_vectors},
-              {"calls", calls},
-              {"least stack", least_stack},
-              {"handler stack", handler_stack},
               {"depths", depths},
               {"fork at start", fork_at_start},
               {"write at start", write_at_start},
               {"failing once", failing_once},
-              {"vfork closes", vfork_closes},
-              {"vfork closes a copy", vfork_closes_copy},
               {"vfork puts others", vfork_puts_others},
               {"jumps", jumps}};
 
