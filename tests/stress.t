@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -22,7 +23,62 @@ from e2e import BUILD, equal, memory, ok, options, scratch, skip, wait_until
 SEED = int((sys.argv[1:] + [os.environ.get("MONARCH_TEST_SEED") or random.SystemRandom().getrandbits(32)])[0])
 SECONDS = 600 if os.environ.get("MONARCH_TEST_ALL") == "1" else 30
 FILES = 300
-STRESS = f"{BUILD}/tests/stress"
+# Reads files of the mount that sys.argv[1] names by 8 threads until the end, each time one by another way. Who compares has the file as it is at sys.argv[2].
+READER = """
+import errno, json, os, random, sys, threading, time
+mount, source, seconds, seed = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4]
+names = sorted(os.path.relpath(os.path.join(d, n), source) for d, _, found in os.walk(source) for n in found)
+counts, lock, end = dict(files=0, bytes=0, errors=0, wrong=[]), threading.Lock(), time.monotonic() + seconds
+def check(name, what, got, at, wanted, whole):
+    with lock: counts["bytes"] += len(got)
+    if got != whole[at:at + len(got)] or not got and at < len(whole) and wanted: counts["wrong"].append((name, what, at, len(got), len(whole)))
+    return got
+def by_read(random, fd, name, whole):
+    at, n = 0, random.randrange(1, 1 << 18)
+    while part := check(name, "read", os.read(fd, n), at, n, whole): at += len(part)
+def by_pread(random, fd, name, whole):
+    for _ in range(random.randrange(1, 9)):
+        at, n = random.randrange(len(whole) + 1), random.randrange(1, 1 << 18)
+        check(name, "pread", os.pread(fd, n, at), at, n, whole)
+def by_preadv(random, fd, name, whole):
+    at, parts = random.randrange(len(whole) + 1), [bytearray(random.randrange(1, 1 << 17)) for _ in range(2)]
+    n = os.preadv(fd, parts, at)
+    check(name, "preadv", bytes(parts[0] + parts[1])[:n], at, 1, whole)
+def by_dup(random, fd, name, whole):
+    copy = os.dup(fd)
+    try: by_pread(random, copy, name, whole)
+    finally: os.close(copy)
+def by_fork(random, fd, name, whole):
+    if (pid := os.fork()) == 0:
+        got, at = b"", random.randrange(len(whole) + 1)
+        try: got = os.pread(fd, 100000, at)
+        except OSError: pass
+        os._exit(got != whole[at:at + len(got)])
+    if os.waitpid(pid, 0)[1] != 0: counts["wrong"].append((name, "fork"))
+def by_stream(random, fd, name, whole):
+    with open(f"{mount}/{name}", "rb") as stream: check(name, "a stream", stream.read(1 << 18), 0, 1, whole)
+def run(number):
+    numbers = random.Random(f"{seed} {number}")
+    while time.monotonic() < end and not counts["wrong"]:
+        name = numbers.choice(names)
+        with open(f"{source}/{name}", "rb") as stream: whole = stream.read()
+        try:
+            fd = os.open(f"{mount}/{name}", os.O_RDONLY)
+            try:
+                if os.fstat(fd).st_size != len(whole): counts["wrong"].append((name, "fstat"))
+                for way in numbers.choices((by_read, by_pread, by_preadv, by_dup, by_fork, by_stream), (6, 6, 3, 3, 1, 3), k=2):
+                    way(numbers, fd, name, whole)
+                    os.lseek(fd, 0, os.SEEK_SET)
+            finally: os.close(fd)
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.ESTALE): counts["wrong"].append((name, str(error)))
+            with lock: counts["errors"] += 1
+        with lock: counts["files"] += 1
+threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(json.dumps(counts))
+"""
 ROUND = 4
 KILLED = "the agent killed"
 FAULTS = ("eio-every", "eio-open-every", "estale-every", "estale-open-every")
@@ -45,18 +101,26 @@ def shake(pfs, numbers, until):
     pfs.command(*CALM)
 
 
-def read(job, directory, seconds, seed):
-    """The program's own counts."""
-    code, out, err = job.run([STRESS, "run", directory, str(FILES), str(seconds), str(seed)],
-                             seconds=seconds + 2 * e2e.PATIENCE)
-    counts = json.loads(out) if out else {}
-    ok(code == 0 and counts.get("wrong") == 0 and counts["files"] > 0 and counts["bytes"] > 0,
-       f"{counts.get('files')} files, {counts.get('bytes', 0) >> 20} MiB: each byte and size is right", code, err, counts)
-    return counts
+def make(path, numbers):
+    """Empty files, those around a page and a MiB, small ones, and a few large ones."""
+    sizes = [40 << 20, 0, 1, 4095, 4096, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 1]
+    sizes += [numbers.randrange(2 << 20, 10 << 20) if i % 40 == 0 else numbers.randrange(1 << 20 if i % 8 == 0 else 1 << 16) for i in range(FILES - len(sizes))]
+    for number, size in enumerate(sizes):
+        os.makedirs(f"{path}/d{number % 7}", exist_ok=True)
+        with open(f"{path}/d{number % 7}/f{number}", "wb") as out:
+            out.write(numbers.randbytes(size))
 
 
-def errors(counts):
-    return counts.get("eio", 0) + counts.get("estale", 0) + counts.get("page_faults", 0)
+def read(job, pfs, source, seconds, seed):
+    """What 8 processes counted."""
+    processes = [e2e.start(["/usr/bin/python3", "-c", READER, pfs.mount, source, str(seconds), f"{seed} {i}"], env=job.env, stdin=subprocess.DEVNULL,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) for i in range(8)]
+    results = [e2e.finish(process, seconds + 2 * e2e.PATIENCE) for process in processes]
+    counts = [json.loads(out) if code == 0 else {"files": 0, "bytes": 0, "errors": 0, "wrong": [(code, err)]} for code, out, err in results]
+    files, size, failed = (sum(count[name] for count in counts) for name in ("files", "bytes", "errors"))
+    wrong = [one for count in counts for one in count["wrong"]]
+    ok(not wrong and files > 0 and size > 0, f"{files} files, {size >> 20} MiB: each byte and size is right", wrong[:5])
+    return failed
 
 
 def kill(job):
@@ -90,7 +154,7 @@ def kill_later(job, pfs, numbers, until):
     pfs.command("set bw-mib 40")
 
 
-def one_round(kind, seconds, pfs, tiers, numbers):
+def one_round(kind, seconds, pfs, source, tiers, numbers):
     """A job that begins with empty tiers. The report and what the program counted."""
     words = [f"stage_wait_max = {numbers.choice(['1M', '4M', '64M'])}", f"prefetch = {numbers.choice(['on', 'off'])}",
              f"consistency = {numbers.choice(['job', 'open'])}"]
@@ -102,13 +166,13 @@ def one_round(kind, seconds, pfs, tiers, numbers):
     seed = numbers.getrandbits(32)
     if kind == "faults":
         with beside(shake, pfs, numbers):
-            counts = read(job, pfs.mount, seconds, seed)
+            errors = read(job, pfs, source, seconds, seed)
         seen = pfs.counters()
-        ok(0 < seen["faults"] >= errors(counts), f"{words}: no error but the PFS's own reached the programs", counts, seen)
+        ok(0 < seen["faults"] >= errors, f"{words}: no error but the PFS's own reached the programs", errors, seen)
     else:
         with beside(kill_later, job, pfs, numbers) if kind == KILLED else contextlib.nullcontext():
-            counts = read(job, pfs.mount, seconds, seed)
-        equal(errors(counts), 0, f"{words}, {kind}: no errors", counts)
+            errors = read(job, pfs, source, seconds, seed)
+        equal(errors, 0, f"{words}, {kind}: no errors")
     report = job.end()
     ok(all(level["placed_bytes"] <= quota for level, (_, quota) in zip(report["tiers"], tiers.values())),
        f"{kind}: within the quotas", report["tiers"])
@@ -125,7 +189,7 @@ def stress():
         return skip("stress", why)
     numbers = random.Random(SEED)
     source = scratch("data")
-    equal(e2e.execute([STRESS, "make", source, str(FILES)], seconds=10 * e2e.PATIENCE)[0], 0, "the files are made")
+    make(source, numbers)
     size = sum(os.path.getsize(f"{d}/{name}") for d, _, names in os.walk(source) for name in names)
     tiers = {"disk": (scratch("tier"), size // 3)}
     if fast := memory("tier"):
@@ -139,7 +203,7 @@ def stress():
         left = end - time.monotonic()
         if left < 2:
             break
-        one_round(kind, int(min(max(SECONDS // 10, ROUND), left)), pfs, roomy if kind == KILLED else tiers, numbers)
+        one_round(kind, int(min(max(SECONDS // 10, ROUND), left)), pfs, source, roomy if kind == KILLED else tiers, numbers)
     return pfs.close()
 
 
