@@ -239,7 +239,7 @@ EXTRA_DIST += \
 	%D%/fixtures/machines/four-nodes-sata.tar.xz \
 	%D%/fixtures/machines/two-sockets-nvme-pmem.tar.xz
 
-check_PROGRAMS += tests/beside tests/counters tests/differential tests/launch tests/only_v2.so tests/openat2.so tests/safety tests/strict.so
+check_PROGRAMS += tests/beside tests/counters tests/differential tests/only_v2.so tests/openat2.so tests/safety
 tests_beside_LDADD = -lpthread -ldl
 # The preload library is to find its syscall(3).
 tests_beside_LDFLAGS = -rdynamic
@@ -250,8 +250,6 @@ tests_counters_SOURCES = \
 	%D%/counters.cc
 tests_differential_SOURCES = \
 	%D%/differential.cc
-tests_launch_SOURCES = \
-	%D%/launch.cc
 tests_only_v2_so_CXXFLAGS = $(so_compile_flags)
 tests_only_v2_so_LDFLAGS = $(so_link_flags)
 tests_only_v2_so_SOURCES = \
@@ -265,14 +263,6 @@ tests_safety_LDFLAGS = -rdynamic
 tests_safety_SOURCES = \
 	%D%/own_syscall.h \
 	%D%/safety.cc
-tests_strict_so_CXXFLAGS = $(so_compile_flags)
-tests_strict_so_LDFLAGS = $(so_link_flags)
-tests_strict_so_SOURCES = \
-	%D%/strict.cc
-
-check_PROGRAMS += tests/stress
-tests_stress_SOURCES = \
-	%D%/stress.cc
 
 if HAVE_FUSE3
 check_PROGRAMS += tests/slowfs
@@ -318,7 +308,6 @@ scripts = \
 	%D%/reports.t \
 	%D%/run.t \
 	%D%/safety.t \
-	%D%/shrink.t \
 	%D%/slurm.t \
 	%D%/slurm_hostile.t \
 	%D%/slurm_key.t \
