@@ -249,23 +249,6 @@ def capabilities():
     return None
 
 
-def lengths():
-    """A catalog whose lengths lead elsewhere: programs end well, with the PFS's bytes."""
-    root, tier = data("lengths"), open_tier("lengths")
-    job = e2e.Job(options([root], {"t": (tier, "1G")}))
-    job.run(["cat", f"{root}/f"])
-    with open(f"{job.run_dir}/catalog", "r+b") as file, mmap.mmap(file.fileno(), 0) as catalog:
-        at = catalog.find(os.fsencode(f"{tier}/monarch-run"))
-        ok(at > 0, "the catalog has the tier's path")
-        for back in range(64, 0, -4):  # whichever of them is its length
-            good = catalog[at - back:at - back + 4]
-            catalog[at - back:at - back + 4] = struct.pack("<I", 65536)
-            equal(job.run(["cat", f"{root}/f"])[:2], (0, TRUE), f"{back} bytes before it")
-            catalog[at - back:at - back + 4] = good
-    equal(job.run(["cat", f"{root}/f"])[:2], (0, TRUE), "as it was")
-    job.end()
-
-
 def everything():
     """Random bytes anywhere in catalog and board: programs end well, and the agent lives."""
     root, tier = scratch("everything.data"), open_tier("everything")
@@ -308,4 +291,4 @@ def everything():
     e2e.subprocess.run(["rm", "-rf", job.run_dir, *glob.glob(f"{tier}/monarch-run.*")], check=False)
 
 
-e2e.main(taken_run_directory, taken_copies, open_directory, groups, capabilities, lengths, everything)
+e2e.main(taken_run_directory, taken_copies, open_directory, groups, capabilities, everything)
