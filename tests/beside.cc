@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
 
 #include "tests/own_syscall.h"
 
@@ -102,14 +101,9 @@ int put_over(int fd) {
   const int mine = open(other, O_RDWR);
   return dup2(mine, fd);
 }
-int put_duplicate_over(int fd) {
-  const int mine = open(other, O_RDWR);
-  return dup3(mine, fd, 0);
-}
 void slow_open_fork() { slow_us = 200000, number(fork_once, close_and_open); }
 void slow_open_lock() { slow_us = 200000, number(lock_once, close_and_open); }
 void slow_open_dup2() { slow_us = 200000, number(fork_once, put_over); }
-void slow_open_dup3() { slow_us = 200000, number(fork_once, put_duplicate_over); }
 // At the last moment.
 void at_dup3() {
   number([] { pause_at = SYS_dup3, fork_once(); }, close_and_open);
@@ -158,11 +152,6 @@ void stream() {
     return [stream](unsigned* record) { return read_from(stream, record); };
   });
 }
-// By a number that was a copy's before.
-void stream_again() {
-  close(open(file, O_RDONLY));
-  stream();
-}
 // By a link to a copy's descriptor.
 void stream_of_link() {
   slow_us = 100000;
@@ -181,25 +170,10 @@ void stream_of_descriptor() {
     return [stream](unsigned* record) { return read_from(stream, record); };
   });
 }
-void stream_of_duplicate() {
-  slow_us = 100000;
-  const int fd = open(file, O_RDONLY);
-  records([fd] {
-    FILE* const stream = fdopen(dup(fd), "r");
-    return [stream](unsigned* record) { return read_from(stream, record); };
-  });
-}
 void standard_input() {
   slow_us = 100000;
   dup2(open(file, O_RDONLY), 0);
   records([] { return [](unsigned* record) { return read_from(stdin, record); }; });
-}
-void cxx_stream() {
-  slow_us = 100000;
-  records([] {
-    auto* const in = new std::ifstream(file);
-    return [in](unsigned* record) { return !!in->read(reinterpret_cast<char*>(record), kRecord); };
-  });
 }
 void descriptor() {
   slow_us = 100000;
@@ -399,18 +373,14 @@ constexpr struct {
 } kCases[] = {{"slow open, fork", slow_open_fork},
               {"slow open, lock", slow_open_lock},
               {"slow open, dup2", slow_open_dup2},
-              {"slow open, dup3", slow_open_dup3},
               {"at dup3", at_dup3},
               {"at dup3, dup2", at_dup3_dup2},
               {"at kcmp", at_kcmp},
               {"stream", stream},
-              {"stream again", stream_again},
 
               {"stream of a link", stream_of_link},
               {"stream of a descriptor", stream_of_descriptor},
-              {"stream of a duplicate", stream_of_duplicate},
               {"standard input", standard_input},
-              {"C++ stream", cxx_stream},
               {"descriptor", descriptor},
 
               {"duplicate", duplicate},

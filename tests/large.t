@@ -7,7 +7,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import e2e  # noqa: E402
-from e2e import equal, ok, options, scratch, skip, wait_until  # noqa: E402
+from e2e import equal, ok, options, scratch, skip  # noqa: E402
 
 MIB = 1 << 20
 SIZES = [5 * MIB + 3, 3 * MIB, 9 * MIB + 700000]
@@ -25,16 +25,6 @@ for n, path in zip((MIB, 100000, 8192), files()):
     fd, sum = os.open(path, os.O_RDONLY), hashlib.sha256()
     while data := os.read(fd, n): sum.update(data)
     print(sum.hexdigest(), os.lseek(fd, 0, os.SEEK_CUR), os.read(fd, 5))
-""",
-    "readv": """
-for path in files():
-    fd, sum = os.open(path, os.O_RDONLY), hashlib.sha256()
-    while True:
-        parts = [bytearray(70000), bytearray(1), bytearray(MIB)]
-        n = os.readv(fd, parts)
-        if n == 0: break
-        sum.update(b"".join(parts)[:n])
-    print(sum.hexdigest(), os.lseek(fd, 0, os.SEEK_CUR))
 """,
     "threads that share a descriptor": """
 for path in files():
@@ -57,13 +47,6 @@ for path in files():
     lines = open(ours).read().split()
     print(sha("".join(sorted(lines)).encode()), os.lseek(fd, 0, os.SEEK_CUR))
 """,
-    "a duplicate": """
-for path in files():
-    fd = os.open(path, os.O_RDONLY)
-    other, third = os.dup(fd), os.dup2(fd, 70)
-    print([sha(os.read(one, 300000)) for one in (fd, other, third) * 4], os.lseek(fd, 0, os.SEEK_CUR))
-    os.close(fd), os.close(other), os.close(70)
-""",
     "sent": """
 for n, path in zip((MIB, 1 << 30, 5000000), files()):
     fd, out = os.open(path, os.O_RDONLY), os.memfd_create("out")
@@ -72,23 +55,6 @@ for n, path in zip((MIB, 1 << 30, 5000000), files()):
     print(sha(os.pread(out, os.stat(out).st_size, 0)), os.lseek(fd, 0, os.SEEK_CUR))
     print([os.sendfile(out, fd, at, 7) for at in (0, 1000000, os.stat(fd).st_size - 3)], os.lseek(fd, 0, os.SEEK_CUR))
     print(sha(os.pread(out, os.stat(out).st_size, 0)))
-""",
-    "sent to who does not take all": """
-import fcntl
-for path in files():
-    fd, (ours, theirs) = os.open(path, os.O_RDONLY), os.pipe()
-    os.set_blocking(theirs, False)
-    sent, got = 0, b""
-    while True:
-        try: n = os.sendfile(theirs, fd, None, MIB)
-        except BlockingIOError: n = -1
-        if n > 0: sent += n
-        assert sent == os.lseek(fd, 0, os.SEEK_CUR)
-        if n == 0: break
-        got += os.read(ours, 1 << 20)
-    os.close(theirs)
-    while data := os.read(ours, 1 << 20): got += data
-    print(sent, sha(got))
 """,
     "sent wrongly": """
 import ctypes
@@ -100,22 +66,6 @@ for path in files():
     for words in (out, fd, None, 0), (out, fd, 8, 10), (999, fd, None, 10), (odd, fd, None, 10), (out, fd, ctypes.addressof(at), 10):
         ctypes.set_errno(0)
         print(libc.sendfile(*words), ctypes.get_errno(), os.lseek(fd, 0, os.SEEK_CUR))
-""",
-    "copied": """
-import shutil, subprocess, tempfile
-with tempfile.TemporaryDirectory(dir="/dev/shm") as there:
-    for path in files():
-        shutil.copyfile(path, there + "/a")
-        subprocess.run(["cp", path, there + "/b"], check=True)
-        print([sha(open(there + name, "rb").read()) for name in ("/a", "/b")])
-""",
-    "seek": """
-for seed, path in enumerate(files()):
-    fd, rng, size = os.open(path, os.O_RDONLY), random.Random(seed), os.stat(path).st_size
-    for i in range(60):
-        os.lseek(fd, rng.randrange(size + 1000), os.SEEK_SET)
-        print(sha(os.read(fd, rng.choice([1, 100, 4096, MIB, 3 * MIB]))), os.lseek(fd, 0, os.SEEK_CUR))
-        if i % 7 == 0: print(sha(os.pread(fd, 1000, rng.randrange(size))))
 """,
     "invalid arguments": """
 import ctypes
@@ -198,94 +148,10 @@ def own_position():
             late = report["tasks"]["chunk_fallbacks"]  # a busy machine: a task did not wait to the end
             # What the kernel reads ahead for one chunk may be dropped before another thread copies the next.
             ok(read < 1.5 * sum(SIZES) + late * 2 * MIB, f"{name}, prefetch {prefetch}: from the PFS once", read, report)
-            if name in ("read", "sent", "copied") and not late:
+            if name in ("read", "sent") and not late:
                 equal((read, report["tasks"]["read_bytes_pfs"]), (sum(SIZES), 0), f"{name}, prefetch {prefetch}: each byte once", report)
     pfs.fs.close()
     return None
-
-
-def not_for_good():
-    """Whatever a job has opened is placed while there is room."""
-    if why := e2e.why_no_slowfs():
-        return skip("large files that are read otherwise", why)
-    pfs = Pfs("for-good", "--cache")
-    for prefetch in PREFETCH:
-        for name, way in NATIVE_WAYS.items():
-            native = e2e.execute([*program(way), pfs.root])
-            job = pfs.job("for-good", prefetch)
-            got = job.run([*program(way), pfs.fs.mount])
-            equal(got[:2], native[:2], f"{name}, prefetch {prefetch}: as natively", got[2])
-
-            def again():
-                before = pfs.bytes()
-                return job.run([*program(way), pfs.fs.mount])[1] == native[1] and pfs.bytes() == before
-            ok(wait_until(again), f"{name}, prefetch {prefetch}: later from the tier")
-            job.end()
-    pfs.fs.close()
-    return None
-
-
-IN_VAIN = """
-for path, way in zip(files(), ("mmap", "stdio")):
-    with open(path, "rb") as file: fd = os.dup(file.fileno())
-    if way == "mmap": data = mmap.mmap(fd, 0, prot=mmap.PROT_READ)[:]
-    else:
-        libc.fopen.restype, libc.fread.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
-        buffer = ctypes.create_string_buffer(os.path.getsize(path))
-        libc.fread(buffer, 1, len(buffer), libc.fopen(path.encode(), b"r"))
-        data = buffer.raw
-    print(sha(data))
-"""
-
-
-def waited_in_vain():
-    """What the agent has copied while a task waited for the whole file is not read by that task a second time."""
-    if why := e2e.why_no_slowfs():
-        return skip("what was waited for in vain", why)
-    root, size = scratch("in-vain"), 12 * MIB
-    for i in range(2):
-        with open(f"{root}/{i}", "wb") as file:
-            file.write(os.urandom(size))
-    fs = e2e.SlowFs(root, f"{root}.pfs", "--keep-cache", "--bw-mib=4")
-    command = program("import ctypes\nlibc = ctypes.CDLL(None)\n" + IN_VAIN)
-    job = e2e.Job(options([fs.mount], {"t": (scratch("tier.in-vain"), "1G")}, "--config", configuration("off")))
-    equal(job.run([*command, fs.mount])[:2], e2e.execute([*command, root])[:2], "waited for in vain: as natively")
-    read = fs.counters()["read_bytes"]
-    ok(2 * size <= read <= 2.1 * size, "each byte from the PFS once", read)
-    tasks = job.end()["tasks"]
-    ok(tasks["read_bytes_pfs"] + tasks["mmap_bytes"] >= 2 * size, "and the task read the PFS", tasks)
-    fs.close()
-    return None
-
-
-def sparse():
-    """Holes take no space on a tier: what a sparse file leaves of its size is there for others."""
-    root = scratch("sparse")
-    inside, end, full = os.urandom(5000), b"end", os.urandom(3 * MIB)
-    for name, size in (("small", 40 * MIB + 77), ("large", 70 * MIB + 5)):
-        with open(f"{root}/{name}", "wb") as file:
-            file.truncate(size)
-            os.pwrite(file.fileno(), inside, 9 * MIB - 100)
-            os.pwrite(file.fileno(), end, size - len(end))
-    with open(f"{root}/cleared", "wb") as file:  # a block of zeros that is no hole, in a file that is not sparse
-        file.write(full + bytes(MIB) + full)
-    reader = ["/usr/bin/python3", "-c", COMMON + """
-for name in "small", "large", "cleared":
-    with open(f"{sys.argv[1]}/{name}", "rb") as file: print(name, sha(file.read()), file.tell(), os.fstat(file.fileno()).st_blocks)
-""", root]
-    native = e2e.execute(reader)
-    for prefetch in PREFETCH:
-        tier = scratch(f"sparse.{prefetch}")
-        # Read one after the other all fits in less than half of its sizes: the large one is reserved whole until it is copied.
-        job = e2e.Job(options([root], {"t": (tier, "78M" if prefetch == "off" else "1G")}, "--config", configuration(prefetch, "50M")))
-        for name in "small", "cleared", "large":
-            ok(wait_until(lambda: served(job, f"{root}/{name}")), f"sparse, prefetch {prefetch}: {name} is placed")
-        equal(job.run(reader)[:2], native[:2], f"sparse, prefetch {prefetch}: as natively")
-        copies = [os.stat(os.path.join(at, file)) for at, _, names in os.walk(tier) for file in names]
-        copies = {c.st_size: c.st_blocks * 512 for c in copies}
-        ok(copies[40 * MIB + 77] < MIB and copies[70 * MIB + 5] < MIB and copies[7 * MIB] == 7 * MIB,
-           f"sparse, prefetch {prefetch}: holes stay holes", copies)
-        job.end()
 
 
 def direct():
@@ -302,15 +168,6 @@ def direct():
         equal(job.run(command)[:2], native[:2], f"O_DIRECT of a part, reading {i + 1}: as natively")
     job.end()
     return None
-
-
-def served(job, path):
-    log = f"{scratch()}/served.log"
-    job.run(["sh", "-c", 'MONARCH_IO_LOG="$1" exec cat "$2"', "sh", log, path])
-    with open(log, encoding="utf-8") as file:
-        lines = file.read()
-    os.unlink(log)
-    return ": tier" in lines
 
 
 # `moved` tells by the kernel's name of a descriptor.
@@ -348,12 +205,6 @@ with open(path, "ab") as file: file.write(b"new")
 assert os.pread(fd, 100, len(whole) - 5) == whole[-5:] + b"new" and not moved(fd)
 os.truncate(path, len(whole))
 """,
-    "flags": """
-fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-os.set_inheritable(fd, True)
-assert until(lambda: right(fd, 1) or moved(fd))
-assert fcntl.fcntl(fd, fcntl.F_GETFD) == 0 and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK
-""",
     "read on": """
 fd, got = os.open(path, os.O_RDONLY), b""
 while not moved(fd) and len(got) < len(whole): got += os.read(fd, 4096); stage()
@@ -372,13 +223,6 @@ for t in threads: t.start()
 for t in threads: t.join()
 assert sum(got) == len(whole) and moved(fd), (sum(got), len(whole))
 """,
-    "shared with a child": """
-fd = os.open(path, os.O_RDONLY)
-if os.fork() == 0: stage(); right(fd); os.read(fd, 1000); os._exit(moved(fd))
-assert os.wait()[1] == 0
-stage(); right(fd)
-assert not moved(fd) and os.read(fd, 10) == whole[1000:1010]
-""",
     "duplicates": """
 fd = os.open(path, os.O_RDONLY)
 other = os.dup(fd)
@@ -389,18 +233,6 @@ assert os.pread(fd, 100, len(whole) - 5) == whole[-5:] + b"new"
 os.truncate(path, len(whole))
 os.dup2(os.open("/etc/passwd", os.O_RDONLY), fd)
 assert os.pread(fd, 50, 0) == open("/etc/passwd", "rb").read(50)
-""",
-    "a duplicate that no hook saw": """
-fd = os.open(path, os.O_RDONLY)
-other = libc.syscall(32, fd)
-stage(); right(fd)
-assert os.read(fd, 10) + os.read(other, 10) == whole[:20] and not moved(fd)
-""",
-    "a lock": """
-fd = os.open(path, os.O_RDONLY)
-fcntl.flock(fd, fcntl.LOCK_SH)
-stage(); right(fd)
-assert not moved(fd)
 """,
     "a filter of system calls": """
 class Program(ctypes.Structure): _fields_ = [("n", ctypes.c_ushort), ("lines", ctypes.c_char_p)]
@@ -427,20 +259,6 @@ libc.rewind(file)
 assert read(file, len(whole)) == whole
 libc.fclose(file)
 """,
-    "a stream of a descriptor": """
-libc.fdopen.restype = ctypes.c_void_p
-room, fd = ctypes.create_string_buffer(len(whole)), os.open(path, os.O_RDONLY)
-assert os.read(fd, 10) == whole[:10]
-stage()
-file = ctypes.c_void_p(libc.fdopen(fd, b"r"))
-got = libc.fread(room, 1, len(whole), file)
-assert moved(fd) and room.raw[:got] == whole[10:]
-""",
-    "spliced": """
-fd, (ours, theirs) = os.open(path, os.O_RDONLY), os.pipe()
-stage()
-assert os.splice(fd, theirs, 1000) == 1000 and os.read(ours, 2000) == whole[:1000] and moved(fd)
-""",
 }
 
 
@@ -456,7 +274,7 @@ def moved():
         got = job.run([*program(MOVED + text), root, f"{scratch('moved.natively')}/moved"])
         ok(got[0] == 0, f"moved, {name}", got)
         report = job.end()
-        stays = name in ("shared with a child", "duplicates", "a duplicate that no hook saw", "a lock", "a filter of system calls")
+        stays = name in ("duplicates", "a filter of system calls")
         equal(report["tasks"]["moved"] > 0, not stays, f"moved, {name}: counted", report)
         e2e.execute(["rm", "-rf", root, scratch("moved.natively")])
 
@@ -479,4 +297,4 @@ def whole_soon():
     return None
 
 
-e2e.main(own_position, not_for_good, waited_in_vain, sparse, direct, moved, whole_soon)
+e2e.main(own_position, direct, moved, whole_soon)

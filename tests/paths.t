@@ -3,7 +3,6 @@
 """Names of files: whatever way a program writes one, it gets the file that it would get natively; and the ways
 that tell which file it is without opening it on the PFS get the tier's copy."""
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -156,29 +155,6 @@ for n in (b'/to-f', b'/to-real/f', b'/real/up', b'/f'):
     try: print(os.read(os.open(root + n, os.O_RDONLY | os.O_NOFOLLOW), 100))
     except OSError as e: print(e.errno)
 """, 1)
-    both("streams by such names", """
-libc.fopen.restype = ctypes.c_void_p
-text = ctypes.create_string_buffer(100)
-for n in (b'/to-f', b'/sub/../f', b'/inner/f', b'/sub/../g'):
-    stream = libc.fopen(root + n, b'r')
-    if stream: print(libc.fread(text, 1, 100, ctypes.c_void_p(stream)), text.value); libc.fclose(ctypes.c_void_p(stream))
-    else: print("none", ctypes.get_errno())
-""", 3)
-
-
-LINKS = """
-fd = os.open(root + b'/held/f', os.O_RDONLY)
-os.dup2(fd, 0)
-names = '/dev/stdin', f'/dev/fd/{fd}', f'/proc/self/fd/{fd}'
-def look():
-    for n in names:
-        s = os.stat(n)
-        print(tuple(s)[:7], s.st_mtime_ns, s.st_ctime_ns, os.path.samefile(n, root + b'/held/f'), oct(os.lstat(n).st_mode))
-        os.system(f'stat -L -c "%i %a %h %s %Y" {n}; cp {n} $0; cmp {n} $0 && echo copied'.replace('$0', sys.argv[2] + '/copied'))
-look()
-with open(root + b'/held/f', 'a') as out: out.write('')
-look()
-"""
 
 
 NAMED = """
@@ -201,40 +177,11 @@ for n in None, 1:
     for call in libc.readlink, libc.realpath: print(call(n, None, 0) if call is libc.readlink else call(None, None), ctypes.get_errno())
 for command in ('readlink', '/dev/fd/0'), ('readlink', '-f', '/dev/stdin'), ('realpath', '/proc/self/fd/0'), ('python3', '-c', 'import os; print(os.path.realpath(0 and 0 or "/dev/stdin"))'):
     print(subprocess.run(command, stdin=fd, stdout=subprocess.PIPE).stdout)
-links = os.open('/proc/self/fd', os.O_RDONLY)
-for n in '/proc/thread-self/fd', f'/proc/self/task/{os.getpid()}/fd', '/proc/self/fd/../fd', '/proc/./self//fd': print(os.readlink(f'{n}/{fd}'), os.path.realpath(f'{n}/{fd}'))
-out = ctypes.create_string_buffer(5000)
-print(os.readlink(str(fd), dir_fd=links), libc.readlinkat(links, str(fd).encode(), out, 9), out.value)
-script = 'readlink "/proc/$1/fd/$2"; realpath "/proc/$1/fd/$2"; exec 3<"$3"; readlink "/proc/$$/fd/3"; cd /proc/self/fd; readlink 3; find /proc/self/fd/ -lname "*held/f"'
-print(subprocess.run(['sh', '-c', script, 'sh', str(os.getpid()), str(fd), root + b'/held/f'], stdout=subprocess.PIPE).stdout)
 """
 
 
 def links_to_descriptors():
     both("names of a descriptor", NAMED, 2)
-    both("links to a descriptor", LINKS)
-
-
-def direct():
-    """A tier's file system may want what is read without the page cache aligned; the PFS does not."""
-    if e2e.why_no_slowfs():
-        return skip("O_DIRECT", e2e.why_no_slowfs())
-    source = scratch("direct.source")
-    with open(f"{source}/f", "wb") as out:
-        out.write(bytes(range(256)) * 1000)
-    fs = e2e.SlowFs(source, scratch("direct.mount"))
-    try:
-        job = e2e.Job(options([fs.mount], {"t": (scratch("tier.direct"), "1G")}))
-        for size in 1000, 4096, 100001:
-            both(f"O_DIRECT, {size} bytes at a time", f"""
-fd = os.open(root + b'/f', os.O_RDONLY | os.O_DIRECT)
-while (data := os.read(fd, {size})): print(len(data), hash(bytes(data)) and data[:3])
-print(os.pread(fd, 7, 12345))
-""", 1, job, root=fs.mount)
-        job.end()
-    finally:
-        fs.close()
-    return None
 
 
 def turning_links():
@@ -244,13 +191,6 @@ link = os.fsencode(sys.argv[2]) + b'/turns'
 for to in (root, root + b'/real', root + b'/../outside', root, b'nowhere', root + b'/sub/f'):
     os.symlink(to, link); show(link + b'/f'); show(link); os.unlink(link)
 """, 3)
-    both("a link inside", """
-link = root + b'/turns'
-for to in (b'f', b'real/f', b'../outside/f', b'nowhere', b'f'):
-    if os.path.lexists(link): os.unlink(link)
-    os.symlink(to, link); show(link)
-os.unlink(link)
-""")
     both("a link inside that another program turns", """
 link = root + b'/turned'
 for to in (b'f', b'real/f', b'../outside/f', b'f'):
@@ -259,20 +199,11 @@ for to in (b'f', b'real/f', b'../outside/f', b'f'):
 os.spawnve(os.P_WAIT, '/bin/ln', ['ln', '-sfn', b'f', link], {})
 os.spawnve(os.P_WAIT, '/bin/ln', ['ln', '-sfn', b'real', root + b'/turned-dir'], {})
 """)
-    both("many directories beside the dataset", """
-d = os.fsencode(sys.argv[2]) + b'/beside'
-os.makedirs(d, exist_ok=True)
-for n in (b'a', b'b', b'c', b'd'):
-    with open(d + b'/' + n, 'w') as out: out.write('own')
-if not os.path.lexists(d + b'/link'): os.symlink(root + b'/f', d + b'/link')
-for n in (b'a', b'link', b'a', b'b', b'link', b'a', b'b', b'c', b'd'): show(d + b'/' + n)
-""", 2)
 
 
 def relative():
     both("after chdir", "for d in (b'', b'/sub', b'/sub/deep', b'/real/inner'):\n os.chdir(root + d)\n for n in (b'f', b'./f', b'.//f'):"
          " show(n)", 12)
-    both("after fchdir", "os.fchdir(os.open(root + b'/sub', os.O_RDONLY)); show(b'f'); show(b'deep/f')", 2)
     both("after chdir by a symbolic link", "os.chdir(root + b'/to-real'); show(b'f'); show(b'inner/f'); show(b'../f')", 3)
     both("from above", "os.chdir(root + b'/..'); show(b'data/f'); show(b'./data//sub/./f'); show(b'data2/f'); show(b'alias/f');"
          "os.chdir('/'); show(root[1:] + b'/f')", 4)
@@ -307,34 +238,11 @@ def other_roots():
         both("the other mount of one given by a bind mount", "show(root + b'/f')", 0, job)
         job.end()
         both("a bind mount that was not given", text, 0, root=other)
-        nested = scratch("nested")
-        job = e2e.Job(options([f"{t.root}/sub", t.root, f"{t.root}/sub/deep"], {"t": (nested, "1G")}))
-        both("nested datasets", "for n in (b'/f', b'/sub/f', b'/sub/deep/f'): show(root + n)", 3, job)
-        job.end()
     finally:
         e2e.execute(["umount", other])
     return None
 
 
-NAMESPACE = """
-show(root + b'/f')
-CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
-print(libc.unshare(CLONE_NEWNS), libc.mount(b'none', b'/', None, MS_REC | MS_PRIVATE, None))
-show(root + b'/f')
-print(libc.mount(os.fsencode(sys.argv[2]) + b'/outside', root, None, MS_BIND, None))
-show(root + b'/f')
-os.chdir(root)
-show(b'f')
-if os.fork() == 0:
-    show(root + b'/f')
-    sys.stdout.flush()
-    os._exit(0)
-os.wait()
-sys.stdout.flush()
-os.system("cat " + sys.argv[1] + "/f")
-print(libc.umount2(root, 2))
-show(root + b'/f')
-"""
 CHROOT = """
 show(root + b'/f')
 new = os.fsencode(sys.argv[2]) + b'/newroot'
@@ -358,8 +266,6 @@ def namespaces():
     t.write("f", f"{scratch()}/newroot/{t.root}")
     with open(f"{scratch()}/newroot/{t.root}/f", "w", encoding="ascii") as out:
         out.write("in the new root")
-    text = both("a mount over the root", NAMESPACE, 3)
-    ok(text.count("outside f") >= 4, "a mount over the root: it is seen", text)
     text = both("chroot", CHROOT, 1)
     ok(text.count("in the new root") == 2, "chroot: it is seen", text)
     # A program in another root, where neither the library nor the run directory is.
@@ -379,88 +285,6 @@ def namespaces():
     return equal(job.run(private), (0, b"outside f", ""), "a program in a mount namespace of its own")
 
 
-SPACE = """
-import time
-def space(): print(libc.unshare(0x20000), libc.mount(b'none', b'/', None, 16384 | 1 << 18, None))
-def bind(what, where): print(libc.mount(os.fsencode(sys.argv[2]) + what, root + where, None, 4096, None))
-def look():
-    for n in b'/f', b'/sub/f', b'/sub/deep/f', b'/real/f': show(root + n)
-    print(sorted(os.listdir(root)), sorted(os.listdir(root + b'/sub')), os.stat(root + b'/sub/f').st_size, os.access(root + b'/sub/deep/f', 4))
-"""
-LATER = SPACE + """
-look()
-space()
-look()
-os.system("mount --bind '" + sys.argv[2] + "/over' " + sys.argv[1] + "/sub")
-time.sleep(1.5)
-look()
-bind(b'/over/f', b'/odd/new\\nline')
-bind(b'/over/f', b'/odd/back\\\\slash')
-for n in b'new\\nline', b'back\\\\slash', b'*': show(root + b'/odd/' + n)
-open(root + b'/sub/g', 'w').write('written')
-print(open(root + b'/sub/g').read())
-os.unlink(root + b'/sub/g')
-print(libc.umount2(root + b'/sub', 2))
-show(root + b'/sub/f')
-"""
-# Long after another process mounted something over the root, the first open sees it.
-OVER = SPACE + """
-space()
-show(root + b'/f')
-os.system("mount --bind '" + sys.argv[2] + "/over' " + sys.argv[1])
-time.sleep(1.5)
-show(root + b'/f')
-show(root + b'/f')
-os.system("umount " + sys.argv[1])
-time.sleep(1.5)
-show(root + b'/f')
-"""
-# chroot(2) in the agent's own mount namespace, to a tree in which something is mounted below the root.
-ROOTED = """
-show(root + b'/sub/f')
-os.chroot(sys.argv[2] + '/rooted')
-show(root + b'/sub/f')
-show(root + b'/f')
-"""
-
-
-def mounts():
-    """Something is mounted below the root, in the mount namespace of a task."""
-    if os.geteuid() != 0:
-        return skip("mounts below a root", "needs root")
-    t, job = tree()
-    t.write("f", f"{scratch()}/over")
-    text = both("mounts that a task makes", LATER, 4 + 4)
-    ok(text.count("/over f") == 3 and "\nwritten\n" in text, "mounts that a task makes: they are seen", text)
-    text = both("a mount over the root", OVER, 1)
-    equal(text.count("/over f"), 2, "a mount over the root: it is seen", text)
-    with contextlib.ExitStack() as at_end:
-        for what, where in (("/proc", "/proc"), (f"{scratch()}/tier", f"{scratch()}/tier"), (t.root, t.root), (f"{scratch()}/over", f"{t.root}/sub")):
-            where = f"{scratch()}/rooted{where}"
-            os.makedirs(where, exist_ok=True)
-            equal(e2e.execute(["mount", "--bind", what, where])[0], 0, f"a root directory: {what} is mounted")
-            at_end.callback(e2e.execute, ["umount", where])
-        text = both("another root directory", ROOTED)
-    equal(text.count("/over f"), 1, "another root directory: what is mounted there is seen", text)
-    inside = f"mount --bind {scratch()}/over {t.root}/sub && exec \"$@\""
-    for name, how in (("a program that finds a mount", inside),
-                      ("a root that is itself a mount", f"mount --bind {t.root} {t.root} && {inside}"),
-                      ("a mount above the root", f"mount --rbind {scratch()} {scratch()} && {inside}")):
-        before = ["unshare", "-m", "sh", "-c", how, "sh"]
-        equal("/over f" in both(name, SPACE + "look()", 0, before=before), True, f"{name}: it is seen")
-        both(f"{name}, and no /proc", SPACE + "look()", 0, before=["unshare", "-m", "sh", "-c", f"umount -l /proc; {how}", "sh"])
-    second = scratch("second")
-    t.write("f", second)
-    other = e2e.Job(options([f"{scratch()}/alias", second], {"t": (scratch("tier.alias2"), "1G")}))
-    other.run(e2e.read_all(second))
-    show = "show(os.fsencode(sys.argv[2]) + b'/second/f')"
-    both("another dataset than that in which something is mounted", f"show(root + b'/f'); {show}", 1, other, ["unshare", "-m", "sh", "-c", inside, "sh"])
-    both("a dataset given by a symbolic link", SPACE + "look()", 0, other, ["unshare", "-m", "sh", "-c", inside, "sh"], f"{scratch()}/alias")
-    tasks = other.end()["tasks"]
-    ok(tasks["fallback_mount"] >= 2, "it is counted", tasks)
-    return None
-
-
 BY_DIRECTORY = """
 import threading
 UNLINKAT, MKDIRAT = (263, 258) if os.uname().machine == "x86_64" else (35, 34)
@@ -468,7 +292,6 @@ def raw(number, *words): assert libc.syscall(number, -100, *words) == 0  # the l
 def of(name): return os.open(root + name, os.O_PATH)
 """
 BY_DIRECTORIES = {  # what is done, and how many opens are the tier's
-    "the same directory again": ("d = of(b'/a')\nfor i in range(5): show(b'f', d); show(b'./f', d)", 10),
     "a directory above is renamed": (
         "d = of(b'/up/in'); show(b'f', d); os.rename(root + b'/up', root + b'/gone'); os.makedirs(root + b'/up/in');"
         "open(root + b'/up/in/f', 'w').write('another'); show(b'f', d); show(b'f', of(b'/up/in'))", 1),
@@ -490,23 +313,14 @@ BY_DIRECTORIES = {  # what is done, and how many opens are the tier's
         "dirs = {b'%d' % i: of(b'/many/%d' % i) for i in range(40)}; t = [threading.Thread(target=run) for i in range(3)]\n"
         "for x in t: x.start()\nfor x in t: x.join()\nprint('all')", None),
 }
-BY_MOUNTS = """
-print(libc.unshare(0x20000), libc.mount(b'none', b'/', None, 16384 | 1 << 18, None))
-there = os.fsencode(sys.argv[2])
-print(libc.mount(root + b'/a', there, None, 4096, None), libc.mount(root + b'/outside', there + b'/f', None, 4096, None))
-for i in range(3): show(b'f', of(b'/a'))
-for i in range(3): show(b'f', os.open(there, os.O_PATH))
-"""
 
 
 def by_directory():
     """openat(2), by descriptors of directories that were used before."""
-    cases, config = dict(BY_DIRECTORIES), f"{scratch()}/unwatched.conf"
+    config = f"{scratch()}/unwatched.conf"
     with open(config, "w", encoding="ascii") as out:
         out.write("[agent]\nwatch_directories = 0\n")
-    if os.geteuid() == 0:
-        cases["a directory that is mounted twice, once with something on its file"] = (BY_MOUNTS, 3)
-    for number, (name, (text, tier)) in enumerate(cases.items()):
+    for number, (name, (text, tier)) in enumerate(BY_DIRECTORIES.items()):
         answers = []
         for how in "native", "job":
             root = f"{scratch()}/by/{how}.{number}"
@@ -515,7 +329,7 @@ def by_directory():
                 os.makedirs(os.path.dirname(f"{root}/{path}"), exist_ok=True)
                 with open(f"{root}/{path}", "w", encoding="ascii") as out:
                     out.write(content)
-            command = [PYTHON, "-c", PROBE.replace(", os.fstat(fd).st_ino", "") + BY_DIRECTORY + text, root, scratch("by.mount")]
+            command = [PYTHON, "-c", PROBE.replace(", os.fstat(fd).st_ino", "") + BY_DIRECTORY + text, root]
             if how == "native":
                 answers.append(e2e.execute(command))
         job, log = e2e.Job(options([root], {"t": (scratch(f"tier.by.{number}"), "1G")}, "--config", config)), f"{scratch()}/log.by.{number}"
@@ -529,5 +343,4 @@ def by_directory():
         equal(placed, placed if tier is None else tier, f"by directory: {name}: from the tier")
 
 
-e2e.main(absolute, page_ends, long_names, parents, links_to_descriptors, direct, turning_links, relative, other_roots, namespaces, mounts,
-         by_directory)
+e2e.main(absolute, page_ends, long_names, parents, links_to_descriptors, turning_links, relative, other_roots, namespaces, by_directory)
