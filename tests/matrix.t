@@ -4,7 +4,7 @@
 
 Each program runs natively, cold (a fresh agent, nothing staged) and placed (the same agent, all staged): it has to
 print, write and return the same, and the counters of the PFS have to be what its row claims.  `--table` prints the
-rows, which doc/coverage.md has; MONARCH_TEST_ALL=1 asks for the variants too; `tests/matrix.t GROUP...` runs those
+rows, which doc/coverage.md has; MONARCH_TEST_ALL=1 asks for the calls too; `tests/matrix.t GROUP...` runs those
 groups only.
 """
 
@@ -29,7 +29,6 @@ PYTHON = "/usr/bin/python3"  # not another one in PATH, which may lack the packa
 WHOLE = bool(os.environ.get("MONARCH_TEST_ALL"))
 HERE = f"{SOURCE}/tests/matrix"
 TFJS = "4.22.0"
-STAGE_WAIT_MAX = 4 << 20  # so that `large` files are staged in chunks
 TRIES = 3  # of a program whose opens gave up to wait
 SLOW = 4  # what starts slowly may take so much longer than other programs
 
@@ -59,18 +58,17 @@ class Row:
     data: str  # a function of datasets.py, with its argument after a blank
     command: Callable[[Case], list]
     needs: tuple = ()  # commands; "python:" modules; "build:" programs made here
-    cold: str = "staged"  # once, for all opens; or "staged in chunks" beside opens of the PFS; or the PFS, as natively
+    cold: str = "staged"  # once, for all opens; or the PFS, as natively
     placed: str = "tier"  # or the PFS, as natively
     marks: tuple = ()  # files that it opens for writing, which stay on the PFS
     changes: bool = False  # whether it makes other files, and removes them
-    whole: bool = False  # a variant: in the long form only, and not in the document
 
     def line(self, group_name):
         return f"| {self.name} | {self.opens} | {self.reads} | {self.cold} | {self.placed} | matrix.t {group_name} |"
 
 
 PFS = {"cold": "PFS", "placed": "PFS"}
-FILES = "files small"
+FILES = "files"
 CONVERT = "/usr/bin/convert"  # Debian's, which the table is about
 LIBRARY = ("build:namespace", "build:library")
 
@@ -94,7 +92,7 @@ def built(name, *words):
 VERIFY = ("--rw=read", "--bs=64k", "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0")
 
 
-def fio(engine, *words):
+def fio(engine):
     """Reads what fio's own checksums are in, and prints how much and which errors; times it leaves out."""
     def command(case):
         return shell("""
@@ -104,7 +102,7 @@ def fio(engine, *words):
             status=$?
             sed -nE '/"(error|io_bytes|total_ios)"/p' "$out"
             rm -f "$out"
-            exit $status""", f"{case.root}/verified", engine, case.out, *(words or VERIFY))
+            exit $status""", f"{case.root}/verified", engine, case.out, *VERIFY)
     return command
 
 
@@ -167,9 +165,6 @@ SYSTEM = (
     Row("fio, mmap", "open64", "mmap64", "verified", fio("mmap"), ("fio",)),
     Row("fio, libaio", "open64", "(io_submit)", "verified", fio("libaio"), ("fio",)),
     Row("fio, io_uring", "open64", "(io_uring)", "verified", fio("io_uring"), ("fio",)),
-    *(Row(f"fio, {engine}, {' '.join(more[:2])}", "open64", reads, "verified", fio(engine, *more), ("fio",), whole=True)
-      for engine, reads in (("psync", "pread64"), ("libaio", "(io_submit)"), ("io_uring", "(io_uring)"), ("sync", "read"))
-      for more in (("--rw=randread", "--bs=4k"), ("--direct=1", *VERIFY), ("--iodepth=16", *VERIFY))),
 )
 
 LANGUAGES = (
@@ -221,20 +216,11 @@ PYTHON_FORMATS = (
     Row("Python with jemalloc in LD_PRELOAD", "open64", "read", FILES, preloaded("libjemalloc.so.2"), ("library:libjemalloc.so.2",)),
     Row("Python with tcmalloc in LD_PRELOAD", "open64", "read", FILES, preloaded("libtcmalloc_minimal.so.4"),
         ("library:libtcmalloc_minimal.so.4",)),
-    *(Row(f"Python, {way}, {size}", "open64", reads, f"files {size}", formats(way), cold=cold, whole=True)
-      for way, reads, sources in (("read", "read", ("staged", "staged in chunks")), ("pread", "pread64", ("staged", "staged in chunks")),
-                                  ("mapped", "mmap64", ("staged", "PFS")))
-      for size, cold in zip(("middle", "large"), sources)),
 )
 TORCH = ("python:torch", "python:PIL")
 LEARNING = (
     Row("torch.load, from_file", "open64", "mmap64, read", "weights", formats("torch"), ("python:torch",)),
     Row("PyTorch DataLoader, fork", "open64", "read", "images", loader("fork", 2), TORCH),
-    *(Row(f"PyTorch DataLoader, {start}, {workers} workers {' '.join(more)}".rstrip(), "open64", "read", "images",
-          loader(start, workers, *more), TORCH, whole=True)
-      for start, workers, more in (
-          ("fork", 0, ()), ("fork", 4, ("persistent",)), ("fork", 2, ("pin",)), ("spawn", 2, ()), ("spawn", 2, ("persistent", "pin")),
-          ("forkserver", 2, ()), ("forkserver", 1, ("persistent",)))),
     Row("TensorFlow.js: LeNet from TFRecord, fs.readSync", "open64", "read", "records",
         lenet("read"), ("node", "tfjs:")),
     Row("TensorFlow.js: LeNet from TFRecord, createReadStream", "open64", "read", "records",
@@ -247,7 +233,6 @@ PARALLEL = (
     Row("mpirun, 4 ranks, pread", "open", "pread", FILES, ranks("posix", 4), MPI),
     Row("mpirun, 4 ranks, MPI-IO", "open (and for writing, a lock test beside the file: PFS)", "pread", FILES, ranks("mpiio", 4), MPI,
         changes=True),
-    Row("mpirun, 1 rank, MPI-IO", "open", "pread", FILES, ranks("mpiio", 1), MPI, changes=True, whole=True),
 )
 
 GROUPS = {"system": SYSTEM, "languages": LANGUAGES, "unseen": UNSEEN, "databases": DATABASES, "python_formats": PYTHON_FORMATS,
@@ -388,7 +373,7 @@ class Outcome:
 def configuration():
     path = f"{scratch()}/agent.conf"
     with open(path, "w", encoding="ascii") as out:
-        out.write(f"[agent]\nprefetch = off\nstage_wait_max = {STAGE_WAIT_MAX}\n")
+        out.write("[agent]\nprefetch = off\n")
     return path
 
 
@@ -462,16 +447,9 @@ def check(row):
     placed.check(native, f"{row.name}: placed as natively")
     by_pfs = [native.moved if source == "PFS" else (0, 0) for source in (row.cold, row.placed)]
     equal(placed.moved, by_pfs[1], f"{row.name}: placed, from the {row.placed}", report)
-    if any(os.stat(file).st_size > STAGE_WAIT_MAX for file in files):
-        # The agent opens such a file while the program reads it, whereupon slowfs drops pages that were read ahead.
-        if row.cold == "PFS":
-            ok(native.moved[1] <= cold.moved[1] < 1.5 * native.moved[1], f"{row.name}: cold, from the PFS, once", cold.moved,
-               native.moved)
-        equal(report["agent"]["agent_bytes_pfs"], size, f"{row.name}: each byte was staged once", report)
-    else:
-        if row.cold == "PFS":
-            equal(cold.moved, native.moved, f"{row.name}: cold, from the PFS, as natively", report)
-        equal(moved, tuple(map(sum, zip((len(files), size), *by_pfs))), f"{row.name}: each file was staged once", report)
+    if row.cold == "PFS":
+        equal(cold.moved, native.moved, f"{row.name}: cold, from the PFS, as natively", report)
+    equal(moved, tuple(map(sum, zip((len(files), size), *by_pfs))), f"{row.name}: each file was staged once", report)
     check_counters(row, report, len(files))
     return case
 
@@ -499,8 +477,6 @@ def trace(row, case):
 
 def run_group(rows):
     for row in rows:
-        if row.whole and not WHOLE:
-            continue
         begin = time.monotonic()
         case = check(row)
         if case and WHOLE and not e2e.SANITIZER:
@@ -527,7 +503,7 @@ def group(name):
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--table"]:
-        print("\n".join(row.line(name) for name, rows in GROUPS.items() for row in rows if not row.whole))
+        print("\n".join(row.line(name) for name, rows in GROUPS.items() for row in rows))
         sys.exit()
     if why_none := e2e.why_no_slowfs():
         skip("the program matrix", why_none)

@@ -56,55 +56,21 @@ def make_dataset(path):
 # ---- the programs
 
 PRELUDE = """
-import ctypes, hashlib, mmap, os, shutil, socket, subprocess, sys
+import hashlib, mmap, os, socket, subprocess, sys
 root, out = sys.argv[1:3]
 files = sorted(os.path.join(d, n) for d, _, names in os.walk(os.fsencode(root)) for n in names
                if not os.path.islink(os.path.join(d, n)))
 texts = [f for f in files if f.endswith(b".txt")]
 def show(name, data): print(name, hashlib.sha256(data).hexdigest())
-def identity(st):
-    return [getattr(st, "st_" + f) for f in "dev ino mode nlink uid gid size mtime_ns ctime_ns blksize blocks".split()]
 """
 
 PYTHON_PROGRAMS = {
     "python open().read()": "for f in files: show(f, open(f, 'rb').read())",
-    "python text lines": "for f in texts: print(sum(int(line.split()[1]) for line in open(f)))",
-    "python os.open and pread": """
-for f in files:
-    fd = os.open(f, os.O_RDONLY)
-    size = os.fstat(fd).st_size
-    pieces = [os.pread(fd, 65536, at) for at in range(0, size, 65536)]
-    show(f, b"".join(pieces) + os.pread(fd, 10, size) + os.pread(fd, 7, size // 2))
-    os.close(fd)
-""",
-    "python fstat, equal to stat": """
-for f in files:
-    with open(f, "rb") as stream:
-        print(f, identity(os.fstat(stream.fileno())), identity(os.fstat(stream.fileno())) == identity(os.stat(f)))
-""",
-    "python openat and fstat by dir_fd": """
-top = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-for name in ("large.bin", "text/5.txt"):
-    fd = os.open(name, os.O_RDONLY, dir_fd=top)
-    print(identity(os.fstat(fd)) == identity(os.stat(name, dir_fd=top)))
-    show(name, open(fd, "rb").read())
-""",
-    "python __fxstat": """
-libc = ctypes.CDLL(None)
-for f in texts:
-    with open(f, "rb") as stream:
-        buffer = ctypes.create_string_buffer(144)
-        print(libc.__fxstat(1, stream.fileno(), buffer), buffer.raw[:72], buffer.raw[88:120])
-""",
     "python mmap": """
 for f in files:
     with open(f, "rb") as stream:
         if os.fstat(stream.fileno()).st_size:
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as m: show(f, m[:])
-""",
-    "python shutil.copyfile": """
-os.mkdir(out)
-for i, f in enumerate(files): shutil.copyfile(f, os.path.join(out, str(i)))
 """,
     "python sendfile": """
 for f in texts:
@@ -123,97 +89,6 @@ for f in texts[:4]:
     show(f, subprocess.run(b"wc < '" + f + b"'", shell=True, stdout=subprocess.PIPE, check=True).stdout)
 """,
 }
-
-PROCESSES_C = r"""
-// Descriptors of dataset files over fork, vfork, posix_spawn, exec and dup.
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
-#include <unistd.h>
-extern char** environ;
-static char path[4096], buffer[1 << 16];
-static void print(const char* what, int fd, size_t n) {
-  ssize_t got = read(fd, buffer, n);
-  unsigned long sum = 5381;
-  for (ssize_t i = 0; i < got; ++i) sum = sum * 33 + (unsigned char)buffer[i];
-  printf("%s %zd %lx at %ld\n", what, got, sum, (long)lseek(fd, 0, SEEK_CUR));
-  fflush(stdout);
-}
-static void finish(const char* what, pid_t pid) {
-  int status = -1;
-  waitpid(pid, &status, 0);
-  printf("%s status %d\n", what, status);
-  fflush(stdout);
-}
-int main(int argc, char** argv) {
-  if (argc < 2) return 2;
-  snprintf(path, sizeof path, "%s/large.bin", argv[1]);
-  char* words[] = {"cksum", path, NULL};
-  int fd = open(path, O_RDONLY);
-  print("first", fd, 1000);
-  pid_t pid = fork();
-  if (pid == 0) {
-    print("child, shared offset", fd, 500);
-    int own = open(path, O_RDONLY | O_CLOEXEC);
-    print("child, own", own, 100);
-    _exit(3);
-  }
-  finish("fork", pid);
-  print("parent after child", fd, 100);
-  pid = vfork();
-  if (pid == 0) {
-    execvp(words[0], words);
-    _exit(9);
-  }
-  finish("vfork and exec", pid);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, fd, 0);
-  char* inherits[] = {"cksum", NULL};
-  if (posix_spawnp(&pid, "cksum", &actions, NULL, inherits, environ) == 0) finish("posix_spawn, inherited", pid);
-  posix_spawn_file_actions_t opens;
-  posix_spawn_file_actions_init(&opens);
-  posix_spawn_file_actions_addclose(&opens, fd);
-  if (posix_spawnp(&pid, "cksum", &opens, NULL, words, environ) == 0) finish("posix_spawn, opens", pid);
-  print("after spawn", fd, 10);
-  lseek(fd, 4096, SEEK_SET);
-  int copy = dup(fd), other = fcntl(fd, F_DUPFD_CLOEXEC, 100);
-  print("dup", copy, 10);
-  print("fcntl dup", other, 10);
-  dup2(fd, 200);
-  close(fd);
-  print("dup2, original closed", 200, 10);
-  struct stat by_fd, by_path, empty;
-  struct statx extended;
-  fstat(200, &by_fd);
-  stat(path, &by_path);
-  fstatat(200, "", &empty, AT_EMPTY_PATH);
-  statx(200, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &extended);
-  printf("same file: %d %d %d\n", by_fd.st_ino == by_path.st_ino && by_fd.st_dev == by_path.st_dev,
-         empty.st_ino == by_path.st_ino && empty.st_mode == by_path.st_mode,
-         extended.stx_ino == by_path.st_ino && extended.stx_nlink == by_path.st_nlink);
-  char one[100], two[100];
-  struct iovec parts[2] = {{one, 100}, {two, 100}};
-  printf("preadv %zd\n", preadv(200, parts, 2, by_fd.st_size - 150));
-  FILE* stream = fdopen(200, "r");
-  fseek(stream, -10, SEEK_END);
-  printf("fread %zu, then %d\n", fread(one, 1, 100, stream), fgetc(stream));
-  FILE* named = fopen(path, "rb");
-  printf("fopen %zu\n", fread(one, 1, 100, named));
-  printf("absent: %d", open("/nonexistent", O_RDONLY));
-  snprintf(path, sizeof path, "%s/absent", argv[1]);
-  printf(" %d\n", open(path, O_RDONLY));
-  return 4;
-}
-"""
-
 
 def shell(script):
     return lambda root, out: ["sh", "-c", script, "sh", root, out]
@@ -250,13 +125,6 @@ def programs():
         with open(script, "w", encoding="utf-8") as out:
             out.write(PRELUDE + text)
         found[name] = lambda root, out, script=script: [PYTHON, script, root, out]
-    found["C: fork, vfork, spawn, dup"] = "no C compiler"
-    if compiler := shutil.which("cc"):
-        program = f"{scratch('scripts')}/processes"
-        with open(f"{program}.c", "w", encoding="utf-8") as out:
-            out.write(PROCESSES_C)
-        code, _, err = e2e.execute([compiler, "-O2", "-o", program, f"{program}.c"])
-        found["C: fork, vfork, spawn, dup"] = (lambda root, out: [program, root]) if code == 0 else err
     if not shutil.which("rsync"):
         found["rsync -a"] = "rsync is not installed"
     if e2e.SANITIZER:
@@ -303,8 +171,8 @@ def moved(before, after):
     return {name: after[name] - before[name] for name in ("open", "read", "read_bytes")}
 
 
-# Opens that fail, of symlinks with O_NOFOLLOW and of an absent path; they count as opens on the PFS.
-FAILED_OPENS = {"grep -r": 3, "C: fork, vfork, spawn, dup": 1}
+# Opens that fail, of symlinks with O_NOFOLLOW; they count as opens on the PFS.
+FAILED_OPENS = {"grep -r": 3}
 NOTHING = {"open": 0, "read": 0, "read_bytes": 0}
 
 
@@ -326,7 +194,7 @@ def all_programs():
         before = pfs.counters()
         natives[name] = Outcome(name, command, root, e2e.execute)
         opens[name] = moved(before, pfs.counters())["open"]
-        ok(opens[name] > 0 and natives[name].printed[0] in (0, 1, 4), f"{name}: natively the servers see it",
+        ok(opens[name] > 0 and natives[name].printed[0] in (0, 1), f"{name}: natively the servers see it",
            natives[name].printed, natives[name].tail)
 
     for name, command in found.items():
@@ -350,20 +218,7 @@ def all_programs():
           (files, files, failed), "each file was staged once and nothing else opened", report)
     equal(report["opens_tier"], files + sum(opens.values()), "opens of the tier are what they were on the PFS")
     equal(os.listdir(tier), [], "the tier is empty afterwards")
-    return symbolic_links(pfs, root, words)
-
-
-def symbolic_links(pfs, root, words):
-    """Paths through symlinks in the dataset: the kernel tells where they lead."""
-    command = shell('cd "$1"; cat to-file to-directory/4.txt; cat dangling; cat text/5.txt/x; cat text; cat to-file')(root, "")
-    native = e2e.execute(command)
-    job = e2e.Job(words)
-    equal(job.run(command), native, "symlinks, errors and directories: cold as natively")
-    job.run(read_all(root))
-    before = pfs.counters()
-    equal(job.run(command), native, "symlinks, errors and directories: placed as natively")
-    equal(moved(before, pfs.counters())["open"], 0, "what is reached by a symlink is the tier's, too")
-    equal(job.end()["tasks"]["fallback_tier_error"], 0, "and no copy was missed")
+    return None
 
 
 def data_loader():

@@ -9,7 +9,6 @@ import subprocess
 import tarfile
 import zipfile
 
-SIZES = {"small": (20, 20000), "middle": (3, 3 << 20), "large": (1, 10 << 20)}  # files, most bytes of each
 RECORDS = 16  # of a TFRecord shard
 PIXELS = 28 * 28
 
@@ -23,11 +22,10 @@ def run(*command, **more):
     subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
 
 
-def files(path, size):
+def files(path):
     numbers = random.Random(7)
-    count, most = SIZES[size]
-    for i in range(count):
-        write(f"{path}/{i:02}.bin", numbers.randbytes(most - i * 37))
+    for i in range(20):
+        write(f"{path}/{i:02}.bin", numbers.randbytes(20000 - i * 37))
     write(f"{path}/lines.txt", b"".join(b"line %d\n" % (i * 7 % 97) for i in range(500)))
 
 

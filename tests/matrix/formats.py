@@ -138,26 +138,10 @@ def lmdb():
             show(key.decode(), value)
 
 
-def pread():
-    import os
-    for path in matching("*.bin"):
-        fd = os.open(path, os.O_RDONLY)
-        size = os.fstat(fd).st_size
-        show(path, b"".join(os.pread(fd, 65536, at) for at in range(0, size, 65536)))
-        os.close(fd)
-
-
 def read():
     for path in matching("*.bin"):
         with open(path, "rb") as stream:
             show(path, stream.read())
-
-
-def mapped():
-    import mmap
-    for path in matching("*.bin"):
-        with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            show(path, data[:])
 
 
 if __name__ == "__main__":

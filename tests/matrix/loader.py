@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""loader.py START WORKERS DIRECTORY [persistent] [pin]: two epochs of images by PyTorch's DataLoader."""
+"""loader.py START WORKERS DIRECTORY: two epochs of images by PyTorch's DataLoader."""
 
 import glob
 import sys
-import warnings
 
 import torch
 from PIL import Image
@@ -26,10 +25,8 @@ class Images(Dataset):
 
 
 def main():
-    warnings.simplefilter("ignore")  # that there is no accelerator to pin memory for
     torch.set_num_threads(1)
-    loader = DataLoader(Images(), 4, num_workers=workers, multiprocessing_context=start if workers else None,
-                        persistent_workers="persistent" in sys.argv, pin_memory="pin" in sys.argv)
+    loader = DataLoader(Images(), 4, num_workers=workers, multiprocessing_context=start)
     for epoch in range(2):
         for batch in loader:
             print(epoch, batch.tolist())
