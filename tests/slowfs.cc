@@ -29,7 +29,7 @@
 //   hang-killable is set.  The root directory itself never hangs, so that the control file can be reached.
 // - Renames and removals below SOURCE, behind the mount, are seen once the kernel's caches have expired.
 //
-// Threads: one for each request in progress.  Locks: `Nodes::mutex_` and those of Inflight, Bandwidth, Hang;
+// Threads: one for each request in progress.  Locks: `Nodes::mutex_` and those of Bandwidth, Hang;
 // none is held while another is taken or while a system call on SOURCE runs.
 #define FUSE_USE_VERSION 312
 #include <fuse_lowlevel.h>
@@ -72,11 +72,8 @@ using Clock = std::chrono::steady_clock;
 enum Key {
   kOpenUs,
   kReadUs,
-  kWriteUs,
   kMetaUs,
   kBandwidth,
-  kBurst,
-  kMaxInflight,
   kEioEvery,
   kEioOpenEvery,
   kEstaleEvery,
@@ -103,11 +100,8 @@ constexpr uint64_t kForever = UINT32_MAX;
 Setting settings[kKeyCount] = {
     {"open-us", "latency of each open and create, microseconds", 0, 0},
     {"read-us", "latency of each read", 0, 0},
-    {"write-us", "latency of each write", 0, 0},
     {"meta-us", "latency of each lookup, getattr, opendir, readdir and change of a directory", 0, 0},
     {"bw-mib", "bandwidth of all reads and writes together, MiB/s (0: no limit)", 0, 0},
-    {"burst-kib", "what may pass at once before the bandwidth limits, KiB", 256, 0},
-    {"max-inflight", "how many requests may be served at once; others queue (0: no limit)", 0, 0},
     {"eio-every", "each Nth read fails with EIO (0: none)", 0, 0},
     {"eio-open-every", "each Nth open fails with EIO", 0, 0},
     {"estale-every", "each Nth read fails with ESTALE", 0, 0},
@@ -128,7 +122,7 @@ struct Options {
   bool cache = false, keep_cache = false;
   bool foreground = false;
   double attr_ttl = 1.0;
-  std::string source, mountpoint, fuse_options, pid_file, stats_file;
+  std::string source, mountpoint, fuse_options;
 };
 Options options;
 
@@ -204,7 +198,7 @@ class Bandwidth {
     Clock::time_point ready;
     {
       std::lock_guard<std::mutex> guard(mutex_);
-      next_ = std::max(next_, Clock::now() - time_for(static_cast<double>(setting(kBurst)) * 1024.0, rate));
+      next_ = std::max(next_, Clock::now() - time_for(256 * 1024.0, rate));
       next_ += time_for(static_cast<double>(bytes), rate);
       ready = next_;
     }
@@ -220,38 +214,10 @@ class Bandwidth {
 };
 Bandwidth bandwidth;
 
-// The servers' limit of requests in progress.
-class Inflight {
- public:
-  void enter() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return setting(kMaxInflight) == 0 || active_ < setting(kMaxInflight); });
-    active_++;
-  }
-  void leave() {
-    std::lock_guard<std::mutex> guard(mutex_);
-    active_--;
-    changed_.notify_one();
-  }
-  void limit_changed() {
-    std::lock_guard<std::mutex> guard(mutex_);
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  uint64_t active_ = 0;
-};
-Inflight inflight;
-
 void take_time(Key latency, size_t bytes = 0) {
   const uint64_t us = setting(latency);
-  if (us == 0 && (bytes == 0 || setting(kBandwidth) == 0)) return;
-  inflight.enter();
   if (us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
   bandwidth.pass(bytes);
-  inflight.leave();
 }
 
 // ---- nodes: what the kernel holds references to
@@ -486,7 +452,6 @@ bool change_setting(const std::string& name, const std::string& text) {
     if (&s == &settings[kFaultLimit]) faults_left = value;
     s.value = value;
     s.seen = 0;
-    inflight.limit_changed();
     return true;
   }
   return false;
@@ -919,7 +884,7 @@ void op_write(fuse_req_t req, fuse_ino_t number, const char* data, size_t size, 
   const ssize_t n = pwrite(static_cast<int>(file->fh), data, size, offset);
   if (n < 0) return reply_error(req, errno);
   count(kWriteBytes, static_cast<uint64_t>(n));
-  take_time(kWriteUs, static_cast<size_t>(n));
+  bandwidth.pass(static_cast<size_t>(n));
   fuse_reply_write(req, static_cast<size_t>(n));
 }
 
@@ -978,8 +943,6 @@ void print_usage(FILE* out) {
       "Shows the directory SOURCE at MOUNTPOINT, slowly.  Returns when the mount is there; ends at umount,\n"
       "SIGTERM or SIGINT.  When root runs it, all users may use the mount.\n\n"
       "  --foreground        do not become a daemon\n"
-      "  --pid-file FILE     write the process id there when the mount is there; removed at the end\n"
-      "  --stats FILE        write the counters there at the end\n"
       "  --cache             allow the page cache and mmap(MAP_SHARED)\n"
       "  --keep-cache        the same, and pages stay for later opens\n"
       "  --attr-ttl S        how long the kernel caches names and attributes, seconds (default 1)\n"
@@ -996,10 +959,9 @@ void print_usage(FILE* out) {
 }
 
 void parse_arguments(int argc, char** argv) {
-  enum { kSetting = 256, kForeground, kPidFile, kStats, kCache, kKeepCache, kTtl, kMatch, kHelp };
+  enum { kSetting = 256, kForeground, kCache, kKeepCache, kTtl, kMatch, kHelp };
   std::vector<option> table = {
-      {"foreground", no_argument, nullptr, kForeground}, {"pid-file", required_argument, nullptr, kPidFile},
-      {"stats", required_argument, nullptr, kStats},     {"cache", no_argument, nullptr, kCache},
+      {"foreground", no_argument, nullptr, kForeground}, {"cache", no_argument, nullptr, kCache},
       {"keep-cache", no_argument, nullptr, kKeepCache},  {"attr-ttl", required_argument, nullptr, kTtl},
       {"match", required_argument, nullptr, kMatch},     {"help", no_argument, nullptr, kHelp}};
   for (const Setting& s : settings) table.push_back({s.name, required_argument, nullptr, kSetting});
@@ -1015,12 +977,6 @@ void parse_arguments(int argc, char** argv) {
         break;
       case kForeground:
         options.foreground = true;
-        break;
-      case kPidFile:
-        options.pid_file = optarg;
-        break;
-      case kStats:
-        options.stats_file = optarg;
         break;
       case kKeepCache:
         options.keep_cache = true;
@@ -1057,15 +1013,6 @@ std::string absolute(const std::string& path) {
   return std::string(cwd ? cwd.get() : "") + "/" + path;
 }
 
-// Atomically, so that a reader never sees half.
-bool write_file(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".tmp";
-  FILE* file = fopen(temporary.c_str(), "w");
-  if (!file) return false;
-  const bool good = fwrite(text.data(), 1, text.size(), file) == text.size();
-  return (fclose(file) == 0) && good && rename(temporary.c_str(), path.c_str()) == 0;
-}
-
 fuse_session* session;
 
 void on_signal(int) {
@@ -1098,30 +1045,22 @@ int serve(int ready_fd) {
   catch_signals();
   if (fuse_session_mount(session, options.mountpoint.c_str()) != 0) return 1;
 
-  int status = 0;
-  if (!options.pid_file.empty() && !write_file(options.pid_file, std::to_string(getpid()) + "\n")) {
-    fprintf(stderr, "slowfs: cannot write %s: %s\n", options.pid_file.c_str(), strerror(errno));
-    status = 1;
-  } else {
-    if (ready_fd >= 0) {
-      const int null = open("/dev/null", O_RDWR);
-      for (int fd = 0; fd <= 2; fd++) dup2(null, fd);
-      if (null > 2) close(null);
-      (void)!chdir("/");
-      (void)!write(ready_fd, "", 1);
-      close(ready_fd);
-    }
-    fuse_loop_config* config = fuse_loop_cfg_create();
-    fuse_loop_cfg_set_max_threads(config, 10000);  // a hanging request keeps its thread
-    fuse_loop_cfg_set_idle_threads(config, 64);
-    fuse_session_loop_mt(session, config);
-    fuse_loop_cfg_destroy(config);
+  if (ready_fd >= 0) {
+    const int null = open("/dev/null", O_RDWR);
+    for (int fd = 0; fd <= 2; fd++) dup2(null, fd);
+    if (null > 2) close(null);
+    (void)!chdir("/");
+    (void)!write(ready_fd, "", 1);
+    close(ready_fd);
   }
+  fuse_loop_config* config = fuse_loop_cfg_create();
+  fuse_loop_cfg_set_max_threads(config, 10000);  // a hanging request keeps its thread
+  fuse_loop_cfg_set_idle_threads(config, 64);
+  fuse_session_loop_mt(session, config);
+  fuse_loop_cfg_destroy(config);
   fuse_session_unmount(session);
   fuse_session_destroy(session);
-  if (!options.stats_file.empty()) write_file(options.stats_file, render_counters());
-  if (!options.pid_file.empty()) unlink(options.pid_file.c_str());
-  return status;
+  return 0;
 }
 
 // The parent's exit code: 0 once the daemon is ready, else the daemon's own.
@@ -1143,8 +1082,7 @@ int main(int argc, char** argv) {
   parse_arguments(argc, argv);
   options.root_fd = open(options.source.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (options.root_fd < 0) refuse("cannot open " + options.source + ": " + strerror(errno));
-  for (std::string* path : {&options.mountpoint, &options.pid_file, &options.stats_file})
-    *path = absolute(*path);
+  options.mountpoint = absolute(options.mountpoint);
   umask(0);
   prctl(PR_SET_TIMERSLACK, 1UL);  // inherited by all threads: latencies to the microsecond, not to 50
 
