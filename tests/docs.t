@@ -370,15 +370,6 @@ def installed():
                f"{path}: what it links to is installed")
 
 
-def packaged():
-    """What `make install` puts into PREFIX/share/monarch is in the packages; else they are not built (tests/packages.t)."""
-    installed_there = sorted(set(re.findall(r"\$\(pkgdatadir\)/([\w.-]+)", text_of("etc/local.mk"))) | {"monarch.conf.sample"})
-    lists = "".join(text_of(os.path.relpath(path, SOURCE)) for path in glob.glob(f"{SOURCE}/debian/*.install"))
-    faults = missing(installed_there, re.findall(r"^usr/share/monarch/([\w.-]+)$", lists, flags=re.M), "debian/*.install")
-    faults += missing(installed_there, re.findall(r"^%\{_datadir\}/monarch/([\w.-]+)$", text_of("monarch.spec.in"), flags=re.M), "monarch.spec.in")
-    result(faults, "the packages have all that is installed in share/monarch")
-
-
 def security():
     """Each threat in security.md has a test, and that test is there."""
     table = text_of("doc/security.md").split("## Threats")[1].split("## In the build")[0]
@@ -572,42 +563,6 @@ def anchors():
         result(faults, f"{path}: the headings that it links to exist")
 
 
-def picture():
-    """README's picture shows the figures that doc/performance has."""
-    sys.path.insert(0, f"{SOURCE}/bench")
-    sys.dont_write_bytecode = True
-    import picture as drawing  # pylint: disable=import-outside-toplevel
-    result([] if drawing.svg(f"{SOURCE}/doc/performance") == text_of("doc/performance/gain.svg") else ["run dev/bench all --table"],
-           "doc/performance/gain.svg is of the figures beside it")
-
-
-# ---- words
-
-# A clause that stands in the place of a noun hides the subject from a reader who does not know Monarch.
-NO_SUBJECT = re.compile(r"(?:^|[.:;!?][\"')*]* )[\"'(*]*((?:What|Who|Whoever|Whatever|Whose)\b[^.!?]*)")
-
-
-def paragraphs(path):
-    """The prose of a document, without headings, code and links; a cell of a table, an item of a list and a tag are paragraphs."""
-    if path.endswith(".md"):
-        text = re.sub(r"<!--.*?-->|^#.*$|(?<=\n\n)(?: {4}.*\n+)+", "\n\n", text_of(path), flags=re.M)
-        text = re.sub(r"!?\[[^]]*\]\([^)]*\)|`[^`]*`", "CODE", text)
-        parts = re.split(r"\n\s*\n|^ *(?:-|\d+\.) +|\|", text, flags=re.M)
-    else:
-        text = re.sub(r"^\.(EX|nf)\n(?:.*\n)*?\.(EE|fi)$", ".PP", page(os.path.basename(path)), flags=re.M)
-        text = re.sub(r"^(\.T[PQ].*\n.*)$", r"\1\n.PP", text, flags=re.M)
-        parts = re.split(r"^\..*$", re.sub(r"^\.[BI] +", "", text, flags=re.M), flags=re.M)
-    return [" ".join(part.split()) for part in parts if part.strip()]
-
-
-def sentences():
-    pages = sorted(os.path.relpath(path, SOURCE) for path in glob.glob(f"{SOURCE}/doc/*.[1-8]"))
-    for path in GUIDES + pages:
-        prose = paragraphs(path)
-        faults = [m[1][:60] for text in prose for m in NO_SUBJECT.finditer(text) if text[m.end():m.end() + 1] != "?"]
-        result(faults + ["no prose found"] * (len(prose) < 10), f"{path}: no sentence begins with What or Who")
-
-
 # The folders, from the ground up. An include leads to its own folder, or to one further down.
 FLOORS = [["runtime/base", "runtime/layout"], ["runtime/config"], ["runtime/hierarchy", "runtime/metadata"], ["runtime/placement"],
           ["runtime/peer"], ["runtime/agent", "runtime/node"], ["runtime/monarchd", "admin"]]
@@ -651,16 +606,8 @@ def layers():
                f"{name} includes lead down, and nowhere both ways")
 
 
-def changelog():
-    run = subprocess.run([f"{BUILD}/monarchctl", "version"], capture_output=True, text=True, check=True)
-    version = re.search(r"\d+\.\d+\.\d+", run.stdout).group()
-    sections = re.findall(r"^## .*$", text_of("CHANGELOG.md"), flags=re.M)
-    result([] if any(re.search(rf"\b{re.escape(version)}\b", s) for s in sections) else [f"no section for {version}", *sections],
-           "CHANGELOG.md has a section for this version")
-
-
-for test in (options, helper, plugin, environment, config, statistics, state_file, rendering, places, anchors, installed, packaged, security, coverage,
-             troubleshooting, guides, commands, picture, sentences, layers, changelog):
+for test in (options, helper, plugin, environment, config, statistics, state_file, rendering, places, anchors, installed, security, coverage,
+             troubleshooting, guides, commands, layers):
     try:
         test()
     except Exception as error:  # pylint: disable=broad-except

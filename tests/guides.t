@@ -374,19 +374,6 @@ def wait():
     equal((lab().wait(job), output("wait", job)), ("COMPLETED", expected), "wait, without Monarch: it does not wait")
 
 
-def array():
-    job = submitted("array", sample("array", ("--monarch-capacity=50G", "--monarch-capacity=1M")))
-    wait_until(lambda: set(lab().state_of(job).split(",")) <= slurm_lab.ENDED, slurm_lab.PATIENCE)
-    records = lab().jobs(job)
-    equal((len(records), {record["JobState"] for record in records}), (4, {"COMPLETED"}), "array: how its elements end", records)
-    for record in records:
-        number = record["JobId"]
-        with open(f"{lab().out}/array.{number}.out", encoding="utf-8") as file:
-            equal(file.read(), expected, f"array: output of element {record['ArrayTaskId']}")
-        log = lab().log_of(number)
-        ok(" monarch=1 hit=" in log, "array: it was served", log)
-
-
 def salloc():
     path = f"{lab().out}/salloc.sh"
     with open(path, "w", encoding="utf-8") as file:
@@ -410,37 +397,6 @@ def pytorch_ddp():
     served("pytorch-ddp", job, f"epoch 0 {size}\nepoch 1 {size}\n")
     line = lab().comment(job)
     equal(fields(line).get("nodes"), "2/2", "pytorch-ddp: sacct has sums of both nodes", line)
-
-
-def image(path):
-    """A root file system with what train.sh needs."""
-    for directory in "proc", "dev", "tmp", "etc", "sys", "run", "home", "root", "usr/bin", "var/tmp", "mnt/0":
-        os.makedirs(f"{path}/{directory}", exist_ok=True)
-    os.symlink("usr/bin", f"{path}/bin")
-    for name in "passwd", "group", "hosts", "resolv.conf", "hostname", "localtime":
-        with open(f"{path}/etc/{name}", "wb"):
-            pass
-    programs = [os.path.realpath(shutil.which(name)) for name in ("sh", "find", "sort", "cat", "sha256sum", "cut")]
-    for name, program in zip(("sh", "find", "sort", "cat", "sha256sum", "cut"), programs):
-        shutil.copy(program, f"{path}/usr/bin/{name}")
-    for program in *programs, f"{BUILD}/libmonarch_preload.so":
-        out = subprocess.run(["ldd", program], stdout=subprocess.PIPE, check=True).stdout.decode()
-        for library in re.findall(r"(/[^ ]+) \(0x", out):
-            os.makedirs(path + os.path.dirname(library), exist_ok=True)
-            shutil.copy(os.path.realpath(library), path + library)
-    shutil.copy(f"{lab().out}/train.sh", f"{path}/train.sh")
-
-
-def charliecloud():
-    if not shutil.which("ch-run"):
-        return skip("container.sh", "no ch-run")
-    image(f"{lab().out}/image")
-    subprocess.run(["chown", "-R", f"{lab().user.pw_uid}:{lab().user.pw_gid}", f"{lab().out}/image"], check=True)
-    works = run(f"ch-run {lab().out}/image -- cat /train.sh")
-    if works[0] != 0:
-        return skip("container.sh", f"ch-run runs no container here: {works[2].strip()[-200:]}")
-    script = sample("container", ("sh train.sh", "sh /train.sh"))
-    return served("charliecloud", submitted("charliecloud", script), expected)
 
 
 def adapted_plugstack(name, text):
@@ -524,7 +480,7 @@ def leaves_nothing():
 
 
 # A job of a moment is served only where no other has reserved the tier: smoke is the first.
-WITH_SLURM = (smoke, for_users, pytorch_ddp, first_job, status, by_default, week, container, wait, array, salloc, charliecloud, plugstack, site_nvme, site_ssd, site_ram, leaves_nothing)
+WITH_SLURM = (smoke, for_users, pytorch_ddp, first_job, status, by_default, week, container, wait, salloc, plugstack, site_nvme, site_ssd, site_ram, leaves_nothing)
 if why := slurm_lab.why_no_slurm():
     for test in WITH_SLURM:
         skip(test.__name__, why)
