@@ -13,13 +13,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import images  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
-from e2e import BUILD, contains, equal, ok, options, scratch, skip
+from e2e import BUILD, equal, ok, options, scratch, skip
 
 FILES = 30
 # In the container: what of the dataset is where.
@@ -161,31 +160,6 @@ def apptainer_by_environment():
     equal((report["opens_tier"], report["tasks"]["opens_pfs"]), (2 * FILES, 0), "apptainer by its environment: all is served")
 
 
-def other_users():
-    """In a user namespace of its own, as whoever."""
-    if reason := why_not("bwrap"):
-        return skip("containers of other users", reason)
-    image, root = images.glibc_image("users"), data()
-    for user in "0", "1234":
-        check_served(f"bwrap, as user {user}", in_container(
-            "bwrap", image, [(root, root)], root, more=["--unshare-user", "--unshare-pid", "--unshare-ipc", "--uid", user, "--gid", user]))
-    return None
-
-
-def something_mounted_below():
-    """What the container shows there is what is read."""
-    if reason := why_not("bwrap"):
-        return skip("mounts below the dataset", reason)
-    image, root = images.glibc_image("below"), data()
-    other = scratch("other")
-    with open(f"{other}/0000.bin", "w", encoding="ascii") as file:
-        file.write("another file")
-    below = next(f"{root}/{name}" for name in sorted(os.listdir(root)) if os.path.isdir(f"{root}/{name}"))
-    result, _, native, _ = in_container("bwrap", image, [(root, root), (other, below)], root)
-    ok(native[0] == 0 and native[1], "something mounted below: natively", native)
-    return equal(result, native, "something mounted below: as natively")
-
-
 def another_libc():
     """An image with musl, for which the library is not made: its programs run, whatever they are served."""
     if e2e.SANITIZER:
@@ -213,25 +187,6 @@ def other_glibcs():
             release = re.search(rb"stable release version ([0-9.]+)[.]", file.read())[1].decode()
         check_served(f"an image with glibc {release}", in_container("bwrap", image, [(root, "/mnt")], "/mnt"))
     return None
-
-
-def tells_what_is_wrong():
-    program = [f"{BUILD}/monarchctl", "container-args"]
-    code, out, err = e2e.execute([*program, "bwrap"])
-    equal((code, out), (1, b""), "outside of a job", err)
-    contains(err, ["--monarch-dataset", "monarchctl run"], "outside of a job: what to do")
-    code, out, err = e2e.execute([*program, "lxc"])
-    equal((code, out), (2, b""), "a tool that is not known", err)
-    contains(err, list(TOOLS), "a tool that is not known: those that are")
-    job = e2e.Job(options([data()], {"t": (scratch("a tier"), "1G")}))
-    code, out, err = job.run([*program, "bwrap"])
-    equal((code, out), (1, b""), "a path with a blank", err)
-    contains(err, ["a tier", "another path"], "a path with a blank: what to do")
-    gone = {**job.env, b"MONARCH_IO_RUN_DIR": b"/nowhere"}
-    code, out, err = e2e.execute([*program, "bwrap"], env=gone)
-    equal((code, out), (1, b""), "no run directory", err)
-    contains(err, ["/nowhere", "agent"], "no run directory: which")
-    job.end()
 
 
 def for_tools_that_are_not_here():
@@ -267,24 +222,6 @@ def in_slurm():
     equal(cluster.output(job), 2 * native, "in Slurm: as natively")
     ok(cluster.is_served(job), "in Slurm: all is served, as sacct shows it", cluster.why(job))
     return cluster.nothing_left("in Slurm")
-
-
-def apptainer_in_slurm():
-    """An ordinary user's job, a directory as its image."""
-    reason = slurm_lab.why_no_slurm() or why_not("apptainer")
-    if reason:
-        return skip("Apptainer in a job of Slurm's", reason)
-    cluster, root = slurm_lab.Cluster(name="apptainer"), data()
-    cluster.up("--nodes", "1", "--prolog-flags", "Contain")
-    image = images.glibc_image("apptainer-image")
-    subprocess.run(["chmod", "-R", "a+rX", image], check=True)
-    command = f"{APPTAINER} --quiet exec --userns --bind={root}:/data $({cluster.prefix}/bin/monarchctl container-args apptainer) {image}"
-    job = cluster.submit([f"--monarch-dataset={root}"], f"set -e; for i in 1 2; do {command} sh -c '{READ.format('/data')}'; done")
-    equal(cluster.wait(job), "COMPLETED", "Apptainer in Slurm: how the job ends", cluster.output(job))
-    native = e2e.execute(TOOLS["apptainer"](image, [f"--bind={root}:/data"], ["sh", "-c", READ.format("/data")]), env=environment())
-    equal(cluster.output(job), 2 * native[1], "Apptainer in Slurm: as natively")
-    ok(cluster.is_served(job), "Apptainer in Slurm: all is served, as sacct shows it", cluster.why(job))
-    return cluster.nothing_left("Apptainer in Slurm")
 
 
 def bounded_run_directory(cluster, root):
@@ -335,13 +272,6 @@ def own_mounts():
         log = cluster.log_of(job)
         if not told or not shown_elsewhere(memory):
             ok("monarch=1 hit=0.0% " in log if told else cluster.is_served(job), f"{name}: what is served", cluster.why(job))
-    with tempfile.TemporaryDirectory(prefix="monarch-test.", dir="/tmp") as hidden:
-        os.chmod(hidden, 0o755)
-        job = cluster.submit([f"--monarch-dataset={hidden}"], "true")
-        equal(cluster.wait(job), "COMPLETED", "job_container/tmpfs, a dataset that is hidden: how the job ends")
-        said = cluster.output(job).decode()
-        equal(said.count("monarch: "), 1, "job_container/tmpfs, a dataset that is hidden: told once", said)
-        contains(said, [f"do not see {hidden} "], "job_container/tmpfs, a dataset that is hidden: which")
     return cluster.nothing_left("job_container/tmpfs", memory)
 
 
@@ -370,5 +300,5 @@ def mounts_that_stay():
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(bubblewrap, charliecloud, podman, apptainer, other_users, something_mounted_below, another_libc, other_glibcs, tells_what_is_wrong,
-         for_tools_that_are_not_here, in_slurm, apptainer_in_slurm, own_mounts, mounts_that_stay)
+e2e.main(bubblewrap, charliecloud, podman, apptainer, another_libc, other_glibcs, for_tools_that_are_not_here, in_slurm, own_mounts,
+         mounts_that_stay)

@@ -5,9 +5,7 @@ run directory is gone. Processes that look like slurmstepds stand for Slurm."""
 
 import contextlib
 import glob
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +13,10 @@ import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
-from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
+import one_node  # pylint: disable=wrong-import-position
+from e2e import contains, equal, ok, wait_until  # pylint: disable=wrong-import-position
+from one_node import UID  # pylint: disable=wrong-import-position
 
-UID = 65534
 GRACE = 10  # seconds that an epilog has
 JOB = 900000000 + os.getpid() % 90000000  # no other test's slurmstepd has it
 
@@ -33,64 +32,29 @@ def running(pid):
     return state_of(pid) not in "ZX"
 
 
-class Node:
-    """A node with one tier, on which the helpers run as the plugin runs them."""
-
-    def __init__(self, name, state="state"):
-        self.dir = scratch(name)
-        os.chmod(self.dir, 0o755)
-        self.state, self.tier, self.data, self.config, self.log = (f"{self.dir}/{p}" for p in (state, "tier", "data", "conf", "log"))
-        os.mkdir(self.tier)
-        os.chmod(self.tier, 0o1777)
-        e2e.make_tree(self.data, 10)
-        subprocess.run(["chmod", "-R", "a+rX", self.data], check=True)
-        with open(self.config, "w", encoding="utf-8") as file:
-            file.write(f"[tier.nvme]\npath = {self.tier}\nquota = 10M\nmin_free = 0\n")
-
-    def _words(self, hook, job):
-        return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--node", "n1", "--log", self.log,
-                "--account-program", ""]
-
+class Node(one_node.Node):
     def start(self, job):
         """What `monarchd --start` answers."""
         ends = os.pipe()
-        process = e2e.start([*self._words("--start", job), "--config", self.config, "--uid", str(UID), "--gid", str(UID), "--datasets",
-                             self.data, "--reply-fd", str(ends[1])], pass_fds=[ends[1]], stdin=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin"})
+        process = e2e.start([*self.words("--start", job), "--uid", str(UID), "--gid", str(UID), "--datasets", self.data, "--reply-fd", str(ends[1])],
+                            pass_fds=[ends[1]], stdin=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin"})
         os.close(ends[1])
         with os.fdopen(ends[0], encoding="utf-8") as answer:
             line = answer.readline()
         process.wait(e2e.PATIENCE)
         return line
 
-    def epilog(self, job):
-        return e2e.execute(self._words("--epilog", job))[0]
-
-    def record(self, job):
-        with open(f"{self.state}/jobs/cluster.{job}.n1/record.json", encoding="utf-8") as file:
-            return json.load(file)
-
     def noted(self, job, name):
-        return os.path.exists(f"{self.state}/jobs/cluster.{job}.n1/{name}")
+        return os.path.exists(f"{self.state}/jobs/c-1.{job}.n1.x/{name}")
 
     def left(self):
         return glob.glob(f"{self.state}/jobs/*") + glob.glob(f"{self.state}/removing/*") + glob.glob(f"{self.state}/run/*") + \
-            [p for p in glob.glob(f"{self.tier}/monarch/*", include_hidden=True)]
-
-    def close(self):
-        for key in glob.glob(f"{self.state}/jobs/*.n1"):
-            self.epilog(os.path.basename(key).split(".")[1])
-        wait_until(lambda: not self.left())
-        found = subprocess.run(["pgrep", "-f", f"^[^ ]*monarchd .*{self.dir}/"], stdout=subprocess.PIPE, check=False).stdout
-        for pid in found.split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        e2e.remove_groups(self.state)
-        shutil.rmtree(self.dir, ignore_errors=True)
+            glob.glob(f"{self.tier}/monarch/*", include_hidden=True)
 
 
 @contextlib.contextmanager
-def node(*words):
-    made = Node(*words)
+def node(name):
+    made = Node(name)
     try:
         yield made
     finally:
@@ -128,7 +92,7 @@ def no_epilog():
         ok(wait_until(lambda: not [p for p in n.left() if f".{JOB}." in p]), "and what was the job's is gone", n.left())
         with open(n.log, encoding="utf-8") as log:
             text = log.read()
-        contains(text, [f"JobId={JOB} node=n1 is over", f"JobId={JOB} node=n1 monarch=1 "], "the log has why, and the job's line")
+        contains(text, [f"JobId={JOB} node=n1.x is over", f"JobId={JOB} node=n1.x monarch=1 "], "the log has why, and the job's line")
         ok(running(agents[1]) and not n.noted(JOB + 1, "alone"), "a job with a slurmstepd goes on")
         ok(running(agents[2]), "a job that may be between two steps goes on")
         again = slurmstepd(JOB + 2, "1")
@@ -153,32 +117,12 @@ def suspended():
         ok(wait_until(lambda: state_of(agent) != "T"), "it goes on with them")
         os.kill(tasks[1], signal.SIGSTOP)
         wait_until(lambda: state_of(agent) == "T")
-        equal(n.epilog(JOB + 3), 0, "the epilog of a suspended job")
+        n.end(JOB + 3)
         ok(wait_until(lambda: not running(agent) and not n.left()), "ends its agent", n.left())
         for task in tasks:
             os.kill(task, signal.SIGKILL)
         for stepd in stepds:
             e2e.end(stepd)
-
-
-def known_slurmstepd():
-    """The keeper looks for another slurmstepd of a job when the one that it knows has ended."""
-    with node("known") as n:
-        stepds = {stepd.pid: stepd for stepd in (slurmstepd(JOB + 7, "batch", True), slurmstepd(JOB + 7, "0", True))}
-        n.start(JOB + 7)
-
-        def known():
-            with contextlib.suppress(OSError), open(f"{n.state}/jobs/cluster.{JOB + 7}.n1/slurmstepd", encoding="utf-8") as file:
-                return int(file.read().split()[0])
-            return 0
-        ok(wait_until(lambda: known() in stepds), "the keeper notes a slurmstepd that it saw", known())
-        first = known()
-        e2e.end(stepds.pop(first))
-        other = next(iter(stepds))
-        ok(wait_until(lambda: known() == other), "another one when that has ended", known())
-        ok(running(n.record(JOB + 7)["pid"]) and not n.noted(JOB + 7, "alone"), "the job goes on")
-        e2e.end(stepds[other])
-        ok(wait_until(lambda: n.noted(JOB + 7, "alone")), "and is alone without one")
 
 
 def run_dir_gone():
@@ -188,8 +132,8 @@ def run_dir_gone():
         record = n.record(JOB + 4)
         subprocess.run(["umount", "-l", record["run_dir"]], check=True)
         ok(wait_until(lambda: not running(record["pid"])), "an agent ends whose run directory is no longer mounted")
-        with open(n.config, "a", encoding="utf-8") as file:
-            file.write("[agent]\nrun_size = none\n")
+        with open(n.config, "w", encoding="utf-8") as file:
+            file.write(f"[tier.nvme]\npath = {n.tier}\nquota = 10M\nmin_free = 0\n[agent]\nrun_size = none\n")
         for job, other in ((JOB + 5, False), (JOB + 7, True)):
             n.start(job)
             record = n.record(job)
@@ -199,15 +143,7 @@ def run_dir_gone():
             ok(wait_until(lambda record=record: not running(record["pid"])), f"an agent ends whose run directory {'was replaced' if other else 'is gone'}")
 
 
-def state_directory():
-    """It is made with its parents."""
-    with node("parents", "not/yet/there/state") as n:
-        contains(n.start(JOB + 6), ["ready "], "a job starts where the state directory's parents are missing")
-        equal([oct(os.stat(f"{n.dir}/{path}").st_mode & 0o7777) for path in ("not", "not/yet/there", "not/yet/there/state")], ["0o755", "0o755", "0o711"],
-              "which only root can write, and users cannot list")
-
-
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(no_epilog, suspended, known_slurmstepd, run_dir_gone, state_directory)
+e2e.main(no_epilog, suspended, run_dir_gone)

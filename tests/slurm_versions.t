@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 
@@ -159,23 +158,6 @@ def in_a_row(name, count=4):
 
 def few_in_a_row(name):
     in_a_row(name, 4 if ALL else 2)
-
-
-def no_epilog(name):
-    """Where no hook comes through, the keeper ends a job: here the plugin's helper is missing when it is to."""
-    name += ", no epilog"
-    job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={data.path}"], data.read() + "; touch half.$SLURM_JOB_ID; sleep 600")
-    cluster.wait_running(job, f"half.{job}")
-    os.rename(cluster.monarchd, cluster.monarchd + ".away")
-    try:
-        cluster.execute(["scancel", str(job)])
-        cluster.wait(job)
-    finally:
-        os.rename(cluster.monarchd + ".away", cluster.monarchd)
-    equal(cluster.calls_for(job).count("--epilog"), 0, f"{name}: none comes")
-    ok(wait_until(lambda: " monarch=1 " in cluster.log_of(job)), f"{name}: the job is ended all the same", cluster.log_of(job))
-    contains(cluster.log_of(job), ["no epilog came"], f"{name}: the log tells")
-    cluster.gone(name)
 
 
 def two_steps(name):
@@ -353,23 +335,6 @@ def restarts(name):
     cluster.gone(name)
 
 
-def stepd_killed(name):
-    """Where a job's slurmstepds are killed, nothing of Monarch's stays."""
-    name += ", slurmstepd killed"
-    job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={data.path}"], f"{data.read()}; touch half.$SLURM_JOB_ID; sleep 60")
-    cluster.wait_running(job, f"half.{job}")
-    agent = cluster.agent(job)
-    found = subprocess.run(["pgrep", "-f", rf"^slurmstepd: \[{job}\."], stdout=subprocess.PIPE, check=True).stdout.split()
-    for pid in found:
-        os.kill(int(pid), 9)
-    ok(wait_until(lambda: state_of(agent) in "XZ", 60 * e2e.SLOW), f"{name}: the agent ends", cluster.log_of(job))
-    cluster.execute(["scancel", "--signal=KILL", str(job)])
-    cluster.execute(["scancel", str(job)])
-    cluster.wait(job)
-    cluster.nothing_left(name)
-    ok(wait_until(lambda: not cluster.groups()), f"{name}: no group of Monarch's is left", *cluster.groups())
-
-
 # ---- which Slurm, and how it is configured
 
 
@@ -404,7 +369,7 @@ def system():
 def systemd():
     """The system's Slurm, as sites have it: slurmd is a unit of systemd's, and has it make the scope of its slurmstepds."""
     global cluster
-    tests = few_in_a_row, limits, restarts, memory, memory_max, suspended, escape, stepd_killed
+    tests = few_in_a_row, limits, restarts, memory, memory_max, suspended, escape
     if not os.path.isdir("/run/systemd/system"):
         for test in tests:
             e2e.skip(f"slurmd as a unit of systemd's: {test.__name__.replace('_', ' ')}", "systemd does not run here; tests/vm.t has a machine where it does")
@@ -419,8 +384,8 @@ def newer():
     """That of MONARCH_TEST_SLURM, with version 2."""
     global cluster
     variants = {"Contain,Alloc": (in_a_row, suspended, escape),
-                "none": (in_a_row, two_steps, suspended, no_epilog),
-                "Contain,Alloc,RunInJob": (in_a_row, suspended, no_epilog, rows)}
+                "none": (in_a_row, two_steps, suspended),
+                "Contain,Alloc,RunInJob": (in_a_row, suspended, rows)}
     if not NEWER or not os.access(f"{NEWER}/sbin/slurmctld", os.X_OK):
         why = f"there is no {NEWER}/sbin/slurmctld" if NEWER else "MONARCH_TEST_SLURM does not name the directory of a newer Slurm"
         for flags, tests in variants.items():
