@@ -181,7 +181,7 @@ for command in ('readlink', '/dev/fd/0'), ('readlink', '-f', '/dev/stdin'), ('re
 
 
 def links_to_descriptors():
-    both("names of a descriptor", NAMED, 2)
+    both("names of a descriptor", NAMED, 1)
 
 
 def turning_links():
