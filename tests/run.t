@@ -3,7 +3,9 @@
 """`monarchctl run`: exit codes, refusals, the report, who dies when, and a failing PFS."""
 
 import contextlib
+import functools
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -149,6 +151,26 @@ def text_of(path):
         return file.read()
 
 
+@functools.cache
+def incomplete():
+    """A tree whose libmonarch_peers.so is no library."""
+    parts = scratch("incomplete")
+    for name in ("monarchctl", "monarchd"):
+        shutil.copy(f"{BUILD}/{name}", parts)
+    os.symlink(f"{BUILD}/libmonarch_preload.so", f"{parts}/libmonarch_preload.so")
+    with open(f"{parts}/libmonarch_peers.so", "w", encoding="utf-8") as out:
+        out.write("none\n" * 1000)
+    return parts
+
+
+class Incomplete(e2e.Job):
+    """One of that tree."""
+
+    def __init__(self, words):
+        self.program = f"{incomplete()}/monarchctl"
+        super().__init__(words)
+
+
 def peers_library():
     """What peers need is loaded for those who have some, from where Monarch is; the key is passed by a pipe."""
     dataset, size, native = tree("helped")
@@ -185,6 +207,15 @@ def peers_library():
         equal(job.run(read_all(dataset))[:2], native, "peers: the bytes are right")
     reports = [job.end()["agent"] for job in jobs]
     ok(sum(report["peer_files"] for report in reports) > 0, "peers: they get files from each other", reports)
+    job = Incomplete(helped("incomplete", 0))
+    equal(job.run(read_all(dataset))[:2], native, "no library for peers: the bytes are right")
+    with open(f"{job.run_dir}/monarchd.log", encoding="utf-8") as log:
+        contains([line for line in log if "no peers" in line][0], [f"load {incomplete()}/libmonarch_peers.so: "],
+                 "no library for peers: the log says so")
+    equal(job.end()["agent"]["staged_bytes"], size, "no library for peers: what is read is staged as on one node")
+    code, _, err = e2e.execute([job.program, "run", *helped("told", 0), "--", "true"])
+    ok(code == 0 and err.startswith("monarchctl run: this node gets no files from the job's other nodes: load ") and err.count("\n") == 1,
+       "no library for peers: the user is told once", code, err)
 
 
 LIST = "give yourself the right to list it (chmod), or ask its owner"
