@@ -35,7 +35,7 @@ TEST_F(PlacementTest, TheWalkSaysWhenItIsNotComplete) {
   });
   start_walk();
   ASSERT_TRUE(eventually(
-      [&] { return counter(AgentCounter::walk_errors) == 1 && counter(AgentCounter::walk_dirs) == 2; }));
+      [&] { return counter(AgentCounter::walk_errors) == 1 && counter(AgentCounter::walk_files) == 1; }));
   walker_->stop();
   EXPECT_FALSE(walked()) << "absent paths may exist";
   EXPECT_TRUE(catalog_->reader().find(rel("good/f")));
