@@ -21,7 +21,7 @@ class Node:
     """A node with one tier; jobs stage all of their dataset ahead."""
 
     def __init__(self, name):
-        self.dir = scratch(name)
+        self.dir, self.account = scratch(name), ""  # the program that writes lines for sacct
         os.chmod(self.dir, 0o755)
         self.state, self.tier, self.data, self.config, self.log = (f"{self.dir}/{part}" for part in ("state", "tier", "data", "conf", "log"))
         os.mkdir(self.tier)
@@ -36,7 +36,7 @@ class Node:
 
     def words(self, hook, job, cluster="c-1"):
         return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--cluster", cluster, "--node", "n1.x", "--log", self.log,
-                "--config", self.config, "--account-program", ""]
+                "--config", self.config, "--account-program", self.account]
 
     def record(self, job, cluster="c-1"):
         with open(f"{self.state}/jobs/{cluster}.{job}.n1.x/record.json", encoding="utf-8") as file:
