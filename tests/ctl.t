@@ -14,9 +14,11 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import e2e
-from e2e import BUILD, SOURCE, contains, equal, ok, scratch
+sys.dont_write_bytecode = True
+import e2e  # pylint: disable=wrong-import-position
+import one_node  # pylint: disable=wrong-import-position
+import slurm_lab  # pylint: disable=wrong-import-position
+from e2e import BUILD, SOURCE, contains, equal, ok, scratch  # pylint: disable=wrong-import-position
 
 TOOL = f"{BUILD}/monarchctl"
 
@@ -38,13 +40,10 @@ def as_json(*words, **options):
 def fails(name, words, parts, want=1, remedy=None, **options):
     """One line on standard error that names the subcommand, has these parts and ends with the remedy, and nothing else."""
     code, out, err = ctl(*words, **options)
-    ok(code == want and out == "" and err.startswith("monarchctl") and err.count("\n") == 1,
-       f"refused in one line: {name}", f"exit code {code}", out, err)
-    contains(err, parts, f"the message tells: {name}")
-    if remedy:
-        ok(err.endswith(f"; {remedy}\n"), f"the message says what to do: {name}", f"want: {remedy}", err)
-    else:
-        ok(re.search(r"['(]monarchctl |--\w|\b(name|see|give|write|mend|make|add|run|remove|as root)\b|[?]", err.split(": ", 1)[-1]), f"the message says what to do: {name}", err)
+    missing = [part for part in parts if part not in err]
+    told = err.endswith(f"; {remedy}\n") if remedy else re.search(r"['(]monarchctl |--\w|\b(name|see|give|write|mend|make|add|run|remove|as root)\b|[?]", err.split(": ", 1)[-1])
+    ok(code == want and out == "" and err.startswith("monarchctl") and err.count("\n") == 1 and not missing and told,
+       f"refused in one line, which says what to do: {name}", f"exit code {code}, wanted {want}", f"missing: {missing}", f"remedy: {remedy}", out, err)
 
 
 def written(name, text, mode=0o644):
@@ -193,13 +192,8 @@ def config_check():
     equal([w for w in as_json("config", "check", good)[1].get("warnings", [None]) if DISK not in w], [], "--json: no warnings")
     for name, text, line, key, parts in [
             ("a bad value", "[agent]\n\nthreads = many\n", 3, ("agent", "threads"), ["'many' is not a number from 1 to 256", "mend threads in [agent]"]),
-            ("an unknown key", "[peer]\nportz = 1\n", 2, ("peer", "portz"), ["known are enabled"]),
             ("an unknown section", "[agnet]\n", 1, (None, None), ["known are [accounting]", "monarch.conf(5)"]),
-            ("no quota", f"[agent]\n[tier.a]\npath = {tier}\n", 2, (None, None), ["write for example quota = 100G"]),
             ("a key of no section", "threads = 1\n", 1, ("", "threads"), ["stands before the first [section]; see monarch.conf(5)"]),
-            ("a line that is none", "[agent]\nthreads = 2\nhello\n", 3, (None, None), ["neither [section]"]),
-            ("a tier of policy", "[policy]\ntiers = x\n", 2, (None, None), ["no section [tier.x]; add it"]),
-            ("names with colons", "[policy]\nallow_users = a:b\n", 2, ("policy", "allow_users"), ["separated by ',', not by ':'", "mend allow_users in [policy]"]),
             ("a key mistyped", "[agent]\nthread = 2\n", 2, ("agent", "thread"), ["(did you mean threads?)"])]:
         file = written("bad.conf", text)
         fails(name, ["config", "check", file], [f"{file}:{line}: ", *parts])
@@ -207,18 +201,12 @@ def config_check():
         equal((code, told.get("valid"), [(e["line"], e["section"], e["key"]) for e in told.get("errors", [])]), (1, False, [(line, *key)]),
               f"--json tells file, line and key: {name}")
         fails(f"config show, {name}", ["config", "show", file], [f"{file}:{line}: "])
-    bad = written("several.conf", f"[agent]\nthreads = x\nhello\n[tier.a]\npath = {tier} # NVMe\n")
+    bad = written("several.conf", "[agent]\nthreads = x\nhello\n")
     told = [f"{bad}:2: threads: 'x' is not a number from 1 to 256; mend threads in [agent], see monarch.conf(5)",
-            f"{bad}:3: neither [section], key = value nor a comment; see monarch.conf(5)",
-            f"{bad}:4: [tier.a] has no quota; write for example quota = 100G; see monarch.conf(5)"]
+            f"{bad}:3: neither [section], key = value nor a comment; see monarch.conf(5)"]
     equal(ctl("config", "check", bad), (1, "", "".join(f"monarchctl config check: {line}\n" for line in told)), "all errors are told, each in a line")
-    equal([e["line"] for e in as_json("config", "check", bad)[1].get("errors", [])], [2, 3, 4], "and so in JSON")
     told = ctl("tiers", "--config", bad)[2]
-    contains(told, [f"{bad}:2: "], "elsewhere the first")
-    ok(told.count("\n") == 1, "and no more", told)
-    commented = written("commented.conf", f"[tier.a] # first\npath = {tier} # NVMe\nquota = 10%\t# of it\n")
-    code, out, err = ctl("config", "check", commented)
-    ok(code == 0 and err == "" and "warning" not in without_disk(out), "a # after a blank begins a comment", out, err)
+    ok(f"{bad}:2: " in told and told.count("\n") == 1, "elsewhere the first, and no more", told)
     fails("no file", ["config", "check", f"{tier}/none"], ["No such file"], remedy="name a file that is there")
     os.makedirs(f"{tier}/conf")
     written("checked/conf/slurm.conf", "ClusterName=c\n")
@@ -228,16 +216,14 @@ def config_check():
     own = written("checked/conf/monarch.conf", "[agent]\nthreads = 2\nwalk_threads = 2\n")
     code, out, err = ctl("config", "check", env=env)
     ok(code == 0 and out.startswith(f"{own}, with 2 words of {plugstack}: valid: 0 tiers"), "config check with the words of the plugin's line", out, err)
-    told = as_json("config", "check", env=env)[1]
-    equal((told.get("valid"), told.get("words")), (True, ["agent.threads=3", "policy.enabled=off"]), "and as JSON", told)
-    equal(as_json("config", "check", own, env=env)[1].get("words"), [], "without them where a file is named")
+    equal([as_json("config", "check", *words, env=env)[1].get("words") for words in ([], [own])], [["agent.threads=3", "policy.enabled=off"], []],
+          "and as JSON, without them where a file is named")
     sources = {"threads": ("3", "plugstack.conf"), "walk_threads": ("2", "file"), "enabled": ("off", "plugstack.conf"), "max_files": (None, "default")}
     for words, more in ([], {}), (["--set", "agent.threads=7"], {"threads": ("7", "--set")}):
         values = as_json("config", "show", *words, env=env)[1].get("values", [])
         shown = {v["key"]: (v["value"], v["source"]) for v in values if v["section"] in ("agent", "policy")}
         equal({key: shown.get(key, (None, "default")) if key != "max_files" else sources[key] for key in sources}, {**sources, **more}, f"config show with the words of the plugin's line {words}", shown)
     contains(ctl("config", "show", env=env)[1], [f"; {plugstack}\n", f"; {own}:3\n"], "as text")
-    ok(plugstack not in ctl("config", "show", own, env=env)[1], "config show FILE: without them")
     written("checked/conf/plugstack.conf", f"optional spank_monarch.so config={own} polcy.enabled=off\n")
     fails("a bad word in the plugin's line", ["config", "check"], ["polcy.enabled=off: "], remedy=f"mend the word in {plugstack}", env=env)
     on_root = next((path for path in ("/etc", "/usr", "/opt") if os.stat(path).st_dev == os.stat("/").st_dev), None)
@@ -245,16 +231,16 @@ def config_check():
         if path and os.stat("/dev/shm").st_dev != os.stat("/").st_dev:
             warnings = as_json("config", "check", written("disk.conf", f"[tier.a]\npath = {path}\nquota = 1M\n{more}"))[1].get("warnings", [])
             equal([w for w in warnings if "root file system" in w], [f"tier a: {path} {DISK}"] * count, f"a tier {where}", warnings)
-    fails("others can write it", ["config", "check", written("open.conf", "", 0o666)], ["run chmod go-w"])
     fails("a bad word", ["config", "check", good, "--set", "agent.threads=0"], ["plugstack.conf: agent.threads=0: ", "mend threads"])
-    fails("no verb", ["config"], ["see 'monarchctl config --help'"], want=2)
-    fails("a verb mistyped", ["config", "chek", good], ["monarchctl config: there is no subcommand 'chek' (did you mean check?); see 'monarchctl config --help'"], want=2)
-    fails("no such subcommand", ["frobnicate"], ["monarchctl: there is no subcommand 'frobnicate'; see 'monarchctl --help'"], want=2)
-    fails("no such option", ["config", "check", "--frob"], ["there is no option --frob; see 'monarchctl config check --help'"], want=2)
-    fails("an option mistyped", ["run", "--dataset", "/", "--teir=x", "--", "true"], ["there is no option --teir (did you mean --tier?);"], want=125)
-    fails("one that is needed, mistyped", ["run", "--datset", "/", "--", "true"], ["there is no option --datset (did you mean --dataset?);"], want=125)
-    fails("no --", ["run", "--dataset", "/", "sh", "-c", "true"], ["there is no option -c; put -- before the command;"], want=125)
-    fails("an option of the command's", ["run", "--", "true", "--frob"], ["--dataset is required; see"], want=125)
+    for name, want, words, parts in [
+            ("no verb", 2, ["config"], ["see 'monarchctl config --help'"]),
+            ("a verb mistyped", 2, ["config", "chek", good], ["monarchctl config: there is no subcommand 'chek' (did you mean check?); see 'monarchctl config --help'"]),
+            ("no such subcommand", 2, ["frobnicate"], ["monarchctl: there is no subcommand 'frobnicate'; see 'monarchctl --help'"]),
+            ("no such option", 2, ["config", "check", "--frob"], ["there is no option --frob; see 'monarchctl config check --help'"]),
+            ("an option mistyped", 125, ["run", "--dataset", "/", "--teir=x", "--", "true"], ["there is no option --teir (did you mean --tier?);"]),
+            ("no --", 125, ["run", "--dataset", "/", "sh", "-c", "true"], ["there is no option -c; put -- before the command;"]),
+            ("an option of the command's", 125, ["run", "--", "true", "--frob"], ["--dataset is required; see"])]:
+        fails(name, words, parts, want=want)
     os.mkdir(f"{tier}/open")
     os.chmod(f"{tier}/open", 0o777)
     doubtful = written("doubtful.conf", "".join(f"[tier.{name}]\npath = {path}\nquota = {quota}\n" for name, path, quota in [
@@ -262,9 +248,7 @@ def config_check():
                        "[policy]\nallow_users = root, nosuch, 4711\n[policy.partition.gpu]\ndeny_groups = root, norsuch\n")
     if os.geteuid() == 0:
         os.chown(doubtful, 65534, 65534)
-        code, told, err = as_json("config", "check", doubtful, before=e2e.NOBODY)
-    else:
-        code, told, err = as_json("config", "check", doubtful)
+    code, told, err = as_json("config", "check", doubtful, before=e2e.NOBODY if os.geteuid() == 0 else ())
     equal(code, 0, "what a job will lack is a warning", err)
     contains("\n".join(told.get("warnings", [])), ["run chown root", "none: No such file", "not a directory; name one", "run chmod +t",
                                                    "the quota of 1.00P is more than the file system has",
@@ -333,142 +317,77 @@ def status_of_run():
     fails("a run that is not there", ["status", name], [f"no job {name} with Monarch on this node"], remedy=f"'monarchctl status' lists those that are, and {a_run}")
     fails("report: a run that is not there", ["report", name], [f"no job {name}"], remedy="name one that 'monarchctl status' lists, or a file of 'monarchctl run --report'")
     fails("a job that is not there", ["status", "1"], ["no job 1"], remedy="'monarchctl status' lists those that are, and 'squeue -j 1' tells the job's nodes")
-    for name in "4711_3", "run.", "run.x", "job", "-1":
+    for name in "4711_3", "run.", "-1":
         fails(f"no job: {name}", ["status", name], ["see 'monarchctl status --help'", *(["squeue -O JobID"] if name[0] != "-" else [])], want=2)
-    fails("no subcommand", ["stauts", "4711"], ["monarchctl: there is no subcommand 'stauts' (did you mean status?); see 'monarchctl --help'"], want=2)
-    fails("no configuration", ["tiers", "--config", f"{scratch()}/none.conf"], ["none.conf: No such file"], remedy="name another one by --config FILE")
     fails("a configuration that is wrong", ["tiers", "--config", written("tiers.bad", "[agent]\nthreads = x\n")], ["tiers.bad:2: "], remedy="mend it, or name another one by --config FILE")
-    equal([j for j in as_json("status")[1]["jobs"] if j["job"] == name], [], "after its end it is not there")
-
-
-def places_of_node(name):
-    """For jobs of a user as root's helpers begin them: the scratch directory, and in it the paths of state, tier and dataset."""
-    base = scratch(name)
-    os.chmod(base, 0o755)
-    state, tier, data = (f"{base}/{part}" for part in ("state", "tier", "data"))
-    os.mkdir(tier)
-    os.chmod(tier, 0o1777)
-    return base, state, tier, data
-
-
-def jobs_of_two_clusters():
-    """A machine that is a node of two clusters, with jobs of one number, one after the other."""
-    if os.geteuid() != 0:
-        return e2e.skip("jobs of two clusters", "needs root")
-    if why := e2e.why_not_nobody():
-        return e2e.skip("jobs of two clusters", why)
-    base, state, tier, data = places_of_node("two")
-    number, where = str(os.getpid() * 10 + 8), ["--state-dir", state]
-    for cluster, files in ("one", 10), ("two", 20):
-        e2e.make_tree(f"{data}.{cluster}", files)
-        subprocess.run(["chmod", "-R", "a+rX", f"{data}.{cluster}"], check=True)
-    config = written("two/monarch.conf", f"[tier.nvme]\npath = {tier}\nquota = 100M\nmin_free = 0\n")
-
-    def monarchd(hook, cluster, *more):
-        code, out, err = e2e.execute([f"{BUILD}/monarchd", hook, *where, "--job", number, "--cluster", cluster, "--node", "n1", "--log", f"{base}/log",
-                                      "--config", config, *more])
-        equal(code, 0, f"{hook} of cluster {cluster}", out, err)
-
-    def told(what):
-        return {name: as_json("report", f"{number}{name}", *where)[1] for name in what}
-
-    def start(cluster):
-        monarchd("--start", cluster, "--uid", "65534", "--gid", "65534", "--datasets", f"{data}.{cluster}")
-
-    for cluster in "one", "two":
-        start(cluster)
-
-    def alive():
-        return sorted(job["cluster"] for job in as_json("status", *where)[1].get("jobs", []) if job["job"] == number and job["state"] in ("running", "staging-in", "staged-in"))
-
-    ok(e2e.wait_until(lambda: alive() == ["one", "two"]), "jobs of one number", alive())
-    equal(sorted(re.findall(rf"^{number}(\S*) ", ctl("status", *where)[1], flags=re.M)), ["@one", "@two"], "status: their lines name their clusters")
-    both = [f"2 clusters have or had a job {number} on this node", f"{number}@one or {number}@two"]
-    for source in "job", "kept":
-        fails(f"report: which of them is not told: {source}", ["report", number, *where], both)
-        equal({name: (job.get("name"), job.get("cluster"), job.get("source")) for name, job in told(("@one", "@two")).items()},
-              {"@one": (number, "one", source), "@two": (number, "two", source)}, f"report JOBID@CLUSTER: that one: {source}")
-        if source == "job":
-            for cluster in "one", "two":
-                monarchd("--epilog", cluster, "--account-program", "")
-    return None
 
 
 def status_of_slurm():
     """As root's helpers begin a job, without Slurm."""
-    if os.geteuid() != 0:
-        return e2e.skip("jobs of Slurm", "needs root")
-    if why := e2e.why_not_nobody():
-        return e2e.skip("jobs of Slurm", why)
-    base, state, tier, data = places_of_node("node")
-    e2e.make_tree(data, 30)
-    subprocess.run(["chmod", "-R", "a+rX", data], check=True)
-    config, log = written("node/monarch.conf", f"[tier.nvme]\npath = {tier}\nquota = 100M\nmin_free = 0\n"), f"{base}/log"
-    number = str(os.getpid() * 10 + 7)
-    where, words = ["--state-dir", state], ["--state-dir", state, "--job", number, "--cluster", "c-1", "--node", "n1.x", "--log", log]
-    equal(as_json("status", *where)[1].get("jobs") is not None and os.path.exists(state), False, "status makes no state directory")
-    code, out, err = e2e.execute([f"{BUILD}/monarchd", "--prolog", *words, "--datasets", data])
-    equal(code, 0, "a prolog", err)
-    equal(awaited(number, "pending", where)["node"], "n1.x", "the prolog's job")
-    start = ["--start", *words, "--config", config, "--uid", "65534", "--gid", "65534", "--datasets"]
-    e2e.execute([f"{BUILD}/monarchd", *start, f"{base}/none"])
-    job = awaited(number, "failed", where)
-    contains(job.get("reason") or "", ["/none: No such file"], "a job without an agent, and why")
-    code, out, err = e2e.execute([f"{BUILD}/monarchd", *start, data])
-    equal(code, 0, "a job", out, err)
-    job = awaited(number, "staged-in", where)
-    equal((job["user"], job["cluster"], job["node"], job["files"]["staged"], job["tiers"][0]["name"]),
-          ("nobody", "c-1", "n1.x", 30, "nvme"), "root sees the user's job")
-    slurm_conf = {"SLURM_CONF": written("node/slurm.conf", "ClusterName=c-1\n")}
-    equal(job_of(as_json("status", env=slurm_conf)[1], number), {}, "no plugstack.conf: root's state directory is the default one")
-    written("node/plugstack.conf", f"include {base}/plug*.d/*\n")
-    os.mkdir(f"{base}/plugs.d")
-    line = written("node/plugs.d/monarch", f"optional /lib/spank_monarch.so config={config} state_dir={state}\n")
-    for words_of in (["status"], ["top", "--count", "1"]):
-        told = ctl(*words_of, "--json", env=slurm_conf)[1]
-        equal(job_of(json.loads(told.split("\n")[0] if words_of[0] == "top" else told), number).get("state"), "staged-in",
-              f"{words_of[0]}: the state directory that plugstack.conf names")
-    equal([t["path"] for t in as_json("tiers", env=slurm_conf)[1]["tiers"] if t["chosen"]], [tier], "tiers: the configuration that it names")
-    contains(ctl("config", "check", env=slurm_conf)[1], [config], "config check: likewise")
-    os.rename(line, f"{base}/quoted name")
-    written("node/slurm.conf", f'Include slurm.conf\nInclude none.conf\nClusterName=c-1\nPlugStackConfig=/none\nINCLUDE %c.conf # all nodes\n')
-    written("node/c-1.conf", f'plugstackconfig=\\\n"{base}/quoted name"\n')
-    equal(job_of(as_json("status", env=slurm_conf)[1], number).get("state"), "staged-in", "a file that slurm.conf includes names the file")
-    run_dir = job["run_dir"]
-    os.chmod(state, 0o777)
-    fails("status: a state directory that anybody may change", ["status", *where], [state])
-    os.chmod(state, 0o755)
-    job = awaited(number, "staged-in", where, before=e2e.NOBODY)
-    equal((job["cluster"], job["node"], job["files"]["staged"]), ("c-1", "n1.x", 30), "so does its owner")
-    with open(f"{state}/jobs/c-1.{number}.n1.x/record.json", encoding="utf-8") as record:
-        os.kill(json.load(record)["pid"], 9)
-    awaited(number, "agent-died", where)
-    equal(job_of(as_json("status", before=e2e.NOBODY)[1], number), {}, "no process tells the owner of it")
-    task = e2e.start([*e2e.NOBODY, "sleep", "100"], env={"PATH": "/usr/bin:/bin", "MONARCH_IO_RUN_DIR": run_dir})
-    awaited(number, "agent-died", where, before=e2e.NOBODY)
-    e2e.end(task)
-    board = f"{run_dir}/board"
-    with open(board, "rb") as file:
-        whole = bytearray(file.read())
-    spoilt = whole[:]
-    spoilt[:1 << 16] = whole[:64] + b"\xff" * ((1 << 16) - 64)
-    for name, make in [("numbers that no agent has", None), ("a FIFO", os.mkfifo),
-                       ("a link to what only root reads", lambda path: os.symlink("/etc/shadow", path))]:
-        if make:
-            os.remove(board)
-            make(board)
-        else:
-            with open(board, "wb") as file:
-                file.write(spoilt)
-        job = job_of(as_json("status", *where, seconds=20)[1], number)
-        equal((job.get("state"), "files" in job), ("unknown", False), f"root believes nothing: {name}", job)
-    os.remove(board)
-    equal(job_of(as_json("status", *where)[1], number).get("state"), "allocating", "no board yet")
-    code, _, err = e2e.execute([f"{BUILD}/monarchd", "--epilog", *words, "--config", config, "--account-program", ""])
-    equal(code, 0, "its epilog", err)
-    ok(e2e.wait_until(lambda: as_json("status", *where)[1].get("jobs") is not None and
-                      not job_of(as_json("status", *where)[1], number)), "and it is gone")
-    return None
+    with contextlib.closing(one_node.Node("node")) as n:
+        number, where, base = str(one_node.FIRST + 7), ["--state-dir", n.state], n.dir
+
+        def monarchd(hook, datasets, *more):
+            return e2e.execute([*n.words(hook, number), "--datasets", datasets, *more])[0]
+
+        owner = ["--uid", str(one_node.UID), "--gid", str(one_node.UID)]
+        equal(as_json("status", *where)[1].get("jobs") is not None and os.path.exists(n.state), False, "status makes no state directory")
+        equal(monarchd("--prolog", n.data), 0, "a prolog")
+        equal(awaited(number, "pending", where)["node"], "n1.x", "the prolog's job")
+        monarchd("--start", f"{base}/none", *owner)
+        contains(awaited(number, "failed", where).get("reason") or "", ["/none: No such file"], "a job without an agent, and why")
+        equal(monarchd("--start", n.data, *owner), 0, "a job")
+        job = awaited(number, "staged-in", where)
+        equal((job["user"], job["cluster"], job["node"], job["files"]["staged"], job["tiers"][0]["name"]),
+              ("nobody", "c-1", "n1.x", 30, "nvme"), "root sees the user's job")
+        slurm_conf = {"SLURM_CONF": written("node/slurm.conf", "ClusterName=c-1\n")}
+        equal(job_of(as_json("status", env=slurm_conf)[1], number), {}, "no plugstack.conf: root's state directory is the default one")
+        written("node/plugstack.conf", f"include {base}/plug*.d/*\n")
+        os.mkdir(f"{base}/plugs.d")
+        line = written("node/plugs.d/monarch", f"optional /lib/spank_monarch.so config={n.config} state_dir={n.state}\n")
+        for words in (["status"], ["top", "--count", "1"]):
+            told = ctl(*words, "--json", env=slurm_conf)[1]
+            equal(job_of(json.loads(told.split("\n")[0] if words[0] == "top" else told), number).get("state"), "staged-in",
+                  f"{words[0]}: the state directory that plugstack.conf names")
+        equal([t["path"] for t in as_json("tiers", env=slurm_conf)[1]["tiers"] if t["chosen"]], [n.tier], "tiers: the configuration that it names")
+        contains(ctl("config", "check", env=slurm_conf)[1], [n.config], "config check: likewise")
+        os.rename(line, f"{base}/quoted name")
+        written("node/slurm.conf", 'Include slurm.conf\nInclude none.conf\nClusterName=c-1\nPlugStackConfig=/none\nINCLUDE %c.conf # all nodes\n')
+        written("node/c-1.conf", f'plugstackconfig=\\\n"{base}/quoted name"\n')
+        equal(job_of(as_json("status", env=slurm_conf)[1], number).get("state"), "staged-in", "a file that slurm.conf includes names the file")
+        other = [word.replace("c-1", "c-2") for word in n.words("--start", number)]
+        equal(e2e.execute([*other, "--datasets", n.data, *owner])[0], 0, "a job of another cluster with its number")
+        ok(e2e.wait_until(lambda: sorted(re.findall(rf"^{number}(\S*) ", ctl("status", *where)[1], flags=re.M)) == ["@c-1", "@c-2"]),
+           "status: their lines name their clusters", ctl("status", *where)[1])
+        fails("report: which of them is not told", ["report", number, *where], [f"2 clusters have or had a job {number} on this node", f"{number}@c-1 or {number}@c-2"])
+        equal([as_json("report", f"{number}@{cluster}", *where)[1].get("cluster") for cluster in ("c-1", "c-2")], ["c-1", "c-2"], "report JOBID@CLUSTER: that one")
+        n.end(int(number), "c-2")
+        os.chmod(n.state, 0o777)
+        fails("status: a state directory that anybody may change", ["status", *where], [n.state])
+        os.chmod(n.state, 0o755)
+        equal(awaited(number, "staged-in", where, before=e2e.NOBODY)["files"]["staged"], 30, "so does its owner")
+        run_dir = job["run_dir"]
+        os.kill(n.record(number)["pid"], 9)
+        awaited(number, "agent-died", where)
+        equal(job_of(as_json("status", before=e2e.NOBODY)[1], number), {}, "no process tells the owner of it")
+        task = e2e.start([*e2e.NOBODY, "sleep", "100"], env={"PATH": "/usr/bin:/bin", "MONARCH_IO_RUN_DIR": run_dir})
+        awaited(number, "agent-died", where, before=e2e.NOBODY)
+        e2e.end(task)
+        board = f"{run_dir}/board"
+        with open(board, "r+b") as file:  # numbers that no agent has
+            file.seek(64)
+            file.write(b"\xff" * ((1 << 16) - 64))
+        for name, make in [("numbers that no agent has", None), ("a FIFO", os.mkfifo),
+                           ("a link to what only root reads", lambda path: os.symlink("/etc/shadow", path))]:
+            if make:
+                os.remove(board)
+                make(board)
+            job = job_of(as_json("status", *where, seconds=20)[1], number)
+            equal((job.get("state"), "files" in job), ("unknown", False), f"root believes nothing: {name}", job)
+        os.remove(board)
+        equal(job_of(as_json("status", *where)[1], number).get("state"), "allocating", "no board yet")
+        n.end(int(number))
+        ok(e2e.wait_until(lambda: not job_of(as_json("status", *where)[1], number)), "and it is gone")
 
 
 # ---- doctor
@@ -478,21 +397,12 @@ SLURM = {"PrologFlags": "Alloc,Contain", "ProctrackType": "proctrack/cgroup", "T
          "JobContainerType": "job_container/none", "AccountingStorageType": "accounting_storage/slurmdbd"}
 
 
-def plugin_release():
-    """Of the Slurm that the plugin was built for, or "" without one."""
-    if not os.path.exists(f"{BUILD}/spank_monarch.so"):
-        return ""
-    with open("/usr/include/slurm/slurm_version.h", encoding="utf-8") as header:
-        number = int(re.search(r"SLURM_VERSION_NUMBER (0x\w+)", header.read())[1], 16)
-    return f"{number >> 16 & 255}.{number >> 8 & 255:02}"
-
-
-def fake_slurm(release, changes=None, plugstack=None, sacctmgr="exit 0", selinux="exit 127"):
-    """Programs that answer as Slurm's; the environment with which they are found, and plugstack.conf."""
+def fake_slurm(release="", changes=None, plugstack=None, sacctmgr="exit 0", selinux="exit 127"):
+    """Programs that answer as Slurm's, of the release that the plugin was built for; the environment with which they are found, and plugstack.conf."""
     base = scratch("fake")
     os.makedirs(f"{base}/bin", exist_ok=True)
     os.makedirs(f"{base}/conf/more", exist_ok=True)
-    values = {**SLURM, **(changes or {}), "SLURM_CONF": f"{base}/conf/slurm.conf", "SLURM_VERSION": f"{release}.3-1", "PluginDir": BUILD}
+    values = {**SLURM, **(changes or {}), "SLURM_CONF": f"{base}/conf/slurm.conf", "SLURM_VERSION": f"{release or slurm_lab.plugin_release()}.3-1", "PluginDir": BUILD}
     for name, text in [("bin/scontrol", "#!/bin/sh\n[ $2 = config ] || exec echo 'PartitionName=main AllowGroups=ALL Nodes=n[1-2]'\ncat <<'E'\nConfiguration data as of now\n" +
                         "".join(f"{key:<23} = {value}\n" for key, value in values.items()) + "E\n"),
                        ("bin/sacctmgr", f"#!/bin/sh\n{sacctmgr}\n"), ("bin/getenforce", f"#!/bin/sh\n{selinux}\n"),
@@ -505,8 +415,7 @@ def fake_slurm(release, changes=None, plugstack=None, sacctmgr="exit 0", selinux
     return e2e.native_environment(PATH=f"{base}/bin:{os.environ['PATH']}")
 
 
-with open(f"{BUILD}/Makefile", encoding="utf-8") as makefile:
-    PREFIX = re.search(r"^prefix = (.*)$", makefile.read(), flags=re.M)[1]
+PREFIX = slurm_lab.install_prefix()
 
 
 def shared(name):
@@ -514,20 +423,17 @@ def shared(name):
     return f"{PREFIX}/share/monarch/{name}"
 
 
-seen = {"bad": 0, "without remedy": []}  # of all that doctor has found in these tests
-
-
 def findings(told, level=None):
-    bad = [c for c in told.get("checks", []) if c["level"] in ("warn", "FAIL")]
-    seen["bad"] += len(bad)
-    seen["without remedy"] += [c for c in bad if not c["remedy"]]
+    """All of that level; of each warn and FAIL, there has to be a remedy."""
+    bad = [c for c in told.get("checks", []) if c["level"] in ("warn", "FAIL") and not c["remedy"]]
+    if bad:
+        ok(False, "each warn and FAIL has a remedy", bad)
     return [(c["check"], c["level"], c["text"], c["remedy"]) for c in told.get("checks", []) if level in (None, c["level"])]
 
 
 def has(found, check, level, parts, name):
-    """Whether there is such a finding, and its remedy, if it is not ok."""
-    some = [f for f in found if f[:2] == (check, level) and all(part in f"{f[2]} -> {f[3]}" for part in parts)]
-    ok(some and (level in ("ok", "skip") or some[0][3]), f"doctor: {name}", *found)
+    """Whether there is such a finding."""
+    ok([f for f in found if f[:2] == (check, level) and all(part in f"{f[2]} -> {f[3]}" for part in parts)], f"doctor: {name}", *found)
 
 
 def doctor():
@@ -536,13 +442,13 @@ def doctor():
     code, out, err = ctl("doctor", before=["/usr/bin/env", "PATH=/nowhere"])
     ok(err == "" and re.search(r"^skip plugin     there is no Slurm", out, flags=re.M), "doctor where there is no Slurm", code, out, err)
     fails("doctor: wrong usage", ["doctor", "node1"], ["node1"], want=2, remedy="see 'monarchctl doctor --help'")
-    release = plugin_release()
+    release, base = slurm_lab.plugin_release(), scratch("fake")
     if not release:
         return e2e.skip("doctor with Slurm", "the plugin is not built")
-    env = fake_slurm(release)
+    env = fake_slurm()
     code, told, err = as_json("doctor", env=env)
-    equal((code, told.get("failed"), err), (0, 0, ""), "doctor of a good node", *findings(told))
     good = findings(told)
+    equal((code, told.get("failed"), err), (0, 0, ""), "doctor of a good node", *good)
     for check, part in [("agent", "monarchd, version"), ("library", "libmonarch_preload.so"), ("peers", "libmonarch_peers.so"),
                         ("plugin", f"spank_monarch.so, for Slurm {release}"), ("config", "fake/monarch.conf"),
                         ("state", "fake/state is made when"), ("tiers", "fake/tier"), ("slurmdbd", "it answers"),
@@ -551,91 +457,73 @@ def doctor():
     for check in "io_uring", "kernel", "cgroups", "containers":
         ok([f for f in good if f[0] == check and f[1] in ("ok", "warn")], f"doctor: it looks for {check}")
     slurm_conf = written("fake/conf/slurm.conf", "ClusterName=c\n")
-    for script in "sleep 100", "exit 1":
-        away = {**fake_slurm(release, plugstack="optional spank_monarch.so config={config} state_dir={state} logg=x\n"), "SLURM_CONF": slurm_conf}
-        written("fake/bin/scontrol", f"#!/bin/sh\n{script}\n", 0o755)
-        code, told, err = as_json("doctor", env=away)
-        equal((code, err), (0, ""), f"doctor while slurmctld is away: {script}", *findings(told))
-        for check, level, part in [("config", "ok", "fake/monarch.conf"), ("state", "ok", "fake/state is made when"), ("tiers", "ok", "fake/tier"),
-                                   ("plugin", "skip", "names spank_monarch.so; slurmctld, which knows PluginDir, does not answer"), ("plugin", "warn", "nobody reads: logg=x"),
-                                   ("slurm", "skip", "slurmctld does not answer"), ("slurmdbd", "skip", "does not answer")]:
-            has(findings(told), check, level, [part], f"{check} while slurmctld is away: {script}")
-    env = fake_slurm(release)
+    away = {**fake_slurm(plugstack="optional spank_monarch.so config={config} state_dir={state} logg=x\n"), "SLURM_CONF": slurm_conf}
+    written("fake/bin/scontrol", "#!/bin/sh\nsleep 100\n", 0o755)
+    told = as_json("doctor", env=away)[1]
+    for check, level, part in [("config", "ok", "fake/monarch.conf"), ("state", "ok", "fake/state is made when"),
+                               ("plugin", "skip", "names spank_monarch.so; slurmctld, which knows PluginDir, does not answer"), ("plugin", "warn", "nobody reads: logg=x"),
+                               ("slurm", "skip", "slurmctld does not answer"), ("slurmdbd", "skip", "does not answer")]:
+        has(findings(told), check, level, [part], f"{check} while slurmctld is away")
+    env = fake_slurm()
     if os.geteuid() == 0 and not e2e.why_not_nobody():
-        os.chmod(f"{scratch('fake')}/monarch.conf", 0o600)
-        os.makedirs(f"{scratch('fake')}/state")
-        code, told, err = as_json("doctor", env=env, before=e2e.NOBODY)
-        equal(code, 0, "doctor as a user", err, *findings(told))
+        os.chmod(f"{base}/monarch.conf", 0o600)
+        os.makedirs(f"{base}/state")
+        told = as_json("doctor", env=env, before=e2e.NOBODY)[1]
         has(findings(told), "config", "skip", ["only root can read it"], "a user cannot read the configuration")
         has(findings(told), "state", "skip", ["only root can see the contents of"], "a user cannot see the state")
-        os.chmod(f"{scratch('fake')}/state", 0o777)
+        os.chmod(f"{base}/state", 0o777)
         has(findings(as_json("doctor", env=env)[1]), "state", "FAIL", ["not only root can write it", "chmod go-w"], "a state directory that all can write")
-        os.chmod(f"{scratch('fake')}/state", 0o755)
-        os.makedirs(f"{scratch('fake')}/state/jobs")
-        os.chown(f"{scratch('fake')}/state/jobs", 65534, 65534)
-        has(findings(as_json("doctor", env=env)[1]), "state", "FAIL", ["state/jobs: not a directory that root alone can write -> remove it"], "another user's directory in it")
-        shutil.rmtree(f"{scratch('fake')}/state")
-        os.makedirs(f"{scratch('fake')}/state")
-        os.rmdir(f"{scratch('fake')}/state")
-        os.chmod(f"{scratch('fake')}/monarch.conf", 0o644)
-    for mode, level, parts in [(0o755, "warn", [f"users can list {scratch('fake')}/logs", "mkdir -m 711 /var/log/monarch"]), (0o711, "ok", ["/logs/log"])]:
-        os.makedirs(f"{scratch('fake')}/logs", exist_ok=True)
-        os.chmod(f"{scratch('fake')}/logs", mode)
-        line = "optional spank_monarch.so config={config} log=" + f"{scratch('fake')}/logs/log\n"
-        has(findings(as_json("doctor", env=fake_slurm(release, plugstack=line))[1]), "log", level, parts, f"the log's directory has mode {mode:o}")
-    for key, value, parts in [("PrologFlags", "(null)", ["PrologFlags=Contain"]), ("PrologFlags", "Alloc", ["PrologFlags=Contain"]), ("ProctrackType", "proctrack/linuxproc", ["proctrack/cgroup"]),
-                              ("TaskPlugin", "task/none", ["task/cgroup"]), ("JobContainerType", "job_container/tmpfs", ["job_container.conf"]),
-                              ("AccountingStorageType", "accounting_storage/none", ["slurmdbd"])]:
-        code, told, err = as_json("doctor", env=fake_slurm(release, {key: value}))
-        has(findings(told), "slurm", "warn", [f"{key} is not set:" if value == "(null)" else f"{key} = {value}", *parts], f"{key} = {value}")
-        equal(code, 0, f"a warning is no failure: {key}")
-    has(findings(as_json("doctor", env=fake_slurm(release, selinux="echo Enforcing"))[1]), "selinux", "warn", ["Enforcing: Monarch was not tried"], "SELinux")
+        os.rmdir(f"{base}/state")
+    for mode, level, parts in [(0o755, "warn", [f"users can list {base}/logs", "mkdir -m 711 /var/log/monarch"]), (0o711, "ok", ["/logs/log"])]:
+        os.makedirs(f"{base}/logs", exist_ok=True)
+        os.chmod(f"{base}/logs", mode)
+        told = as_json("doctor", env=fake_slurm(plugstack="optional spank_monarch.so config={config} log=" + f"{base}/logs/log\n"))[1]
+        has(findings(told), "log", level, parts, f"the log's directory has mode {mode:o}")
+    changes = {"PrologFlags": "(null)", "ProctrackType": "proctrack/linuxproc", "TaskPlugin": "task/none", "JobContainerType": "job_container/tmpfs",
+               "AccountingStorageType": "accounting_storage/none"}
+    code, told, err = as_json("doctor", env=fake_slurm("", changes))
+    equal(code, 0, "a warning is no failure")
+    for key, part in [("PrologFlags", "PrologFlags=Contain"), ("ProctrackType", "proctrack/cgroup"), ("TaskPlugin", "task/cgroup"),
+                      ("JobContainerType", "job_container.conf"), ("AccountingStorageType", "slurmdbd")]:
+        has(findings(told), "slurm", "warn", [f"{key} is not set:" if changes[key] == "(null)" else f"{key} = {changes[key]}", part], f"{key} = {changes[key]}")
+    has(findings(as_json("doctor", env=fake_slurm(selinux="echo Enforcing"))[1]), "selinux", "warn", ["Enforcing: Monarch was not tried"], "SELinux")
     hooks = scratch("enroot")
-    env = {**fake_slurm(release), "ENROOT_SYSCONF_PATH": hooks}
+    env = {**fake_slurm(), "ENROOT_SYSCONF_PATH": hooks}
     written("fake/bin/enroot", "#!/bin/sh\n", 0o755)
     has(findings(as_json("doctor", env=env)[1]), "containers", "warn", [f"{hooks}/hooks.d/50-monarch.sh: No such file", f" -> install -m 755 {shared('enroot/50-monarch.sh')} {hooks}/hooks.d/"],
         "enroot without the hook")
-    os.remove(f"{scratch('fake')}/bin/enroot")
-    code, told, err = as_json("doctor", env=fake_slurm("99.11"))
-    has(findings(told), "plugin", "FAIL", [f"built for Slurm {release}, and this is 99.11.3", "--with-slurm"], "a plugin for another release")
-    equal(code, 1, "exit code 1")
+    os.remove(f"{base}/bin/enroot")
+    has(findings(as_json("doctor", env=fake_slurm("99.11"))[1]), "plugin", "FAIL", [f"built for Slurm {release}, and this is 99.11.3", "--with-slurm"], "a plugin for another release")
     code, out, err = ctl("doctor", env=fake_slurm("99.11"))
     ok(code == 1 and re.search(r"^FAIL plugin     .*/spank_monarch.so is built for .*\n {16}-> build Monarch for it: configure --with-slurm=PREFIX$", out, flags=re.M),
        "as text: a line, and the remedy below it", out, err)
-    for line, parts in [("optional /nowhere/spank_monarch.so\n", ["/nowhere/spank_monarch.so: No such file", f" -> write its path there; 'make install' puts it to {PREFIX}/lib/slurm"]),
-                        (f"optional {written('spank_monarch.so', 'x')}\n", ["not a 64-bit ELF object"]),
-                        ("optional other.so\n", ["has no line for spank_monarch.so", "add: optional"])]:
-        has(findings(as_json("doctor", env=fake_slurm(release, plugstack=line))[1]), "plugin", "FAIL", parts, f"plugstack.conf: {parts[0]}")
-    code, told, err = as_json("doctor", env=fake_slurm(release, sacctmgr="sleep 100"), seconds=60)
+    told = as_json("doctor", env=fake_slurm(sacctmgr="sleep 100"), seconds=60)[1]
     has(findings(told), "slurmdbd", "FAIL", ["no answer in 5 s"], "a daemon that hangs")
-    ok(not e2e.execute(["pgrep", "-fx", f"/bin/sh {scratch('fake')}/bin/sacctmgr.*"])[1], "and nothing of the question is left")
-    has(findings(as_json("doctor", env=fake_slurm(release, sacctmgr="echo no connection; exit 1"))[1]), "slurmdbd", "warn",
-        ["no connection"], "slurmdbd is away")
-    env = fake_slurm(release, plugstack="optional spank_monarch.so config={config} agent.threads=0\n")
-    has(findings(as_json("doctor", env=env)[1]), "config", "FAIL", ["agent.threads=0", f" -> mend the word in {scratch('fake')}/conf/more/monarch.conf"], "a word of plugstack.conf")
-    env = fake_slurm(release, plugstack="optional spank_monarch.so config={config} policy.enabled=off\n")
-    has(findings(as_json("doctor", env=env)[1]), "config", "warn", [f"jobs go without Monarch: [policy] enabled = off, by a word in {scratch('fake')}/conf/more/monarch.conf -> enabled = on there"], "switched off by a word")
-    written("fake/bad.conf", f"[tier.t]\npath = {scratch('fake')}/none\nquota = 1G\n[peer]\nenabled = on\n")
-    code, told, err = as_json("doctor", "--config", f"{scratch('fake')}/bad.conf", env=fake_slurm(release))
-    none = f"{scratch('fake')}/none"
+    ok(not e2e.execute(["pgrep", "-fx", f"/bin/sh {base}/bin/sacctmgr.*"])[1], "and nothing of the question is left")
+    for line, check, level, parts in [
+            ("optional /nowhere/spank_monarch.so\n", "plugin", "FAIL", ["/nowhere/spank_monarch.so: No such file", f" -> write its path there; 'make install' puts it to {PREFIX}/lib/slurm"]),
+            (f"optional {written('spank_monarch.so', 'x')}\n", "plugin", "FAIL", ["not a 64-bit ELF object"]),
+            ("optional other.so\n", "plugin", "FAIL", ["has no line for spank_monarch.so", "add: optional"]),
+            ("optional spank_monarch.so config={config} agent.threads=0\n", "config", "FAIL", ["agent.threads=0", f" -> mend the word in {base}/conf/more/monarch.conf"]),
+            ("optional spank_monarch.so config={config} policy.enabled=off\n", "config", "warn",
+             [f"jobs go without Monarch: [policy] enabled = off, by a word in {base}/conf/more/monarch.conf -> enabled = on there"])]:
+        has(findings(as_json("doctor", env=fake_slurm(plugstack=line))[1]), check, level, parts, f"plugstack.conf: {parts[0]}")
+    none, closed = f"{base}/none", scratch("fake/closed")
+    os.chmod(closed, 0o700)
+    bad = written("fake/bad.conf", "[peer]\nenabled = on\n" + "".join(f"[tier.{name}]\npath = {path}\nquota = 1G\n" for name, path in (("t", none), ("c", closed))))
+    told = as_json("doctor", "--config", bad, env=fake_slurm())[1]
     equal([f[2:] for f in findings(told, "FAIL") if f[0] == "tiers"], [(f"tier t: {none}: configured, but {none}: No such file or directory", f"install -d -m 1777 -o root {none}")],
           "doctor: a tier that is not there is one failure")
-    closed = scratch("fake/closed")
-    os.chmod(closed, 0o700)
-    written("fake/closed.conf", f"[tier.t]\npath = {closed}\nquota = 1G\n")
-    has(findings(as_json("doctor", "--config", f"{scratch('fake')}/closed.conf", env=fake_slurm(release))[1]), "tiers", "warn", [f"users cannot enter {closed} -> chmod o+x that directory"],
-        "a tier that users cannot enter")
+    has(findings(told), "tiers", "warn", [f"users cannot enter {closed} -> chmod o+x that directory"], "a tier that users cannot enter")
     # What is beside the program is looked at first.
     moved = scratch("moved")
     for part in "monarchctl", "monarchd":
         os.link(f"{BUILD}/{part}", f"{moved}/{part}") if os.stat(BUILD).st_dev == os.stat(moved).st_dev else shutil.copy2(f"{BUILD}/{part}", moved)
-    written("moved/libmonarch_preload.so", "x" * 4096)
-    written("moved/libmonarch_peers.so", "x" * 4096)
-    code, out, _ = e2e.execute([f"{moved}/monarchctl", "doctor", "--json", "--config", f"{scratch('fake')}/bad.conf"], env=fake_slurm(release))
-    found = findings(json.loads(out))
+    for part in "preload", "peers":
+        written(f"moved/libmonarch_{part}.so", "x" * 4096)
+    found = findings(json.loads(e2e.execute([f"{moved}/monarchctl", "doctor", "--json", "--config", bad], env=fake_slurm())[1]))
     has(found, "library", "FAIL", ["cannot be loaded"], "a damaged library")
     has(found, "peers", "FAIL", ["libmonarch_peers.so", "enabled = off in [peer]"], "a damaged library of peers")
-    equal((seen["bad"] > 20, seen["without remedy"]), (True, []), "each warn and FAIL in these tests has a remedy", seen["bad"])
     return None
 
 
@@ -685,7 +573,7 @@ def report_of_file():
         code, told, err = as_json("report", file)
         equal((code, told.get("rule"), err), (0, rule, ""), f"advice: {rule}", told.get("advice"))
         contains(told.get("advice", ""), parts, f"advice: {rule}: what to do")
-        contains(ctl("report", file)[1], [told.get("advice", "?")], f"advice: {rule}, as text")
+    contains(ctl("report", file)[1], [told["advice"]], "advice, as text")
     died = as_json("report", written("died.json", json.dumps({**a_report(), "ended": {"job": 1, "agent_died": True}})))[1]
     equal((died.get("rule"), "the agent had died" in died.get("advice", "")), ("agent-died", True), "of a job whose agent died while few programs noticed")
     with open(f"{SOURCE}/admin/advice.cc", encoding="utf-8") as source:
@@ -693,7 +581,6 @@ def report_of_file():
               "each rule has its case, in this order")
     for what, want in ({"opens": 0, "opens_tier": 0, "agent": {"staged_files": 1}}, "although 1 file was staged:"), \
                       ({"opens": 10, "opens_tier": 9, "tasks": {"fallback_invalid": 1}}, "1 open was of a file that the job had written:"), \
-                      ({"opens": 10, "opens_tier": 9, "tasks": {"fallback_dropped": 1}}, "1 open was of a file that changed"), \
                       ({"opens": 1, "opens_tier": 1, "agent": {"staged_files": 1}}, "1 open of 1 was served"):
         contains(as_json("report", written("one.json", json.dumps(a_report(**what))))[1].get("advice", ""), [want], f"one of it: {want}")
     for fallback in "no_agent", "excluded", "mount", "large", "timeout", "invalid", "dropped":
@@ -703,25 +590,20 @@ def report_of_file():
     told = as_json("report", file)[1]
     equal((told["bytes_read"], told["bytes_pfs"], told["epochs"], round(told["spared_percent"], 1), round(told["bound_percent"], 1), told["hit"]),
           (3000, 1000, 3.0, 66.7, 66.7, 0.9), "bytes, epochs and f(E-1)/E")
-    contains(ctl("report", file)[1], ["1000 instead of 2.93K: 66.7% less", "42 instead of 100: 58.0% less", "read 3.0 times"], "the same as text")
-    code, out, err = ctl("report", "-", stdin=open(file, "rb"))  # pylint: disable=consider-using-with
-    contains(out, ["66.7% less"], "a report by standard input")
+    contains(ctl("report", "-", stdin=open(file, "rb"))[1], ["1000 instead of 2.93K: 66.7% less", "42 instead of 100: 58.0% less", "read 3.0 times"],  # pylint: disable=consider-using-with
+             "the same as text, of a report by standard input")
     whole = {**a_report(), "job": {"nodes": 4, "opens": 400, "opens_tier": 300, "read_calls_tier": 9, "read_bytes_tier": 8000,
-                                   "placed_bytes": {"nvme": 1000, "ram": 5}, "tasks": {"opens_pfs": 100}, "agent": {"agent_bytes_pfs": 1000}}}
+                                   "placed_bytes": {"nvme": 1000, "ram": 5}, "tasks": {"opens_pfs": 100}, "agent": {"agent_bytes_pfs": 1000, "dataset_bytes": 4000}}}
     told = as_json("report", written("nodes.json", json.dumps(whole)))[1]
-    equal((told["nodes"], told["opens"], told["bytes_read"], told["placed_bytes"]), (4, 400, 8000, 1005), "of several nodes, all of them")
-    whole["job"]["agent"]["dataset_bytes"] = 4000
-    told = as_json("report", written("nodes.json", json.dumps(whole)))[1]
-    equal((told["epochs"], told["bound_percent"]), (None, None), "of several nodes, how often the dataset was read is not known")
-    ok("the dataset was read" not in ctl("report", f"{scratch()}/nodes.json")[1], "nor told")
-    contains(ctl("report", f"{scratch()}/nodes.json")[1], [", 4 nodes\n"], "as text")
+    equal((told["nodes"], told["opens"], told["bytes_read"], told["placed_bytes"], told["epochs"], told["bound_percent"]), (4, 400, 8000, 1005, None, None),
+          "of several nodes, all of them; how often the dataset was read is not known")
+    text = ctl("report", f"{scratch()}/nodes.json")[1]
+    ok(", 4 nodes\n" in text and "the dataset was read" not in text and "Open times" not in text, "as text", text)
     own = a_report(tasks={"waited_hits": 3, "fallback_large": 2})
     file = written("own.json", json.dumps({**own, "job": {**own, "nodes": 4, "read_calls_tier": 0, "read_bytes_tier": 0, "placed_bytes": {"nvme": own["tiers"][0]["placed_bytes"]}}}))
     contains(ctl("report", file)[1], [", this node's numbers of 4 nodes\n", "90 (90.0%), of which 3 waited for it\n"], "of several nodes, where the others' numbers are not known; and opens that waited")
     told = as_json("report", file)[1]
-    equal((told["waited_hits"], told["fallbacks"]), (3, {"large": 2}), "and why opens went to the PFS")
-    equal(told["open_times"], None, "of a release that did not measure how long opens took")
-    ok("Open times" not in ctl("report", f"{scratch()}/nodes.json")[1], "and the line is left out")
+    equal((told["waited_hits"], told["fallbacks"], told["open_times"]), (3, {"large": 2}, None), "why opens went to the PFS; of a release that did not measure how long opens took")
     took = {"tier": {"1": 4, "2": 45, "4": 51}, "waited": {"2097152": 98, "more": 2}, "pfs": {"more": 1}}
     whole["job"]["open_times"], whole["open_times"] = took, {"tier": {}, "waited": {}, "pfs": {"0.5": 1}}
     file = written("took.json", json.dumps(whole))
@@ -729,13 +611,12 @@ def report_of_file():
     equal([[told[kind][name] for name in ("timed", "median_below_us", "p99_below_us")] for kind in took], [[100, 4, 4], [100, 2097152, None], [1, None, None]], "how long opens took, on all nodes")
     contains(ctl("report", file)[1], ["Open times  of tiers' copies: half took less than 4us, 99% less than 4us (about one of 64 was timed)\n            that waited: half took less than 2.1s, more than 1% took 2.1s or more\n"
                                       "            on the PFS: more than half took 2.1s or more\n"], "the same as text")
-    for what, times in (("text", "x"), ("a kind that lacks", {"tier": {}, "pfs": {}}), ("a bound that is none", {**took, "pfs": {"3": 1}}), ("a huge number", {**took, "pfs": {"2": 1 << 61}})):
-        whole["job"]["open_times"] = times
-        fails(f"report: open times that are none: {what}", ["report", written("bad.json", json.dumps(whole))], ["open_times is none of Monarch's"])
-    for name, text in [("no JSON", "hello"), ("an array", "[]"), ("something else", '{"a": 1}'), ("a number that is none", json.dumps(a_report(opens=-1))),
-                       ("a number beyond all", json.dumps(a_report(opens=1 << 62))), ("a text", json.dumps(a_report(tasks={"waits": "x"}))),
-                       ("a fraction", json.dumps(a_report(read_bytes=1.5))), ("no counters", '{"tiers": []}'), ("depth", "[" * 100000)]:
-        fails(f"report: {name}", ["report", written("bad.json", text)], ["not a report of 'monarchctl run --report'"])
+    whole["job"]["open_times"] = {**took, "pfs": {"3": 1}}
+    none = "not a report of 'monarchctl run --report'"
+    for name, text, part in [("open times that are none", json.dumps(whole), "open_times is none of Monarch's"), ("no JSON", "hello", none), ("an array", "[]", none),
+                             ("a number beyond all", json.dumps(a_report(opens=1 << 62)), none), ("a text", json.dumps(a_report(tasks={"waits": "x"})), none),
+                             ("no counters", '{"tiers": []}', none), ("depth", "[" * 100000, none)]:
+        fails(f"report: {name}", ["report", written("bad.json", text)], [part])
     written("4711", json.dumps(a_report()))
     fails("report: a number is a job's, whatever file has that name", ["report", "4711"], ["job 4711 is not on this node"], cwd=scratch())
     equal(ctl("report", "./4711", cwd=scratch())[0], 0, "report: ./ before it makes it a file")
@@ -743,25 +624,23 @@ def report_of_file():
     code, out, err = ctl("report", odd, "--json")
     equal((out.isascii(), json.loads(out)["name"]), (True, odd), "JSON has nothing that a terminal would obey", err)
     with e2e.start(["sh", "-c", f"cat {file}; exec yes"], stdout=subprocess.PIPE) as endless:
-        fails("report: input without an end", ["report", "-"], ["not a report of 'monarchctl run --report'"], stdin=endless.stdout)
+        fails("report: input without an end", ["report", "-"], [none], stdin=endless.stdout)
         endless.stdout.close()
-    for words in (["status"], ["status", "--json"], ["report", file], ["report", file, "--json"], ["tiers", "--json"], ["metrics"], ["version"], ["--help"]):
+    for words in (["status"], ["report", file, "--json"], ["metrics"], ["version"], ["--help"]):
         with open("/dev/full", "wb") as full:
             lost = subprocess.run([TOOL, *words], stdout=full, stderr=subprocess.PIPE, env=e2e.environment(), check=False)
-        ok(lost.returncode == 1 and lost.stderr.count(b"write to standard output: ") == 1, f"output that is lost is told: {' '.join(words[:1] + words[2:])}", lost)
-    fails("report: no name", ["report", ""], ["which one?"], want=2)
+        ok(lost.returncode == 1 and lost.stderr.count(b"write to standard output: ") == 1, f"output that is lost is told: {words[0]}", lost)
     for what, path, why in ("no file", "/nowhere/x", "No such file or directory"), ("a directory", scratch(), "Is a directory"):
         fails(f"report: {what}", ["report", path], [f"read {path}: {why};"], remedy="name a file that 'monarchctl run --report' has written, or a job's number")
     fails("report: no argument", ["report"], ["FILE|JOBID is required", "--help"], want=2)
-    contains(ctl("report", "--help")[1], ["FILE|JOBID"], "report: its help says what it takes")
 
 
 def report_of_run():
     dataset, tier = scratch("report.data"), scratch("report.tier")
     e2e.make_tree(dataset, 30)
-    read = ["taskset", "-c", str(min(os.sched_getaffinity(0))), "sh", "-c", 'for i in 1 2 3; do find "$1" -type f -exec cat {} + >/dev/null; done; echo out', "sh", dataset]
-    words = ["run", *e2e.options([dataset], {"t": (tier, "1G")}), "--report", "-", "--", *read]
-    code, out, err = ctl(*words, env=e2e.environment(), cwd=scratch("cwd"))
+    usual, reading = ["run", *e2e.options([dataset], {"t": (tier, "1G")})], 'for i in 1 2 3; do find "$1" -type f -exec cat {} + >/dev/null; done; echo out'
+    code, out, err = ctl(*usual, "--report", "-", "--", "taskset", "-c", str(min(os.sched_getaffinity(0))), "sh", "-c", reading, "sh", dataset,
+                         env=e2e.environment(), cwd=scratch("cwd"))
     equal((code, err, out[:4], os.listdir(scratch("cwd"))), (0, "", "out\n", []), "run --report -: the command's output comes first, and no file is made")
     counters = json.loads(out[4:])
     equal((counters["opens"], counters["opens_tier"]), (90, 90), "the report is on standard output", out)
@@ -770,17 +649,12 @@ def report_of_run():
        "report of a real run: of its tier's copies some were timed", told)
     equal((told.get("rule"), told.get("bytes_pfs"), told.get("bytes_read"), told.get("epochs")),
           ("good", counters["agent"]["agent_bytes_pfs"], 3 * counters["agent"]["dataset_bytes"], 3), "report of a real run", told)
-    file, reading = f"{scratch()}/both.json", ["sh", "-c", 'find "$1" -type f -exec cat {} + >/dev/null; exit 3', "sh", dataset]
-    code, out, err = ctl("run", *e2e.options([dataset], {"t": (tier, "1G")}), "--json", "--report", file, "--", *reading, env=e2e.environment())
-    with open(file, encoding="utf-8") as stream:
-        equal((code, err, json.loads(out)), (3, "", json.load(stream)), "run --json, beside a file: both have the report, and the exit code is the command's")
     with open("/dev/full", "wb") as full:  # as a pipe that nobody reads, or a full disk
-        run = subprocess.run([TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--json", "--", "true"], stdout=full, stderr=subprocess.PIPE,
-                             env=e2e.environment(), check=False)
+        run = subprocess.run([TOOL, *usual, "--json", "--", "true"], stdout=full, stderr=subprocess.PIPE, env=e2e.environment(), check=False)
     equal((run.returncode, run.stderr.decode().count("write the report: No space left on device; name a file by --report\n")), (125, 1),
           "run --json: that it cannot be written is told", run.stderr)
-    process = e2e.start([TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--", "sh", "-c", 'find "$1" -type f -exec cat {} + >/dev/null; echo; read x',
-                         "sh", dataset], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=e2e.environment())
+    process = e2e.start([TOOL, *usual, "--", "sh", "-c", 'find "$1" -type f -exec cat {} + >/dev/null; echo; read x', "sh", dataset],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=e2e.environment())
     process.stdout.readline()
     code, told, err = as_json("report", f"run.{process.pid}")
     equal((code, told.get("source"), told.get("opens")), (0, "job", 30), "report of a job that runs", err)
@@ -794,16 +668,10 @@ def run_without_tier():
     if code == 1 or dataset is None:
         return e2e.skip("run without --tier", "no tier here" if code == 1 else "no /dev/shm")
     e2e.make_tree(dataset, 20)
-    show = 'echo "# $MONARCH_IO_RUN_DIR"; cat "$MONARCH_IO_RUN_DIR/agent.conf"; find "$1" -type f -exec cat {} + >/dev/null'
-    code, out, err = ctl("run", "--dataset", dataset, "--json", "--", "sh", "-c", show, "sh", dataset, env=e2e.environment())
-    conf, report = out.split("\n{", 1)
-    report = json.loads("{" + report)
-    names = [t["tier"]["name"] for t in chosen["tiers"] if t["chosen"]]
-    equal((code, re.findall(r"^\[tier\.(.*)\]$", conf, flags=re.M), [t["name"] for t in report["tiers"]]), (0, names, names), "run without --tier: as `tiers` chooses", err, conf)
-    run_dir = re.search(r"^# (.*)", conf)[1]
-    own = ".".join(os.path.basename(run_dir).split(".")[:3])  # monarch-run.UID.PID
-    places = [run_dir, *(f"{t['path']}/{own}.*" for t in chosen["tiers"] if t["chosen"])]
-    equal([path for place in places for path in glob.glob(place)], [], "nothing is left")
+    code, out, err = ctl("run", "--dataset", dataset, "--json", "--", "sh", "-c", 'find "$1" -type f -exec cat {} + >/dev/null', "sh", dataset, env=e2e.environment())
+    used = [t["tier"] for t in chosen["tiers"] if t["chosen"]]
+    names = [tier["name"] for tier in used]
+    equal((code, [t["name"] for t in json.loads(out)["tiers"]]), (0, names), "run without --tier: as `tiers` chooses", err)
     with tempfile.TemporaryDirectory(dir=next(t["path"] for t in chosen["tiers"] if t["chosen"])) as inside:
         code, out, err = ctl("run", "--dataset", inside, "--", "true", env=e2e.environment())
         contains(err, [f"tier {names[0]}: not used: ", "it is there already"], "a tier that holds the dataset is not used")
@@ -812,44 +680,21 @@ def run_without_tier():
 
 
 def run_refuses():
-    """Each line says what to do."""
-    data, tier = scratch("refuse.data"), scratch("refuse.tier")
-    os.mkdir(f"{tier}/below")
-    for name, words, parts in [("the root directory", ["--dataset", "/", "--tier", f"t:{tier}:1G"], ["dataset /: ", "name one below it"]),
-                               ("a dataset on the tier", ["--dataset", f"{tier}/below", "--tier", f"t:{tier}:1G"], ["lies inside the tier t", "name another dataset or tier"]),
-                               ("a configuration that is wrong", ["--dataset", data, "--tier", f"t:{tier}:1G", "--config", written("run.bad", "[agent]\nthreads = x\n")],
-                                ["run.bad:2: ", "; mend it, or leave out --config"])]:
-        fails(f"run: {name}", ["run", *words, "--", "true"], parts, want=125)
-    usual, plain = ["--dataset", data, "--tier", f"t:{tier}:1G"], written("refuse.plain", "")
+    """What the tests of monarchctl run (run.t) do not have."""
+    data, tier, plain = scratch("refuse.data"), scratch("refuse.tier"), written("refuse.plain", "")
+    usual = ["--dataset", data, "--tier", f"t:{tier}:1G"]
     for name, words, parts, remedy in [
-            ("a tier given twice", [*usual, "--tier", f"t:{data}:1G"], ["tier 't' is given twice"], "give each a name of its own"),
-            ("a tier that is no directory", ["--dataset", data, "--tier", f"t:{plain}:1G"], [f"tier t ({plain}): not a directory"], "name one"),
-            ("a tier that is not there", ["--dataset", data, "--tier", f"t:{data}/none:1G"], [f"tier t ({data}/none): No such file"], "make it, or name another one"),
+            ("a configuration that is wrong", [*usual, "--config", written("run.bad", "[agent]\nthreads = x\n")], ["run.bad:2: "], "mend it, or leave out --config"),
             ("a tier's name", ["--dataset", data, "--tier", f"a b:{tier}:1G"], ["the name may hold letters, digits, - and _, at most 31"], "name it for example ssd"),
-            ("a tier of 0", ["--dataset", data, "--tier", f"t:{tier}:0"], [f"--tier t:{tier}:0 has no room for any file"], f"write for example t:{tier}:10G"),
-            ("a tier of 0%", ["--dataset", data, "--tier", f"t:{tier}:0%"], [f"--tier t:{tier}:0% has no room for any file"], f"write for example t:{tier}:10G"),
-            ("a tier without a path", ["--dataset", data, "--tier", "t::1G"], ["tier 't::1G' has no path"], "write for example ssd:/scratch:100G"),
-            ("a dataset that is not there", ["--dataset", f"{data}/none"], [f"dataset {data}/none: No such file"], "name its directory"),
-            ("below a file", ["--dataset", f"{plain}/x"], [f"dataset {plain}/x: Not a directory"], "name its directory"),
-            ("a configuration that is not there", [*usual, "--config", f"{data}/none"], ["none: No such file"], "name another one, or leave out --config")]:
+            ("a tier of 0", ["--dataset", data, "--tier", f"t:{tier}:0%"], [f"--tier t:{tier}:0% has no room for any file"], f"write for example t:{tier}:10G"),
+            ("below a file", ["--dataset", f"{plain}/x"], [f"dataset {plain}/x: Not a directory"], "name its directory")]:
         fails(f"run: {name}", ["run", *words, "--", "true"], parts, want=125, remedy=remedy)
-    path = "give the path of a program, or the name of one in $PATH"
-    for command, want, why, remedy in ("/nope", 127, "No such file or directory", path), ("nope", 127, "No such file or directory", path), \
-                                      (plain, 126, "Permission denied", "name a program, or make it executable (chmod +x)"):
-        fails(f"run: {why}", ["run", *usual, "--", command], [f"monarchctl run: {command}: {why};"], want=want, remedy=remedy, env=e2e.environment())
     two = ["run", *usual, tier]
     fails("run: two directories behind one --dataset", [*two, "--", "true"], [f"{tier} stands before --, and is of no option; give --dataset before each"], want=125)
     fails("run: the same without --", [*two, "true"], [f"monarchctl run: {tier}: Permission denied; it is a directory: give --dataset before each"], want=126, env=e2e.environment())
-    fails("run: --report without a name", ["run", *usual, "--report", "--", "true"], ["--report: "], want=125, remedy=None)
     e2e.make_tree(data, 3)
     code, out, err = ctl("run", "--dataset", data, "--tier", f"t:{tier}:10", "--", "sh", "-c", 'cat "$1"/*.bin >/dev/null', "sh", data, env=e2e.environment())
     equal((code, err), (0, "monarchctl run: the tiers had no room for any file of the dataset; give them more by --tier NAME:PATH:SIZE\n"), "run: a tier without room says so")
-    if os.geteuid() == 0 and not e2e.why_not_nobody():
-        os.chmod(data, 0o700)
-        fails("run: a tier that the user cannot write", ["run", "--dataset", "/usr/share", "--tier", f"t:{tier}:1G", "--", "true"],
-              [f"tier t ({tier}): you cannot write to it: Permission denied"], want=125, remedy="name a directory that you can write to", before=e2e.NOBODY)
-        fails("run: a dataset that the user cannot list", ["run", "--dataset", data, "--", "true"], [f"dataset {data}: you cannot list it: Permission denied"],
-              want=125, remedy="give yourself the right to list it (chmod), or ask its owner", before=e2e.NOBODY)
 
 
 def run_waits():
@@ -880,7 +725,6 @@ def run_waits():
     lines = re.split(r"\r\x1b\[K", shown)
     ok(any(re.fullmatch(r"\[#* *\] +\d+%  \d+ files, \S+, \S+/s", line) for line in lines) and re.fullmatch(begins, lines[-1].replace("\r\n", "\n")),
        "on a terminal a bar tells how far it is, and is gone at the end", lines)
-    ok(max(map(len, lines[:-1])) < 80, "and fits into a line", lines)
     for name, kill in ("the agent is killed", lambda process: os.kill(e2e.children(process.pid, "monarchd")[0], signal.SIGKILL)), \
                       ("it is interrupted", lambda process: os.killpg(process.pid, signal.SIGINT)):
         process = e2e.start([TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--wait", "full", "--config", slow, "--", "echo", "begun"],
@@ -893,9 +737,8 @@ def run_waits():
         else:
             ok(code == 0 and out == b"begun\n" and ": the agent has ended\n" in err, f"{name}: the command begins", code, err)
         ok(e2e.wait_until(lambda: not e2e.traces(process.pid, tier)), f"{name}: nothing is left", e2e.traces(process.pid, tier))
-    for word in "0%", "101%", "50", "all", "", "5%%", "-1%":
+    for word in "0%", "50", "":
         fails(f"--wait {word}", ["run", "--dataset", dataset, f"--wait={word}", "--", "true"], ["--wait: ", "none, full, or 1% to 100%, such as 50%"], want=125)
-    fails("--wait-timeout 0", ["run", "--dataset", dataset, "--wait-timeout", "0", "--", "true"], ["--wait-timeout: "], want=125)
 
 
 def version():
@@ -945,31 +788,28 @@ def report_of_sacct():
     env = e2e.native_environment(PATH=f"{bins}:{os.environ['PATH']}")
 
     def sacct(line, end="exit 0"):
-        written("sacct/sacct", f"#!/bin/sh\ncat <<'E'\n{line and '4711|' + line}E\n{end}\n", 0o755)
+        written("sacct/sacct", f"#!/bin/sh\ncat <<'E'\n{line and '4711' + line}E\n{end}\n", 0o755)
 
-    good = "COMPLETED|other words monarch=1 hit=91.0% pfs=3.81M/7.63M ops=-50% meta=-50% nvme=3.81M staged=100% nodes=1/1 err=0\n"
-    sacct(good)
-    code, told, err = as_json("report", "4711", env=env)
+    good = "|COMPLETED|other words monarch=1 hit=91.0% pfs=3.81M/7.63M ops=-50% meta=-50% nvme=3.81M staged=100% nodes=1/1 err=0\n"
+    sacct(good, 'echo "$@" >"${0%/*}/asked"')
+    code, told, err = as_json("report", "4711@one", env=env)
     equal((code, told.get("source"), told.get("state"), told.get("line", {}).get("pfs"), told.get("rule")),
           (0, "sacct", "COMPLETED", "3.81M/7.63M", "good"), "report of sacct's line", err)
-    contains(ctl("report", "4711", env=env)[1], ["Hits        91.0%", "PFS bytes   3.81M/7.63M", "nvme        3.81M"], "the same as text")
-    sacct(good.replace("err=0", "err=1"))
-    contains(as_json("report", "4711", env=env)[1].get("advice", ""), ["1 error inside Monarch"], "one error")
-    sacct(good.replace("err=0", "err=1 agent=died"))
-    equal(as_json("report", "4711", env=env)[1].get("rule"), "agent-died", "advice by sacct's line")
-    sacct(good, 'echo "$@" >"${0%/*}/asked"')
-    ctl("report", "4711@one", env=env)
     with open(f"{bins}/asked", encoding="utf-8") as file:
         equal(file.read(), "-nPX -j 4711 -o JobID,State,SystemComment -M one\n", "report JOBID@CLUSTER: sacct is asked for that cluster's job")
-    for rows in "_1|COMPLETED|monarch=1\n4711_2|FAILED|monarch=1\n", "+0|COMPLETED|monarch=1\n4711+1|FAILED|\n":
-        written("sacct/sacct", f"#!/bin/sh\ncat <<'E'\n4711{rows}E\n", 0o755)
-        fails("report: an array, or a job of components", ["report", "4711"], ["job 4711 has 2 parts", "name one: 4711" + rows[:2]], env=env)
-    sacct("RUNNING|\n")
-    fails("report: no line", ["report", "4711"], ["no line of Monarch's", "RUNNING"], env=env)
-    sacct("")
-    fails("report: an unknown job", ["report", "4711"], ["sacct does not know it", "monarchctl status"], env=env)
-    sacct("", "sleep 100")
-    fails("report: sacct hangs", ["report", "4711"], ["no answer in 10 s"], env=env)
+    contains(ctl("report", "4711", env=env)[1], ["Hits        91.0%", "PFS bytes   3.81M/7.63M", "nvme        3.81M"], "the same as text")
+    sacct(good.replace("err=0", "err=1"))
+    contains(as_json("report", "4711", env=env)[1].get("advice", ""), ["1 error inside Monarch"], "advice by sacct's line: one error")
+    sacct(good.replace("err=0", "err=1 agent=died"))
+    equal(as_json("report", "4711", env=env)[1].get("rule"), "agent-died", "advice by sacct's line: the agent died")
+    for name, row, end, parts in [
+            ("an array", "_1|COMPLETED|monarch=1\n4711_2|FAILED|monarch=1\n", "exit 0", ["job 4711 has 2 parts", "name one: 4711_1"]),
+            ("a job of components", "+0|COMPLETED|monarch=1\n4711+1|FAILED|\n", "exit 0", ["job 4711 has 2 parts", "name one: 4711+0"]),
+            ("no line", "|RUNNING|\n", "exit 0", ["no line of Monarch's", "RUNNING"]),
+            ("an unknown job", "", "exit 0", ["sacct does not know it", "monarchctl status"]),
+            ("sacct hangs", "", "sleep 100", ["no answer in 10 s"])]:
+        sacct(row, end)
+        fails(f"report: {name}", ["report", "4711"], parts, env=env)
 
 
 # ---- clean and flush
@@ -992,11 +832,8 @@ def clean_of_runs():
     def ours(told):
         return sorted(f["name"] for f in told.get("found", []) if f["name"].startswith(tier))
 
-    told = as_json("clean", "--dry-run", tier)[1]
-    ok(ours(told) == [] and told["young"] >= 1, "what is younger than 10 s may be just beginning", told)
-    contains(ctl("clean", "--dry-run", tier)[1], ["younger than 10 s, and left alone: run it again then\n"], "the same as text")
     yield
-    e2e.wait_until(lambda: ours(as_json("clean", "--dry-run", tier)[1]))
+    e2e.wait_until(lambda: ours(as_json("clean", "--dry-run", tier)[1]))  # what is younger than 10 s may be just beginning
     code, told, err = as_json("clean", "--dry-run", tier)
     equal((code, ours(told), {f["removed"] for f in told["found"]}), (0, left, {False}), "clean --dry-run names them", err)
     ok(all(os.path.isdir(path) for path in left), "and removes nothing")
@@ -1005,7 +842,6 @@ def clean_of_runs():
     equal((code, e2e.traces(runs[0].pid, tier)), (0, []), "clean removes them", err)
     contains(out, [f"removed run {path}\n" for path in left], "and says so")
     equal(len(e2e.traces(runs[1].pid, tier)), 3, "but nothing of a run that lives")
-    equal(ours(as_json("clean", tier)[1]), [], "again: nothing")
     runs[1].communicate(b"\n", timeout=e2e.PATIENCE)
     fails("clean: a directory that is not there", ["clean", f"{tier}/none"], ["none: No such file"])
 
@@ -1035,47 +871,33 @@ def runs_that_hang():
 
 
 def clean_and_flush_of_jobs():
-    if os.geteuid() != 0:
-        return e2e.skip("what jobs of Slurm left", "needs root")
-    if why := e2e.why_not_nobody():
-        return e2e.skip("what jobs of Slurm left", why)
-    base, state, tier, data = places_of_node("left")
-    e2e.make_tree(data, 30)
-    subprocess.run(["chmod", "-R", "a+rX", data], check=True)
-    config = written("left/monarch.conf", f"[tier.nvme]\npath = {tier}\nquota = 100M\nmin_free = 0\n[accounting]\naccount = spool\n")
-    where, ids = ["--state-dir", state], [str(os.getpid() * 10 + n) for n in (3, 4)]
+    with contextlib.closing(one_node.Node("left")) as n:
+        where, ids = ["--state-dir", n.state], [one_node.FIRST + number for number in (3, 4)]
+        n.account = "/bin/true"
+        n.configure("account = spool\n")
 
-    def monarchd(hook, number, *more):
-        return e2e.execute([f"{BUILD}/monarchd", hook, *where, "--job", number, "--cluster", "c", "--node", "n1", "--log", f"{base}/log",
-                            "--config", config, *more])[0]
+        def found(*words):
+            code, told, err = as_json("clean", *where, *words)
+            return code, [(f["kind"], f["name"]) for f in told.get("found", []) if f["kind"] != "run"], err
 
-    def found(*words):
-        code, told, err = as_json("clean", *where, *words)
-        return code, [(f["kind"], f["name"]) for f in told.get("found", []) if f["kind"] != "run"], err
-
-    equal(found("--dry-run")[1], [], "no state directory")
-    program = ["--account-program", written("left/account", f"#!/bin/sh\necho \"$@\" >>{base}/lines\n", 0o755)]
-    equal([monarchd("--start", n, "--uid", "65534", "--gid", "65534", "--datasets", data, *program) for n in ids], [0, 0], "two jobs")
-    equal(found("--dry-run")[1], [], "jobs that live are not left behind")
-    with open(f"{state}/jobs/c.{ids[0]}.n1/record.json", encoding="utf-8") as record:
-        os.kill(json.load(record)["pid"], 9)
-    dead = [("job", f"c.{ids[0]}.n1")]
-    ok(e2e.wait_until(lambda: found("--dry-run")[1] == dead), "clean --dry-run names the job whose agent and slurmstepds are gone")
-    ok(os.path.exists(f"{tier}/monarch/c.{ids[0]}.0.n1"), "and removes nothing")
-    equal(found(), (0, dead, ""), "clean removes it")
-    equal((os.listdir(f"{tier}/monarch"), os.listdir(f"{state}/jobs"), os.listdir(f"{state}/removing")),
-          ([f"c.{ids[1]}.0.n1"], [f"c.{ids[1]}.n1"], []), "and leaves the job that lives")
-    equal(monarchd("--epilog", ids[1], *program), 0, "an epilog whose line is spooled, beside that of the job that was removed")
-    code, out, err = ctl("flush", *where, "--config", config)
-    equal((code, out), (0, "2 lines for sacct waited, none does now\n"), "flush", err)
-    with open(f"{base}/lines", encoding="utf-8") as lines:
-        equal(lines.read().count("monarch=1 hit="), 2, "wrote the lines")
-    equal(as_json("flush", *where, "--config", config)[:2][1].get("waited"), 0, "nothing waits any more")
-    for words in ["flush", *where], ["metrics", *where]:
-        fails(f"{words[0]}: a configuration that is not there", [*words, "--config", "/nowhere/c"], ["/nowhere/c: No such file or directory; "], remedy="name another one by --config FILE")
-        fails(f"{words[0]}: a configuration with an error", [*words, "--config", written("bad.conf", "[agent]\nthreads = 0\n")], ["bad.conf:2: "], remedy="mend it, or name another one by --config FILE")
-    fails("flush as a user", ["flush"], ["run it as root"], before=e2e.NOBODY)
-    return None
+        equal(found("--dry-run")[1], [], "no state directory")
+        for job in ids:
+            n.begin(job)
+        equal(found("--dry-run")[1], [], "jobs that live are not left behind")
+        os.kill(n.record(ids[0])["pid"], 9)
+        dead = [("job", f"c-1.{ids[0]}.n1.x")]
+        ok(e2e.wait_until(lambda: found("--dry-run")[1] == dead), "clean --dry-run names the job whose agent and slurmstepds are gone")
+        ok(os.path.exists(f"{n.tier}/monarch/c-1.{ids[0]}.0.n1.x"), "and removes nothing")
+        equal(found(), (0, dead, ""), "clean removes it")
+        equal((os.listdir(f"{n.tier}/monarch"), os.listdir(f"{n.state}/jobs"), os.listdir(f"{n.state}/removing")),
+              ([f"c-1.{ids[1]}.0.n1.x"], [f"c-1.{ids[1]}.n1.x"], []), "and leaves the job that lives")
+        n.end(ids[1])
+        code, out, err = ctl("flush", *where, "--config", n.config)
+        equal((code, out), (0, "2 lines for sacct waited, none does now\n"), "flush: those of the job that has ended and of the one that was removed", err)
+        equal(as_json("flush", *where, "--config", n.config)[1].get("waited"), 0, "nothing waits any more")
+        for words in ["flush", *where], ["metrics", *where]:
+            fails(f"{words[0]}: a configuration that is not there", [*words, "--config", "/nowhere/c"], ["/nowhere/c: No such file or directory; "], remedy="name another one by --config FILE")
+        fails("flush as a user", ["flush"], ["run it as root"], before=e2e.NOBODY)
 
 
 # ---- plan
@@ -1092,45 +914,41 @@ def plan():
     os.symlink("/etc", f"{data}/link")
     words = [data, "--capacity", "1G"]
     code, told, err = as_json("plan", *words)
-    space = sum((size + 4095) // 4096 * 4096 for size in sizes)
-    equal((code, err, told.get("files"), told.get("bytes"), told.get("space"), told.get("links"), told.get("others"), told.get("directories")),
-          (0, "", len(sizes) + 1, sum(sizes), space, 1, 1, 2 * len(sizes) + 2), "plan: what is there")
+    space, total = sum((size + 4095) // 4096 * 4096 for size in sizes), sum(sizes)
+    equal((code, err, *(told.get(key) for key in ("files", "bytes", "space", "links", "others", "directories"))),
+          (0, "", len(sizes) + 1, total, space, 1, 1, 2 * len(sizes) + 2), "plan: what is there")
     equal([(b["files"], b["bytes"]) for b in told["sizes"]],
           [(3, 4097), (1, 4097), (1, 100000), (1, 3 << 20), (1, 20 << 20), (0, 0), (0, 0)], "plan: the sizes")
     equal(told["calls"], told["files"] + told["directories"] - 1 + told["others"] + told["directories"] + 1, "a call for each file and two for each directory")
-    total = sum(sizes)
     os.symlink(data, f"{scratch('plan.link')}/to")
     for name, datasets in ("twice", [data, f"{data}/"]), ("in another one", [f"{data}/d5", data]), ("by another name", [f"{scratch('plan.link')}/to", f"{data}/d4/deep"]):
         again = as_json("plan", *datasets, "--capacity", "1G")[1]
         equal([again.get(key) for key in ("files", "bytes", "directories", "links", "pfs_without")], [told[key] for key in ("files", "bytes", "directories", "links", "pfs_without")],
               f"plan: a dataset that is given {name} counts once")
-    apart = as_json("plan", f"{data}/d5", f"{data}/d4/deep", "--capacity", "1G")[1]
-    equal((apart.get("files"), apart.get("directories")), (2, 3), "plan: datasets beside each other count each")
-
-    def reads(nodes, epochs, capacity):
-        told = as_json("plan", data, "--capacity", str(capacity), "--nodes", str(nodes), "--epochs", str(epochs))[1]
-        return told, [told[f"pfs_{how}"] / total if told[f"pfs_{how}"] is not None else None for how in ("without", "alone", "peers")]
 
     def near(got, want, name):
         return ok(all(g == w or (g is not None and w is not None and abs(g - w) <= 0.005 * max(w, 1)) for g, w in zip(got, want)), name, got, want)
 
+    def reads(name, nodes, epochs, capacity, *want):
+        told = as_json("plan", data, "--capacity", str(capacity), "--nodes", str(nodes), "--epochs", str(epochs))[1]
+        got = [told[f"pfs_{how}"] / total if told[f"pfs_{how}"] is not None else None for how in ("without", "alone", "peers")]
+        near(got[3 - len(want):], want, name)
+        return told
+
     # What PEERS and the papers have: n(1-(1-1/n)^E) without peers; f(E-1)/E of one node is spared.
-    near(reads(64, 90, space)[1], (90, 64 * (1 - (63 / 64) ** 90), 1), "64 nodes, 90 epochs, all fits: 48.5 times without peers, once with them")
-    near(reads(1, 10, space)[1], (10, 1, None), "one node: once")
-    half = space // 2 // 4096 * 4096
-    told, got = reads(1, 4, half)
-    near(got, (4, 4 - half / space * 3, None), "one node with room for a half")
+    half, tiny = space // 2 // 4096 * 4096, space * 8 // 100 // 4096 * 4096
+    reads("64 nodes, 90 epochs, all fits: 48.5 times without peers, once with them", 64, 90, space, 90, 64 * (1 - (63 / 64) ** 90), 1)
+    reads("one node: once", 1, 10, space, 10, 1, None)
+    told = reads("one node with room for a half", 1, 4, half, 4, 4 - half / space * 3, None)
     near([told["spared_alone"], told["fits_percent"], told["tiers"][0]["percent"]], [100 * half / space * 3 / 4] + [100 * half / space] * 2, "which is f(E-1)/E")
-    tiny = space * 8 // 100
-    near(reads(64, 20, tiny)[1], (20, sum(1 - min(tiny // 4096 * 4096 / space, 1 - (63 / 64) ** k) for k in range(20)), 1),
-         "64 nodes with room for 8% each")
-    near(reads(4, 20, tiny)[1][2:], (20 - 19 * 4 * (tiny // 4096 * 4096) / space,), "4 nodes that have no room for all together")
+    reads("64 nodes with room for 8% each", 64, 20, tiny, 20, sum(1 - min(tiny / space, 1 - (63 / 64) ** k) for k in range(20)), 1)
+    reads("4 nodes that have no room for all together", 4, 20, tiny, 20 - 19 * 4 * tiny / space)
     code, out, err = ctl("plan", *words, "--nodes", "2")
     contains(out, ["8 files, 23.1M, in 16 directories; 1 link, device or mount point is never staged; 1 is a further name of another\n",
                    "Read from the PFS in 10 epochs on 2 nodes:\n", "capacity", "with [peer] enabled = off", "90.0%"], "plan as text")
+    equal((code, err), (0, ""), "plan: no bar but on a terminal")
     alone = written("alone.conf", "[peer]\nenabled = off\n")
     contains(ctl("plan", *words, "--nodes", "2", "--config", alone)[1], ["with [peer] enabled = on"], "where the configuration has it off")
-    equal((code, err), (0, ""), "plan: no bar but on a terminal")
     config = written("plan.conf", f"[tier.a]\npath = {scratch('plan.a')}\nquota = 1M\n[tier.b]\npath = {scratch('plan.b')}\nquota = 2M\n")
     code, told, err = as_json("plan", data, "--config", config)
     equal([(t["name"], t["capacity"], t["filled"]) for t in told.get("tiers", [])], [("a", 1 << 20, 1 << 20), ("b", 2 << 20, 2 << 20)], "tiers are filled in their order", err)
@@ -1145,65 +963,43 @@ def plan():
     told = as_json("plan", *words, "--rate", "100")[1]
     ok(told["seconds"] * 100 >= told["calls"] * 0.98, "--rate: no more calls than that", told["calls"], told["seconds"])
     ok("files" in on_terminal("plan", *words, "--rate", "100").split("\n")[0], "on a terminal it tells how far it is")
-    state = ["--state-dir", scratch("plan.state")]
+    state, kept = ["--state-dir", scratch("plan.state")], f"plan.state/reports/{os.geteuid()}"
+    os.makedirs(f"{scratch()}/{kept}")
     contains(ctl("plan", *words, *state)[1], ["How long staging takes is told with --like JOBID|FILE", "no report of one is kept here"], "staging time needs a rate")
-    equal([as_json("plan", *words, *state)[1][key] for key in ("pfs_bytes_per_second", "like", "staging_seconds")], [None] * 3, "as JSON")
 
     def as_fast(first, then):
         """A report of a job that read so much per second."""
-        ms = [0, 2000, 4000]
-        from_pfs = [0, 2 * first, 2 * (first + then)]
         columns = {name: [0] * 3 for name in ("tasks_pfs", "tasks_tier", "from_peers", "to_peers", "opened_pfs", "opened_tier", "waited", "waited_ns", "staged", "dataset")}
-        return {**a_report(), "series": {**columns, "milliseconds": ms, "agent_pfs": from_pfs, "placed": [[0] * 3]}}
+        return json.dumps({**a_report(), "series": {**columns, "milliseconds": [0, 2000, 4000], "agent_pfs": [0, 2 * first, 2 * (first + then)], "placed": [[0] * 3]}})
 
-    like = written("like.json", json.dumps(as_fast(100000, 400000)))
+    like = written("like.json", as_fast(100000, 400000))
     for nodes, capacity, want in (1, space, total / 4e5), (1, half, total * half / space / 4e5), (4, space, total / 4 / 4e5), (4, half // 4, total * (half // 4 // 4096 * 4096) / space / 4e5):
         told = as_json("plan", data, "--like", like, "--capacity", str(capacity), "--nodes", str(nodes))[1]
         near([told.get("pfs_bytes_per_second"), told.get("staging_seconds")], [400000, want], f"--like: staging on {nodes} nodes with {capacity} each")
-    out = ctl("plan", *words, "--like", like)[1]
-    contains(out, ["Staging takes about 0:01:01, if the node reads 391K/s from the PFS", f"the job of {like} "], "as text")
-    contains(ctl("plan", *words, "--like", like, "--nodes", "2")[1], ["if each node reads"], "of two nodes")
-    contains(ctl("plan", *words, "--like", like, "--nodes", "2", "--config", alone)[1], ["epoch by epoch"], "of two that do not get files from each other")
-    kept = f"{scratch('plan.state')}/reports/{os.geteuid()}"
-    os.makedirs(kept)
+    contains(ctl("plan", *words, "--like", like)[1], ["Staging takes about 0:01:01, if the node reads 391K/s from the PFS", f"the job of {like} "], "as text")
     fails("plan: --like a job that is not kept", ["plan", *words, *state, "--like", "4711"], ["--like: no report of job 4711", "ended on this node"])
-    for cluster, rate in ("one", 100000), ("two", 200000):
-        written(f"plan.state/reports/{os.geteuid()}/{cluster}.4711.0.n1.json", json.dumps(as_fast(rate, 0)))
-    equal(as_json("plan", *words, *state, "--like", "4711@two")[1].get("pfs_bytes_per_second"), 200000, "--like a job whose report is kept")
+    for seconds, name, report in (5, "one.4711", as_fast(100000, 0)), (4, "two.4711", as_fast(200000, 0)), (3, "two.4712", as_fast(400000, 0)), (2, "two.4713", as_fast(0, 0)):
+        os.utime(written(f"{kept}/{name}.0.n1.json", report), (time.time() - seconds,) * 2)
     fails("plan: --like one of two", ["plan", *words, *state, "--like", "4711"], ["4711@one or 4711@two"])
-    reports = f"plan.state/reports/{os.geteuid()}"
-    for seconds, name, report in (3, "two.4712.0.n1", as_fast(400000, 0)), (2, "two.4713.0.n1", as_fast(0, 0)), (1, "two.4714.0.n1", None):
-        later = time.time() + 100 - seconds
-        os.utime(written(f"{reports}/{name}.json", json.dumps(report)), (later, later))
-    told = as_json("plan", *words, *state)[1]
-    equal([told.get("pfs_bytes_per_second"), told.get("like")], [400000, "4712@two"], "without --like: the last job that tells a rate")
-    contains(ctl("plan", *words, *state)[1], ["391K/s from the PFS, as job 4712@two did at most, the last one here; if that read from another file system, name one by --like"], "as text")
-    equal(as_json("plan", *words, *state, "--like", "4711@one")[1].get("like"), "4711@one", "--like names another")
-    for name, text, parts in ("none", "x", ["not a report"]), ("slow", json.dumps(as_fast(0, 0)), ["does not tell a rate"]):
-        fails(f"plan: --like {name}", ["plan", *words, "--like", written(f"like.{name}", text)], ["--like: ", *parts])
-    fails("plan: --like a file that is not there", ["plan", *words, "--like", f"{data}/none"], ["No such file", "run --report"])
+    for more, want in (["--like", "4711@two"], (200000, "4711@two")), ([], (400000, "4712@two")):
+        told = as_json("plan", *words, *state, *more)[1]
+        equal((told.get("pfs_bytes_per_second"), told.get("like")), want, f"the rate of a job whose report is kept; without --like, of the last one that tells it {more}")
+    for name, text, part in ("none", "x", "not a report"), ("slow", as_fast(0, 0), "does not tell a rate"):
+        fails(f"plan: --like {name}", ["plan", *words, "--like", written(f"like.{name}", text)], ["--like: ", part])
     above = os.path.dirname(data)
     code, told, err = as_json("plan", data, "--config", written("plan.above", f"[tier.a]\npath = {scratch('plan.a')}\nquota = 1M\n[tier.up]\npath = {above}\nquota = 2M\n"))
     equal((code, [t["name"] for t in told.get("tiers", [])]), (0, ["a"]), "plan: a tier that the dataset lies in does not count", err)
     contains(err, [f"monarchctl plan: tier up does not count: dataset {data} lies inside the tier up ({above})"], "and it says so")
     code, out, err = ctl("plan", data, "--config", written("plan.only", f"[tier.up]\npath = {above}\nquota = 2M\n"))
     ok(code == 1 and out == "" and err.endswith("this node has no tier for the dataset; say how much a node has for the job: --capacity SIZE\n"), "plan: no other tier", out, err)
-    for none in "0", "0G":
-        fails(f"plan: --capacity {none}", ["plan", data, "--capacity", none], ["--capacity: has no room for any file"], want=2)
-    fails("plan: no dataset", ["plan", f"{data}/none"], ["No such file"], remedy="name its directory")
-    fails("plan: the root directory", ["plan", "/"], ["dataset /: the whole root directory cannot be a dataset"], remedy="name one below it")
-    fails("plan: a file", ["plan", f"{data}/d4/name"], ["not a directory; name the directory it is in"])
-    fails("plan: --capacity", ["plan", data, "--capacity", "lots"], ["--capacity: "], want=2)
-    fails("plan: --config", ["plan", data, "--config", "/nowhere/x"], ["/nowhere/x: No such file"], remedy="name another one by --config FILE, or give --capacity SIZE")
-    fails("plan: --config that is wrong", ["plan", data, "--config", written("plan.bad", "[agent]\nthreads = x\n")], ["plan.bad:2: "],
-          remedy="mend it, name another one by --config FILE, or give --capacity SIZE")
+    for name, want, words, parts, remedy in [
+            ("--capacity 0", 2, [data, "--capacity", "0"], ["--capacity: has no room for any file"], None), ("--capacity", 2, [data, "--capacity", "lots"], ["--capacity: "], None),
+            ("no dataset", 1, [f"{data}/none"], ["No such file"], "name its directory"), ("a file", 1, [f"{data}/d4/name"], ["not a directory; name the directory it is in"], None),
+            ("--config", 1, [data, "--config", "/nowhere/x"], ["/nowhere/x: No such file"], "name another one by --config FILE, or give --capacity SIZE"),
+            ("--rate", 2, [data, "--rate", "-5"], ["--rate: '-5' is not a number;"], "write for example 5000, or none"), ("--nodes", 2, [data, "--nodes", "0"], ["at least 1"], "leave them out, or give 1 or more")]:
+        fails(f"plan: {name}", ["plan", *words], parts, want=want, remedy=remedy)
     contains(ctl("plan", f"{data}/d1/deep", "--capacity", "1G", "--epochs", "1")[1], ["1 file, 1, in 1 directory\n", " in 1 epoch on 1 node:\n"], "one of each")
     contains(ctl("plan", scratch("plan.nothing"), "--capacity", "1G")[1], ["0 files, 0", "with Monarch     0      -"], "an empty dataset spares nothing")
-    for rate in "fast", "-5":
-        fails(f"plan: --rate {rate}", ["plan", data, "--rate", rate], [f"--rate: '{rate}' is not a number;"], want=2, remedy="write for example 5000, or none")
-    for rate in "0.5", "-0":
-        equal(ctl("plan", data, "--rate", rate)[0], 2, f"plan: --rate {rate} is no number, and not without a limit")
-    fails("plan: --nodes", ["plan", data, "--nodes", "0"], ["at least 1"], want=2, remedy="leave them out, or give 1 or more")
 
 
 # ---- completion
@@ -1272,5 +1068,5 @@ def completion():
     ok("md5sum" in completed("run", "--dataset", "x", "--", "md5s"), "bash: the command after --")
 
 
-e2e.main(config_show, config_check, clean_of_runs, runs_that_hang, status_of_run, jobs_of_two_clusters, status_of_slurm, doctor, report_of_file, report_of_run, run_without_tier, run_refuses, run_waits, version, container_args, tiers, state_directory, report_of_sacct,
-         clean_and_flush_of_jobs, plan, completion)
+e2e.main(config_show, config_check, clean_of_runs, runs_that_hang, status_of_run, one_node.as_root(status_of_slurm), doctor, report_of_file, report_of_run, run_without_tier, run_refuses, run_waits, version, container_args, tiers, state_directory, report_of_sacct,
+         one_node.as_root(clean_and_flush_of_jobs), plan, completion)

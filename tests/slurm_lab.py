@@ -30,6 +30,15 @@ def install_prefix(build=BUILD):
         return re.search(r"^prefix = (.*)$", makefile.read(), re.MULTILINE).group(1)
 
 
+def plugin_release():
+    """Of the Slurm that the plugin was built for, or "" without one."""
+    if not os.path.exists(f"{BUILD}/spank_monarch.so"):
+        return ""
+    with open("/usr/include/slurm/slurm_version.h", encoding="utf-8") as header:
+        number = int(re.search(r"SLURM_VERSION_NUMBER (0x\w+)", header.read())[1], 16)
+    return f"{number >> 16 & 255}.{number >> 8 & 255:02}"
+
+
 def why_no_slurm():
     """Why the tests cannot run here; make distcheck, whose tree is read-only, is such a place."""
     if os.geteuid() != 0:
