@@ -45,31 +45,28 @@ def exit_codes():
     plain = scratch("codes") + "/plain"
     with open(plain, "w", encoding="utf-8"):
         pass
-    for want, what, command in [
-        (0, "a command that succeeds", ["true"]),
-        (7, "a command that fails", ["sh", "-c", "exit 7"]),
-        (137, "a command that SIGKILL ends", ["sh", "-c", "kill -KILL $$"]),
-        (143, "a command that SIGTERM ends", ["sh", "-c", "kill -TERM $$"]),
-        (126, "a file that is no program", [plain]),
-        (126, "a directory", [scratch()]),
-        (127, "no such command", ["no-such-command"]),
-        (127, "no such file", ["/no/such/command"]),
+    path, program = "give the path of a program, or the name of one in $PATH", "name a program, or make it executable (chmod +x)"
+    for want, what, command, remedy in [
+        (0, "a command that succeeds", ["true"], ""),
+        (7, "a command that fails", ["sh", "-c", "exit 7"], ""),
+        (137, "a command that SIGKILL ends", ["sh", "-c", "kill -KILL $$"], ""),
+        (126, "a file that is no program", [plain], program),
+        (126, "a directory", [scratch()], "it is a directory: give --dataset before each dataset's directory, and the command after --"),
+        (127, "no such command", ["no-such-command"], path),
+        (127, "no such file", ["/no/such/command"], path),
     ]:
         code, _, err = monarch_run(words, command, env=e2e.environment(PATH="/usr/bin:/bin"))
         equal(code, want, f"exit code {want}: {what}", err)
-        if code in (126, 127):
-            remedy = "give the path of a program, or the name of one in $PATH" if code == 127 else "name a program, or make it executable (chmod +x)"
-            if os.path.isdir(command[0]):
-                remedy = "it is a directory: give --dataset before each dataset's directory, and the command after --"
+        if remedy:
             ok(err.startswith(f"monarchctl run: {command[0]}: ") and err.endswith(f"; {remedy}\n"), f"exit code {want}: {what}: the message names it, and tells what to do", err)
     equal(os.listdir(tier), [], "the tier is empty afterwards")
 
 
 def refused(name, words, parts, before=(), command=("echo", "ran")):
     code, out, err = monarch_run(words, command, before=before)
-    ok(code == 125 and out == b"" and err.startswith("monarchctl run: ") and err.count("\n") == 1,
-       f"refused in one line: {name}", f"exit code {code}", out, err)
-    contains(err, parts, f"the message tells: {name}")
+    missing = [part for part in parts if part not in err]
+    ok(code == 125 and out == b"" and err.startswith("monarchctl run: ") and err.count("\n") == 1 and not missing,
+       f"refused in one line: {name}", f"exit code {code}", out, err, f"missing: {missing}")
 
 
 def without_agent():
@@ -87,62 +84,43 @@ def without_agent():
 
 
 def refusals():
+    """One of each kind: the rules are config_test.cc's."""
     dataset = shared_dataset()
-    base = scratch("refusals")
-    tier = scratch("refusals/tier")
-    tiers = {"t": (tier, "1G")}
-    plain = f"{base}/plain"
-    with open(plain, "w", encoding="utf-8"):
-        pass
-    inside = scratch("refusals/tier/inside")
-    below = scratch("dataset/below")
-    for link, target in ("to-inside", inside), ("to-below", below), ("to-dataset", dataset):
-        os.symlink(target, f"{base}/{link}")
-    none = f"{base}/none"
-    none_inside = "lies inside the"
+    base, tier, below = scratch("refusals"), scratch("refusals/tier"), scratch("dataset/below")
+    tiers, none, plain, file = {"t": (tier, "1G")}, f"{base}/none", f"{base}/plain", f"{base}/bad.conf"
+    nodes, key, open_key = f"{base}/nodes", f"{base}/key", f"{base}/open_key"
+    for path, text, mode in (plain, b"", 0o644), (nodes, b"127.0.0.1:7000\n[::1]:7001\n", 0o644), (key, b"k" * 32, 0o600), (open_key, b"k" * 32, 0o640), \
+                            (file, b"[agent]\nthread = 3\n", 0o666):
+        with open(path, "wb") as out:
+            out.write(text)
+        os.chmod(path, mode)
+    os.symlink(below, f"{base}/to-below")
+    usual_words = options([dataset], tiers)
     for name, words, parts in [
         ("no dataset", ["--tier", f"t:{tier}:1G"], ["--dataset"]),
-        ("an unknown option", [*options([dataset], tiers), "--frobnicate"], ["--frobnicate"]),
+        ("an unknown option", [*usual_words, "--frobnicate"], ["--frobnicate"]),
         ("one of two datasets missing", options([dataset, none], tiers), ["dataset", none, "No such file", "name its directory"]),
-        ("a dataset that is a file", options([plain], tiers), ["dataset", plain, "not a directory"]),
         ("/ as the dataset", options(["/"], tiers), ["dataset /"]),
-        ("a dataset in a tier by a symlink", options([f"{base}/to-inside"], tiers), [f"{base}/to-inside", none_inside, "tier t"]),
         ("a tier in the dataset by a symlink", options([dataset], {"t": (f"{base}/to-below", "1G")}),
-         ["tier t", "to-below", none_inside, dataset]),
-        ("a tier in a dataset that a symlink names", options([f"{base}/to-dataset"], {"t": (below, "1G")}),
-         ["tier t", below, none_inside, "to-dataset"]),
+         ["tier t", "to-below", "lies inside the", dataset]),
         ("a missing tier", options([dataset], {"t": (none, "1G")}), ["tier t", none, "No such file", "make it"]),
         ("datasets as sbatch takes them", options([f"{dataset}:{dataset}"], tiers), ["No such file", "give --dataset for each directory"]),
         ("a tier that is a file", options([dataset], {"t": (plain, "1G")}), ["tier t", plain, "not a directory; name one"]),
         ("a tier without a size", ["--dataset", dataset, "--tier", f"t{tier}"], [f"t{tier}", "NAME:PATH:SIZE"]),
         ("a share above 100%", options([dataset], {"t": (tier, "101%")}), ["tier", tier, "101%", "; write for example 50%"]),
-        ("a tier given twice", [*options([dataset], tiers), "--tier", f"t:{base}:1G"], ["tier 't' is given twice; give each a name of its own"]),
-        ("a report that cannot be written", [*options([dataset], tiers), "--report", f"{none}/r"],
-         ["--report", f"{none}/r", "No such file", "name a file that you can write"]),
-        ("a missing config", [*options([dataset], tiers), "--config", none], [none, "No such file", "; name another one, or leave out --config"]),
+        ("a tier given twice", [*usual_words, "--tier", f"t:{base}:1G"], ["tier 't' is given twice; give each a name of its own"]),
+        ("a report that cannot be written", [*usual_words, "--report", f"{none}/r"], ["--report", f"{none}/r", "No such file", "name a file that you can write"]),
+        ("a missing config", [*usual_words, "--config", none], [none, "No such file", "; name another one, or leave out --config"]),
+        ("a config that others can write", [*usual_words, "--config", file], [file, "chmod go-w"]),
+        ("peers without an index", [*usual_words, "--peers", nodes, "--peer-key", key], ["--peer-index"]),
+        ("a key without peers", [*usual_words, "--peer-key", key], ["--peers"]),
+        ("a line that is no peer", [*usual_words, "--peers", key, "--peer-index", "0", "--peer-key", key], [f"--peers {key}:1: ", "ADDRESS:PORT"]),
+        ("an index that is too large", [*usual_words, "--peers", nodes, "--peer-index", "2", "--peer-key", key], ["--peer-index 2", "has 2 nodes"]),
+        ("a key that others can read", [*usual_words, "--peers", nodes, "--peer-index", "0", "--peer-key", open_key], [open_key, "chmod 600"]),
+        ("a key that is too short", [*usual_words, "--peers", nodes, "--peer-index", "0", "--peer-key", plain], ["--peer-key", plain]),
     ]:
         refused(name, words, parts)
-    nodes, key, open_key = f"{base}/nodes", f"{base}/key", f"{base}/open_key"
-    for file, text, mode in (nodes, b"127.0.0.1:7000\n[::1]:7001\n", 0o644), (key, b"k" * 32, 0o600), (open_key, b"k" * 32, 0o640):
-        with open(file, "wb") as out:
-            out.write(text)
-        os.chmod(file, mode)
-    for name, words, parts in [
-        ("peers without an index", ["--peers", nodes, "--peer-key", key], ["--peer-index"]),
-        ("a key without peers", ["--peer-key", key], ["--peers"]),
-        ("a line that is no peer", ["--peers", key, "--peer-index", "0", "--peer-key", key], [f"--peers {key}:1: ", "ADDRESS:PORT"]),
-        ("an index that is too large", ["--peers", nodes, "--peer-index", "2", "--peer-key", key], ["--peer-index 2", "has 2 nodes"]),
-        ("a key that others can read", ["--peers", nodes, "--peer-index", "0", "--peer-key", open_key], [open_key, "chmod 600"]),
-        ("a key that is too long", ["--peers", nodes, "--peer-index", "0", "--peer-key", plain], ["--peer-key", plain]),
-    ]:
-        refused(name, [*options([dataset], tiers), *words], parts)
-    file = f"{base}/bad.conf"
-    with open(file, "w", encoding="utf-8") as out:
-        out.write("[agent]\nthreads = 2\nthread = 3\n")
-    refused("an unknown key in the config", [*options([dataset], tiers), "--config", file], [f"{file}:3: ", "'thread'"])
-    os.chmod(file, 0o666)
-    refused("a config that others can write", [*options([dataset], tiers), "--config", file], [file, "chmod go-w"])
-    equal(os.listdir(tier), ["inside"], "nothing is left of what was refused")
+    equal(os.listdir(tier), [], "nothing is left of what was refused")
     os.rmdir(below)
 
 
@@ -243,15 +221,6 @@ def ordinary_user():
     return equal(os.listdir(tier), [], "and leaves nothing")
 
 
-def group_directory():
-    """A tier's directory that hands its group down gives the run's that bit, too; and a command gives the run's directory another mode."""
-    words, tier = usual("group")
-    os.chmod(tier, 0o2700)
-    for command in ["true"], ["sh", "-c", f"cat {shared_dataset()}/0000.bin >{os.devnull}; chmod -R 755 {tier}"]:
-        equal(monarch_run(words, command)[::2], (0, ""), f"a run on a tier whose directory hands its group down: {command[-1].split('/')[0]}")
-        equal(os.listdir(tier), [], "leaves nothing")
-
-
 # Makes a directory of each run's name in the tier as soon as the run directory is seen.
 SQUATS = """
 import ctypes, os, struct, sys
@@ -344,25 +313,6 @@ def report():
 # ---- paths
 
 
-def paths():
-    """Ways to name datasets; those to name files are in paths.t."""
-    one, _, _ = tree("paths/one", 6)
-    two, _, _ = tree("paths/two", 4)
-    top, tier = scratch("paths"), scratch("tier.paths")
-    os.symlink(one, f"{top}/link")
-    for what, datasets, command, opens in [
-        ("two datasets", [one, two], read_all(one, two), 10),
-        ("nested datasets, the inner first", [f"{one}/c", one], read_all(one), 6),
-        ("the same dataset twice", [one, one], read_all(one), 6),
-        ("a dataset by a symlink, read by both its paths", [f"{top}/link"], read_all(f"{top}/link/", one), 12),
-        ("a relative dataset", ["one"], read_all(one), 6),
-        ("an unclean dataset", [f"{top}//./one/"], read_all(one), 6),
-    ]:
-        code, out, err, counters = monarch_run(options(datasets, {"t": (tier, "1G")}), command, report=True, cwd=top)
-        equal((code, out), e2e.execute(command, cwd=top)[:2], f"{what}: the bytes are right", err)
-        equal((counters["opens_tier"], counters["tasks"]["opens_pfs"]), (opens, 0), f"{what}: from the tier")
-
-
 # ---- signals and deaths
 
 
@@ -376,11 +326,10 @@ def started(words, script, **more):
     return process
 
 
-def ends(process, want, name, tier, seconds=e2e.PATIENCE):
-    code, _, err = e2e.finish(process, seconds)
+def ends(process, want, name, tier):
+    code, _, err = e2e.finish(process)
     equal(code, want, name, err)
-    ok(wait_until(lambda: not e2e.traces(process.pid, tier), 5), f"{name}: nothing is left",
-       e2e.traces(process.pid, tier))
+    ok(wait_until(lambda: not e2e.traces(process.pid, tier)), f"{name}: nothing is left", e2e.traces(process.pid, tier))
 
 
 def signals():
@@ -391,20 +340,18 @@ def signals():
         (signal.SIGTERM, f"trap 'exit 9' TERM; {stay}", 9, "a command that handles SIGTERM"),
         (signal.SIGHUP, f"trap 'exit 10' HUP; {stay}", 10, "a command that handles SIGHUP"),
         (signal.SIGUSR1, f"trap 'exit 11' USR1; {stay}", 11, "a command that handles SIGUSR1"),
-        (signal.SIGUSR2, f"trap 'exit 12' USR2; {stay}", 12, "a command that handles SIGUSR2"),
+        (signal.SIGINT, "echo up; exec sleep 60", 130, "Ctrl-C ends the command"),
+        (signal.SIGINT, f"trap 'exit 13' INT; {stay}", 13, "a command that handles Ctrl-C"),
     ]:
         process = started(words, script)
-        process.send_signal(number)
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
         ends(process, want, name, tier)
-    process = started(words, "echo up; exec sleep 60")
-    os.killpg(process.pid, signal.SIGINT)
-    ends(process, 130, "Ctrl-C ends the command", tier)
     ignore = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     deaf = monarch_run(words, ["sh", "-c", "exit 5"], before=["/usr/bin/python3", "-c", ignore])
     equal(deaf[0], 5, "a caller that ignores SIGCHLD", deaf[2])
-    process = started(words, f"trap 'exit 13' INT; {stay}")
-    os.killpg(process.pid, signal.SIGINT)
-    ends(process, 13, "a command that handles Ctrl-C", tier)
     process = started(words, "echo up; exec sleep 60")
     wait_until(lambda: e2e.children(process.pid, "sleep"))  # "up" comes before the exec
     os.kill(e2e.children(process.pid, "sleep")[0], signal.SIGKILL)
@@ -421,8 +368,8 @@ def monarchctl_killed():
     with open(first, "rb") as stream:
         whole = e2e.execute(["md5sum"], stdin=stream)[1]
     os.kill(process.pid, signal.SIGKILL)
-    ok(wait_until(lambda: not e2e.traces(process.pid, tier), 5),
-       "monarchctl killed: agent, run directory and copies are gone within 5 s", e2e.traces(process.pid, tier))
+    ok(wait_until(lambda: not e2e.traces(process.pid, tier)),
+       "monarchctl killed: agent, run directory and copies are gone", e2e.traces(process.pid, tier))
     out, err = process.communicate(b"\n", timeout=e2e.PATIENCE)
     equal(out, whole + native[1], "monarchctl killed: the command reads on, and right", err.decode())
 
@@ -489,16 +436,11 @@ def swept():
     dead = e2e.Job(words)
     os.kill(dead.agent(), signal.SIGKILL)
     dead.kill()
-    begin = time.monotonic()
     e2e.wait_until(lambda: len(e2e.traces(dead.pid, tier)) == 2)  # the agent has ended
     left = e2e.traces(dead.pid, tier)
     equal(len(left), 2, "both killed: run directory and copies are left", left)
-    monarch_run(words, ["true"])
-    equal(e2e.traces(dead.pid, tier), left, "a run at once leaves young directories alone")
     yield
-    time.sleep(max(0.0, begin + 11.5 - time.monotonic()))
-    equal(monarch_run(words, ["true"])[0], 0, "a run 10 s later")
-    equal(e2e.traces(dead.pid, tier), [], "sweeps them")
+    ok(wait_until(lambda: monarch_run(words, ["true"])[0] == 0 and not e2e.traces(dead.pid, tier)), "a run more than 10 s later sweeps them", e2e.traces(dead.pid, tier))
     equal(len(e2e.traces(live.pid, tier)), 3, "but not those of a run that lives")
     path = f"{shared_dataset()}/0000.bin"
     with open(path, "rb") as stream:
@@ -576,7 +518,7 @@ def hanging_pfs():
     tier = scratch("tier.hang")
     process = e2e.start([f"{BUILD}/monarchctl", "run", *options([pfs.mount], {"t": (tier, "1G")}), "--",
                          *read_all(pfs.mount)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=e2e.environment())
-    code, out, err = e2e.finish(process, 15)
+    code, out, err = e2e.finish(process)
     equal((code, out), (0, want), "the agent hangs in the PFS: the command reads the right bytes and ends", err)
     equal(pfs.counters()["hanging"], 1, "while the agent hangs")
     equal([t for t in e2e.traces(process.pid, tier) if "/" in t], [], "no directory is left")
@@ -606,5 +548,5 @@ def written_by_the_job():
     equal((counters["tasks"]["invalidations"], counters["tasks"]["fallback_invalid"]), (6, 12), "and it is counted")
 
 
-e2e.main(swept, exit_codes, refusals, without_agent, peers_library, ordinary_user, group_directory, squatter, user_environment, report,
-         paths, signals, monarchctl_killed, monarchd_slow_to_end, monarchd_killed, quotas, failing_pfs, hanging_pfs, written_by_the_job)
+e2e.main(swept, exit_codes, refusals, without_agent, peers_library, ordinary_user, squatter, user_environment, report,
+         signals, monarchctl_killed, monarchd_slow_to_end, monarchd_killed, quotas, failing_pfs, hanging_pfs, written_by_the_job)
