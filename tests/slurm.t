@@ -23,12 +23,10 @@ import slurm_rows  # pylint: disable=wrong-import-position
 from e2e import contains, equal, ok, scratch, wait_until
 from slurm_lab import Cluster, Dataset, bytes_of, fields, size_text
 
-ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 cluster = pfs = ledger = None
 late_by_design = 0  # agents
 variant = ""  # of Slurm's configuration, in the names of tests
 UNSET, ALLOC = "PrologFlags unset, proctrack/cgroup: ", "PrologFlags=Alloc: "
-CGROUP, CONTAINER = "Contain, proctrack/cgroup: ", "Contain, job_container/tmpfs: "
 TASK_ENV = "; echo preload=$LD_PRELOAD; env | grep ^MONARCH_IO_ || true"
 
 
@@ -222,48 +220,6 @@ def no_option():
     equal(cluster.comment(job, 0), "", f"{variant}no option: no line in sacct")
 
 
-def no_monarch():
-    data = dataset()
-    job = cluster.submit([f"--monarch-dataset={data.path}", "--no-monarch"], data.read(2) + TASK_ENV)
-    ledger.expect(2 * data.FILES, 2 * data.bytes)
-    step = f"sh -c {quoted('true' + TASK_ENV)}"
-    inner = cluster.submit([f"--monarch-dataset={local_dataset().path}"],
-                           f"srun -Q --no-monarch {step}; srun -Q {step}")
-    yield
-    equal(cluster.wait(job), "COMPLETED", "--no-monarch: how Slurm says that it ended")
-    equal(cluster.output(job), data.sums * 2 + b"preload=\n", "--no-monarch: the bytes are right, the environment is as without")
-    equal(cluster.calls_for(job), [], "--no-monarch: nothing of Monarch's runs")
-    cluster.wait(inner)
-    lines = cluster.output(inner).decode().splitlines()
-    ok(lines[0] == "preload=" and lines[1].endswith("/libmonarch_preload.so") and lines[2].startswith("MONARCH_IO_RUN_DIR="),
-       "srun --no-monarch: that step goes without, the next does not", *lines)
-
-
-def environment_twin():
-    """The option by the environment; and what a task's environment holds, and hands on."""
-    data = dataset()
-    nested = "sbatch --parsable -o %j --wrap 'true" + TASK_ENV + "'"
-    job = cluster.submit([], data.read(2) + TASK_ENV + "; " + nested, env={"MONARCH_IO_OPT_DATASET": data.path})
-    ledger.expect(data.FILES, data.bytes)
-    other = cluster.submit([f"--monarch-dataset={local_dataset().path}"], "true",
-                           env={"MONARCH_IO_OPT_DATASET": "/nonexistent", "MONARCH_IO_OPT_CHECK": "error"})
-    yield
-    equal(cluster.wait(job), "COMPLETED", "MONARCH_IO_OPT_DATASET: how Slurm says that it ended")
-    out = cluster.output(job)
-    ok(out.startswith(data.sums * 2), "MONARCH_IO_OPT_DATASET: the bytes are right", out)
-    rest = out[2 * len(data.sums):].decode().splitlines()
-    run_dir = f"{cluster.state}/run/lab.{job}.0.{cluster.jobs(job)[0]['NodeList']}/files"
-    equal(rest[:-1], [f"preload={cluster.prefix}/lib/monarch/libmonarch_preload.so", f"MONARCH_IO_RUN_DIR={run_dir}",
-                      f"MONARCH_IO_STATE={run_dir}/state"],
-          "MONARCH_IO_OPT_DATASET: tasks do not see it")
-    check_line("MONARCH_IO_OPT_DATASET", job, data, 2)
-    inner = int(rest[-1])
-    cluster.wait(inner)
-    equal(cluster.output(inner), b"preload=\n", "a job submitted from within a job does not inherit the option")
-    equal((cluster.calls_for(inner), cluster.comment(inner, 0)), ([], ""), "and nothing of Monarch's runs for it")
-    equal(cluster.wait(other), "COMPLETED", "the option goes before its twin")
-
-
 def inner_srun():
     data = dataset()
     job = cluster.submit([], f"true{TASK_ENV}; srun --monarch-dataset={data.path} sh -c "
@@ -280,79 +236,50 @@ def inner_srun():
 
 
 def submission():
-    """What sbatch accepts and refuses, and how it says so; no job begins."""
+    """What sbatch accepts and refuses, and how it says so, by one of each kind; no job begins. The rules are spank_test.cc's."""
     data = local_dataset()
-    wrong, file, closed, colon = (f"{scratch()}/{name}" for name in ("wrong", "file", "closed", "co:lon"))
-    with open(file, "w", encoding="utf-8"):
-        pass
+    wrong, closed = (f"{scratch()}/{name}" for name in ("wrong", "closed"))
     os.mkdir(closed, 0o700)
-    os.mkdir(colon)
-    link = f"{scratch()}/link"
-    os.symlink("/", link)
     os.mkdir(f"{cluster.tier}/in")
     before = cluster.execute(["squeue", "-h", "-a", "-o", "%A"])[1]
 
-    def sbatch(*options, command=("sbatch", "--hold"), **more):
-        return cluster.execute([*command, *options, "--wrap=true"] if command[0] == "sbatch" else [*command, *options, "true"], **more)
+    def submit(name, parts, *words, accepted=False, command=("sbatch", "--hold", "--parsable", "--wrap=true"), **env):
+        """With the parts in what is said; without parts nothing is said."""
+        code, out, err = cluster.execute([command[0], *words, *command[1:]], **env)
+        what = f"{command[0]} {'accepts' if accepted else 'refuses'} {name}"
+        ok(code == 0 if accepted else code not in (0, "hung") and out == b"", what, code, out, err)
+        contains(err, parts, f"{what}: what it says")
+        ok(parts or not err, f"{what}: it says no more", err)
+        if accepted:
+            cluster.execute(["scancel", out.decode().strip() or "0"])
 
-    def refused(name, value, parts, *more, **env):
-        option = [] if value is None else [f"--monarch-dataset={value}"]
-        code, out, err = sbatch(*option, *more, **env)
-        ok(code not in (0, "hung") and out == b"", f"sbatch refuses {name}", code, out, err)
-        contains(err, ["--monarch-", *parts], f"sbatch refuses {name}: the message")
-
-    def accepted(name, parts, *words, **env):
-        code, out, err = sbatch("--parsable", *words, **env)
-        equal(code, 0, f"sbatch accepts {name}", err)
-        contains(err, parts, f"sbatch accepts {name}: what it says")
-        equal("" if parts else err, "", f"sbatch accepts {name}: it says no more")
-        cluster.execute(["scancel", out.decode().strip() or "0"])
-
-    refused("a path that does not exist", wrong, [wrong, "No such file", "--monarch-check=off"])
-    refused("a file", file, [file, "Not a directory", "name the directory"])
-    refused("a directory that the user cannot read", closed, [closed, "Permission denied", "permission to list it"])
-    refused("a relative path", "some/where", ["some/where", "not an absolute path"])
-    refused("a name with ':'", colon, [colon, "symbolic link"])
-    refused("no path", "", ["no path given"])
-    refused("one wrong path of two", f"{data.path}:{wrong}", [wrong, "No such file"])
-    refused("an unknown --monarch-check", data.path, ["error, warn, off"], "--monarch-check=maybe")
-    refused("a path that does not exist, from the environment", None, [wrong, "No such file"],
-            env={"MONARCH_IO_OPT_DATASET": wrong})
-    refused("17 directories", ":".join([data.path] * 17), ["more than 16", "that holds several"])
-    refused("/", "/", ["root directory", "below it"])
-    refused("/ among others", f"{data.path}:/./", ["root directory", "below it"])
-    refused("a link to /", link, [link, "root directory", "below it"])
-    refused("a path that is too long", "/" + "x" * 4096, ["longer than 4095"])
-    refused("a directory that holds a tier", os.path.dirname(cluster.tier), [cluster.tier, "holds", "that does not"])
-    refused("a tier", cluster.tier, [cluster.tier, "keep copies"])
-    refused("a directory in a tier", f"{cluster.tier}/in", [cluster.tier, "lies in", "leave it out"])
-    for name in ("DATASET", "CHECK"):
-        code, out, err = sbatch(env={f"MONARCH_IO_OPT_{name}": ""})
-        ok(code not in (0, "hung") and out == b"", f"sbatch refuses an empty MONARCH_IO_OPT_{name}", code, out, err)
-        contains(err, [f"MONARCH_IO_OPT_{name} is set to nothing", "unset it"], f"sbatch refuses an empty MONARCH_IO_OPT_{name}: the message")
-    for command in (["salloc", "-I"], ["srun", "-I"]):
-        code, out, err = sbatch(f"--monarch-dataset={wrong}", command=command)
-        ok(code not in (0, "hung") and out == b"", f"{command[0]} refuses a path that does not exist", code, out, err)
-        contains(err, [wrong, "No such file"], f"{command[0]} refuses a path that does not exist: the message")
+    for name, value, parts in [
+            ("a path that does not exist", wrong, [wrong, "No such file", "--monarch-check=off"]),
+            ("a directory that the user cannot read", closed, [closed, "Permission denied", "permission to list it"]),
+            ("no path", "", ["no path given"]),
+            ("one wrong path of two", f"{data.path}:{wrong}", [wrong, "No such file"]),
+            ("a directory that holds a tier", os.path.dirname(cluster.tier), [cluster.tier, "holds", "that does not"]),
+            ("a directory in a tier", f"{cluster.tier}/in", [cluster.tier, "lies in", "leave it out"])]:
+        submit(name, ["--monarch-", *parts], f"--monarch-dataset={value}")
+    submit("an unknown --monarch-check", ["error, warn, off"], f"--monarch-dataset={data.path}", "--monarch-check=maybe")
+    submit("a path that does not exist, from the environment", [wrong, "No such file"], env={"MONARCH_IO_OPT_DATASET": wrong})
+    submit("an empty twin", ["MONARCH_IO_OPT_DATASET is set to nothing", "unset it"], env={"MONARCH_IO_OPT_DATASET": ""})
+    for command in ("salloc", "-I", "true"), ("srun", "-I", "true"):
+        submit("a path that does not exist", [wrong, "No such file"], f"--monarch-dataset={wrong}", command=command)
     equal(cluster.execute(["squeue", "-h", "-a", "-o", "%A"])[1], before, "nothing that was refused is in the queue")
-
-    accepted("a directory", [], f"--monarch-dataset={data.path}")
-    accepted("two directories", [], f"--monarch-dataset={data.path}:{local_dataset().path}")
-    accepted("a wrong path, --monarch-check=warn", [wrong, "No such file", "warning"], f"--monarch-dataset={wrong}",
-             "--monarch-check=warn")
-    accepted("a wrong path, --monarch-check=off", [], f"--monarch-dataset={wrong}", "--monarch-check=off")
-    accepted("a wrong path, check off by the environment", [], f"--monarch-dataset={wrong}", env={"MONARCH_IO_OPT_CHECK": "off"})
-    accepted("a tier, --monarch-check=warn", [cluster.tier, "warning"], f"--monarch-dataset={cluster.tier}", "--monarch-check=warn")
-    accepted("16 directories", [], "--monarch-dataset=" + ":".join([data.path] * 16))
-    for value in ("1", "0", ""):
-        accepted(f"a wrong path, MONARCH_IO_OPT_NO_MONARCH={value}", [], f"--monarch-dataset={wrong}", env={"MONARCH_IO_OPT_NO_MONARCH": value})
-    accepted("a wrong path, --no-monarch", [], f"--monarch-dataset={wrong}", "--no-monarch")
+    for name, words, parts, env in [
+            ("two directories", [f"--monarch-dataset={data.path}:{local_dataset().path}"], [], {}),
+            ("a wrong path, --monarch-check=warn", [f"--monarch-dataset={wrong}", "--monarch-check=warn"], [wrong, "No such file", "warning"], {}),
+            ("a wrong path, check off by the environment", [f"--monarch-dataset={wrong}"], [], {"MONARCH_IO_OPT_CHECK": "off"}),
+            ("a wrong path, MONARCH_IO_OPT_NO_MONARCH", [f"--monarch-dataset={wrong}"], [], {"MONARCH_IO_OPT_NO_MONARCH": "1"}),
+            ("a wrong path, --no-monarch", [f"--monarch-dataset={wrong}", "--no-monarch"], [], {})]:
+        submit(name, parts, *words, accepted=True, env=env)
     os.rmdir(f"{cluster.tier}/in")
     if why := e2e.why_no_slowfs():
         e2e.skip("a PFS that hangs at submission", why)
         return
     hanging = hanging_pfs()
-    accepted("a path that hangs", ["did not answer within 2 s"], f"--monarch-dataset={hanging.mount}/a")
+    submit("a path that hangs", ["did not answer within 2 s"], f"--monarch-dataset={hanging.mount}/a", accepted=True)
     hanging.command("release")
     hanging.close()
 
@@ -586,7 +513,7 @@ def basics():
 
 
 def jobs():
-    e2e.together(one_node, salloc, scancel, requeue, no_option, no_monarch, environment_twin, inner_srun, servers)
+    e2e.together(one_node, salloc, scancel, requeue, no_option, inner_srun, servers)
     shared(two_nodes)
 
 
@@ -619,22 +546,10 @@ def prolog_flags_alloc():
     other_configuration(ALLOC, ["--prolog-flags", "Alloc"], one_node, inner_srun, two_nodes_too=False)
 
 
-def contain_cgroup():
-    other_configuration(CGROUP, ["--prolog-flags", "Contain", "--proctrack", "cgroup"], one_node, salloc, scancel,
-                        inner_srun, no_option)
-
-
-def contain_tmpfs():
-    if cluster.prefix.startswith("/tmp/"):
-        e2e.skip("job_container/tmpfs", "Monarch is installed in /tmp, which jobs do not see then")
-        return
-    other_configuration(CONTAINER, ["--prolog-flags", "Contain", "--job-container", "tmpfs"], one_node, salloc, scancel, inner_srun, no_option)
-
-
 if reason := slurm_lab.why_no_slurm() or e2e.why_no_glusterfs():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
 e2e.main(jobs, submission, agent_process, agent_killed, monarchd_missing,
          hanging_in_job, slurmdbd_away, array_rows, no_accounting, prolog_flags_unset, prolog_flags_alloc,
-         *([contain_cgroup, contain_tmpfs] if ALL else []), rows_of_runs, in_time)
+         rows_of_runs, in_time)
