@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -278,33 +277,6 @@ def squatter():
         nodes.end()
 
 
-def other_version():
-    if without_slowfs():
-        return
-    directory = scratch("other-version")
-    for name in ("monarchctl", "monarchd", "libmonarch_preload.so", "libmonarch_peers.so"):
-        shutil.copy(f"{e2e.BUILD}/{name}", directory)
-    with open(f"{e2e.BUILD}/build_config.h", encoding="utf-8") as text:
-        version = re.search('^#define PACKAGE_VERSION "(.*)"', text.read(), re.M)[1].encode()
-    with open(f"{directory}/monarchd", "r+b") as program:  # what it says that it is; the library compares that
-        code = program.read()
-        equal(code.count(b"\0" + version + b"\0"), 1, "the agent says once of which version it is")
-        program.seek(code.index(b"\0" + version + b"\0") + len(version))
-        program.write(b"?")
-    nodes = Nodes("version", 2)
-    nodes.start(0)
-    nodes.start(1, job=type("JobOfThere", (e2e.Job,), {"program": f"{directory}/monarchctl"}))
-    nodes.expect_right("a library of another version", 0, 1)
-    why = f"{directory}/libmonarch_peers.so is of another version than {version.decode()}; install both anew"
-    ok(f"no peers: {why}" in nodes.log(1), "its agent goes on alone, and says why", nodes.log(1))
-    reports = {1: nodes.end_jobs(1)[1]}
-    err = e2e.execute([f"{directory}/monarchctl", "run", *nodes.words(1), "--", "true"])[2]
-    equal(err.count(f"this node gets no files from the job's other nodes: {why}"), 1, "and tells its user", err)
-    reports |= nodes.end_jobs(0)
-    nodes.end()
-    equal([reports[index]["agent"]["peer_bytes"] for index in (0, 1)], [0, 0], "and it gets nothing, and gives nothing")
-
-
 def changed():
     if without_slowfs():
         return
@@ -344,4 +316,4 @@ def cut():
 
 
 if __name__ == "__main__":
-    e2e.main(once, shown, killed, stopped, strangers, squatter, other_version, changed, cut)
+    e2e.main(once, shown, killed, stopped, strangers, squatter, changed, cut)
