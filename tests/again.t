@@ -3,9 +3,7 @@
 """Files that a job wrote: once they are left alone they are staged again, and each later change is seen at once."""
 
 import os
-import subprocess
 import sys
-import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
@@ -53,12 +51,12 @@ print(os.read(fd, 4), subprocess.run(["sh", "-c", 'exec 3<"$1"; dd bs=7 count=1 
 
 
 class Again:
-    def __init__(self, name, *more, seconds=1):
+    def __init__(self, name):
         self.root = scratch(f"{name}.data")
         e2e.make_tree(self.root, 8)
         config = f"{scratch()}/{name}.conf"
         with open(config, "w", encoding="ascii") as out:
-            out.write(f"[agent]\nstage_again = {seconds}\n" + "".join(f"{line}\n" for line in more))
+            out.write("[agent]\nstage_again = 1\n")
         os.chmod(config, 0o644)
         self.job = e2e.Job([*options([self.root], {"t": (scratch(f"{name}.tier"), "64M")}), "--config", config])
         self.log = f"{scratch()}/{name}.log"
@@ -87,10 +85,7 @@ class Again:
 
     def comes(self, *names):
         """Whether the tier serves them after a while; each read on the way gives the right bytes."""
-        def served():
-            time.sleep(0.2)
-            return self.read(*names)
-        return wait_until(served)
+        return wait_until(lambda: self.read(*names))
 
 
 def again():
@@ -128,25 +123,5 @@ def held():
               "what a program without the library changes is seen soon")
 
 
-def left_alone():
-    """Only what nobody may write any more; and nothing unless it is wanted."""
-    job, off = Again("alone"), Again("off", seconds=0)
-    writer = e2e.start(["sh", "-c", 'exec 3>>"$1"; echo written >&3; echo; read -r _; echo more >&3; exec 3>&-; echo; read -r _', "sh",
-                        job.path("open")], env=job.job.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    writer.stdout.readline()
-    for each in job, off:
-        each.write("written", b"once")
-    ok(job.comes("written"), "what is closed comes")
-    ok(not any(job.read("open") or time.sleep(0.3) for _ in range(10)), "what is open for writing stays the PFS's")
-    ok(not off.read("written"), "and so does all if stage_again is 0")
-    writer.stdin.write(b"\n")
-    writer.stdin.flush()
-    writer.stdout.readline()
-    ok(job.comes("open"), "until it is closed")
-    e2e.end(writer)
-    ended, without = (each.job.end()["agent"] for each in (job, off))
-    equal((ended["staged_files"] - without["staged_files"], ended["staged_again"]), (2, 0), "counted, as staged for the first time")
-
-
 if __name__ == "__main__":
-    e2e.main(again, held, left_alone)
+    e2e.main(again, held)
