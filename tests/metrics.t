@@ -81,17 +81,6 @@ def promtool(text, name):
 # ---- while jobs run, and after
 
 
-def no_job():
-    """A node on which there was never one."""
-    with contextlib.closing(Node("none")) as n:
-        told = n.look("no job")
-        ok(len(told) > 30 and set(told.values()) == {0.0, 1.0}, "no job: all is 0, but for the version", told)
-        equal([series for series, value in told.items() if value == 1], [f'monarch_build_info{{version="{version()}"}}'], "no job: the version")
-        equal(os.path.exists(n.state), False, "no job: nothing is made")
-        code, out, err = n.metrics(before=as_user(UID))
-        equal((code, out, err), (1, b"", "monarchctl metrics: only root can read the counters of this node's jobs: run it as root\n"), "another user is told so")
-
-
 def version():
     return json.loads(e2e.execute([TOOL, "version", "--json"])[1])["version"]
 
@@ -100,6 +89,11 @@ def lives():
     """Jobs begin, read and end, looked at or not."""
     with contextlib.closing(Node("lives")) as n:
         size, files = n.size(), 30
+        told = n.look("no job")
+        equal([series for series, value in told.items() if value != 0], [f'monarch_build_info{{version="{version()}"}}'], "no job: all is 0, but for the version")
+        equal(os.path.exists(n.state), False, "no job: nothing is made")
+        code, out, err = n.metrics(before=as_user(UID))
+        equal((code, out, err), (1, b"", "monarchctl metrics: only root can read the counters of this node's jobs: run it as root\n"), "another user is told so")
         n.configure(tier="job_capacity = 10%\n")
         run_dir = n.start(FIRST + 1)
         staged = {'monarch_staging_bytes_total{source="pfs"}': size, "monarch_staged_bytes_total": size, "monarch_staged_files_total": files}
@@ -108,27 +102,25 @@ def lives():
                                 'monarch_tier_reserved_bytes{tier="nvme"}': n.record(FIRST + 1)["tiers"][0]["quota"],
                                 'monarch_jobs_ended_total{counters="read"}': 0}, "a job that has staged all")
         n.read(run_dir)
-        n.read(run_dir)
-        read = {"monarch_read_bytes_total" + TIERS: 2 * size, "monarch_opens_total" + TIERS: 2 * files, "monarch_opens_total" + PFS: 0}
+        read = {"monarch_read_bytes_total" + TIERS: size, "monarch_opens_total" + TIERS: files, "monarch_opens_total" + PFS: 0}
         told = n.look("read")
-        some(told, {**staged, **read}, "a job that has read all twice")
-        ok(told["monarch_reads_total" + TIERS] >= 2 * files and told['monarch_staging_operations_total{operation="open"}'] >= files, "its operations", told)
+        some(told, {**staged, **read}, "a job that has read all")
+        ok(told["monarch_reads_total" + TIERS] >= files and told['monarch_staging_operations_total{operation="open"}'] >= files, "its operations", told)
         n.end(FIRST + 1)
         some(n.look("ended"), {**staged, **read, 'monarch_jobs{state="running"}': 0, 'monarch_jobs_ended_total{counters="read"}': 1,
                                'monarch_jobs_ended_total{counters="lost"}': 0}, "what it has counted stays when it has ended")
         for cluster in "c-1", "other":  # which share the state directory
             n.read(n.start(FIRST + 2, cluster))
-        some(n.look("two clusters"), {'monarch_jobs{state="running"}': 2, "monarch_opens_total" + TIERS: 4 * files}, "jobs of two clusters with one number")
+        some(n.look("two clusters"), {'monarch_jobs{state="running"}': 2, "monarch_opens_total" + TIERS: 3 * files}, "jobs of two clusters with one number")
         for cluster in "c-1", "other":
             n.end(FIRST + 2, cluster)
-        some(n.look("two clusters"), {'monarch_jobs_ended_total{counters="read"}': 3, "monarch_opens_total" + TIERS: 4 * files}, "and when they have ended")
         jobs = [FIRST + number for number in range(3, 8)]
         for job in jobs:
             n.read(n.start(job))
         looks = [e2e.start([TOOL, "metrics", "--state-dir", n.state], stdout=subprocess.DEVNULL) for _ in range(4)]
         n.end_at_once(*jobs)
         equal([look.wait(e2e.PATIENCE) for look in looks], [0] * 4, "looks while epilogs end jobs")
-        some(n.look("at once"), {'monarch_jobs_ended_total{counters="read"}': 8, "monarch_opens_total" + TIERS: 9 * files,
+        some(n.look("at once"), {'monarch_jobs_ended_total{counters="read"}': 8, "monarch_opens_total" + TIERS: 8 * files,
                                  "monarch_staged_files_total": 8 * files}, "jobs that nobody has looked at, and epilogs at once, lose nothing")
         promtool(n.text(), "after jobs")
 
@@ -167,7 +159,7 @@ def make_terabyte(board):
 
 
 def hostile():
-    """Boards that an owner has spoilt: the node's counters neither go back nor spring."""
+    """Boards that an owner has spoilt: the node's counters neither go back nor spring. What is believed is metrics_test.cc's."""
     with contextlib.closing(Node("hostile")) as n:
         job, size = FIRST + 41, n.size()
         board = f"{n.start(job)}/board"
@@ -177,18 +169,11 @@ def hostile():
         some(n.look("killed"), {**died, **files, "monarch_jobs_unread": 0}, "its agent was killed")
         write_counter(board, "staged_files", 7)
         some(n.look("less"), {**files, "monarch_jobs_unread": 0}, "a counter that goes back")
-        write_counter(board, "staged_files", 35)
-        files["monarch_staged_files_total"] = 35
-        some(n.look("more"), files, "one that grows as it can")
-        for what, value in (("more than a node counts in that time", 1 << 59), ("more than any job has", (1 << 64) - 1)):
-            write_counter(board, "agent_bytes_pfs", value)
-            some(n.look(what), {**files, "monarch_jobs_unread": 1}, f"one with {what}")
-        write_counter(board, "agent_bytes_pfs", size)
-        for what, make in (("nothing", lambda: None), ("a FIFO", lambda: os.mkfifo(board)), ("a directory", lambda: os.mkdir(board)),
-                           ("a link to what only root reads", lambda: os.symlink("/etc/shadow", board)), ("a terabyte", lambda: make_terabyte(board))):
-            if os.path.isdir(board) and not os.path.islink(board):
-                os.rmdir(board)
-            elif os.path.lexists(board):
+        write_counter(board, "agent_bytes_pfs", 1 << 59)
+        some(n.look("more"), {**files, "monarch_jobs_unread": 1}, "one with more than a node counts in that time")
+        for what, make in (("nothing", lambda: None), ("a FIFO", lambda: os.mkfifo(board)), ("a link to what only root reads", lambda: os.symlink("/etc/shadow", board)),
+                           ("a terabyte", lambda: make_terabyte(board))):
+            if os.path.lexists(board):
                 os.unlink(board)
             make()
             if os.path.lexists(board):
@@ -202,11 +187,7 @@ def hostile():
         n.look("to be swept")
         kill_agent(n, job)
         shutil.rmtree(f"{n.state}/jobs/c-1.{job}.n1.x")
-        some(n.look("swept"), {"monarch_staged_files_total": 65, 'monarch_jobs_ended_total{counters="lost"}': 2}, "and of one that no epilog ended")
-        with open(f"{n.state}/metrics", "w", encoding="utf-8") as file:
-            file.write('{"ended": [["x"')
-        n.last = {}
-        some(n.look("spoilt"), {"monarch_staged_files_total": 0}, "sums that a disk has spoilt begin anew")
+        some(n.look("swept"), {"monarch_staged_files_total": 60, 'monarch_jobs_ended_total{counters="lost"}': 2}, "and of one that no epilog ended")
 
 
 def hanging(n):
@@ -276,19 +257,24 @@ def mounted():
 def states():
     """Jobs without an agent."""
     with contextlib.closing(Node("states")) as n:
+        n.account = "/bin/false"  # the line stays
         n.start(FIRST + 51)
         for number, (file, text) in enumerate((("wanted", "{"), ("failed", "{"), ("failed", "0 boot refused\nby policy\n/data"), ("record.json", "{")), start=FIRST + 52):
             os.mkdir(f"{n.state}/jobs/c-1.{number}.n1.x", 0o700)
             with open(f"{n.state}/jobs/c-1.{number}.n1.x/{file}", "w", encoding="utf-8") as stream:
                 stream.write(text)
-        with open(f"{n.state}/spool/line", "w", encoding="utf-8") as stream:
-            stream.write("{}")
+        now = int(time.time())
+        line = f"{n.state}/spool/c-1.1.0.n1.1.{now}.json"
+        with open(f"{n.dir}/line", "w", encoding="utf-8") as stream:
+            json.dump({"job": 1, "cluster": "c-1", "uid": UID, "restart": 0, "begin": now - 10, "end": now, "line": "monarch=1"}, stream)
+        os.rename(stream.name, line)
         some(n.look("states"), {**{f'monarch_jobs{{state="{state}"}}': 1 for state in ("pending", "failed", "refused", "unknown", "running")},
                                 'monarch_jobs{state="agent_died"}': 0, "monarch_sacct_lines_waiting": 1}, "each job has its state")
         for directory in glob.glob(f"{n.state}/jobs/*"):
             if f".{FIRST + 51}." not in directory:
                 shutil.rmtree(directory)
-        os.unlink(f"{n.state}/spool/line")
+        os.unlink(line)
+        n.account = ""
 
 
 # ---- the file for node_exporter
@@ -403,13 +389,9 @@ def by_socket():
         first, fields, body = asked(path, b"HEAD /metrics HTTP/1.1\r\n\r\n")
         equal((first, body, int(fields["Content-Length"]) > 1000), ("HTTP/1.1 200 OK", "", True), "HEAD")
         for what, request, want in (("another path", b"GET /etc/shadow HTTP/1.1\r\n\r\n", "404"), ("another method", b"DELETE /metrics HTTP/1.1\r\n\r\n", "405"),
-                                    ("no HTTP", b"\0\xff\r\n\r\n", "400"), ("a head without an end", b"GET /metrics HTTP/1.1\r\n" + b"x: y\r\n" * 2000, None)):
+                                    ("no HTTP", b"\0\xff\r\n\r\n", "400"), ("one who does not go on", b"GET /metr", "400"), ("a head without an end", b"GET /metrics HTTP/1.1\r\n" + b"x: y\r\n" * 2000, None)):
             first = asked(path, request)[0]
             ok(want is None or first.startswith(f"HTTP/1.1 {want} "), f"{what} is refused", first)
-        equal(asked(path, b"", shut=True)[0], "HTTP/1.1 400 Bad Request", "one who says nothing")
-        begin = time.monotonic()
-        equal(asked(path, b"GET /metr")[0], "HTTP/1.1 400 Bad Request", "one who does not go on")
-        ok(3 < time.monotonic() - begin < e2e.PATIENCE, "and has time for it, but not for ever", time.monotonic() - begin)
         with socket.socket(socket.AF_UNIX) as client:  # goes away before the answer
             client.connect(path)
             client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
@@ -417,7 +399,6 @@ def by_socket():
             return e2e.skip("curl --unix-socket", "no curl")
         code, out, err = e2e.execute(["curl", "-sS", "--unix-socket", path, "http://node/metrics"])
         equal((code, numbers(out.decode())), (0, numbers(text)), "curl --unix-socket", err)
-        promtool(out.decode(), "by curl")
     return None
 
 
@@ -554,17 +535,10 @@ def guide():
 
 def dashboard():
     """Each expression is PromQL, and that of what the PFS was spared has the right value."""
-    with open(DASHBOARD, encoding="utf-8") as file:
-        board = json.load(file)
-    panels = board["panels"]
-    places = [(x, y) for p in panels for x in range(p["gridPos"]["x"], p["gridPos"]["x"] + p["gridPos"]["w"])
-              for y in range(p["gridPos"]["y"], p["gridPos"]["y"] + p["gridPos"]["h"])]
-    equal((len(set(places)), max(x for x, _ in places) < 24, len({p["id"] for p in panels})), (len(places), True, len(panels)), "no panel lies on another")
-    ok(all(p["title"] and p["description"] and all(t["legendFormat"] for t in p["targets"]) for p in panels), "each has words")
-    equal({p["datasource"]["uid"] for p in panels} | {t["datasource"]["uid"] for p in panels for t in p["targets"]}, {"${datasource}"}, "they ask one source")
-    equal([v["name"] for v in board["templating"]["list"]], ["datasource", "node"], "its variables")
     if not shutil.which("promtool"):
         return e2e.skip("the dashboard's expressions", "no promtool (Debian: prometheus)")
+    with open(DASHBOARD, encoding="utf-8") as file:
+        panels = json.load(file)["panels"]
 
     def plain(text):
         return text.replace("$node", ".*").replace("$__rate_interval", "5m").replace("$__range", "1h")
@@ -594,4 +568,4 @@ def dashboard():
     return equal(code, 0, "its numbers are right", out.decode(), err)
 
 
-e2e.main(as_root(no_job), as_root(lives), as_root(hostile), as_root(mounted), as_root(states), as_root(textfile), as_root(by_socket), units, as_root(by_systemd), as_root(names), guide, dashboard)
+e2e.main(as_root(lives), as_root(hostile), as_root(mounted), as_root(states), as_root(textfile), as_root(by_socket), units, as_root(by_systemd), as_root(names), guide, dashboard)
