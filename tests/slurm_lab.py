@@ -22,7 +22,13 @@ from e2e import BUILD, SANITIZER, SOURCE, equal, ok, scratch, wait_until
 PATIENCE = 300 * e2e.SLOW  # seconds that a job may take to begin and end before it counts as hung
 USER = "monarchlab"
 MOST_LATE, MOST_IN_VAIN = 4, 5  # agents, and percent of all opens, in a run of a test program
+HELD = "touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done"  # in a script: until Cluster.go()
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
+
+
+def quoted(script):
+    """As one word of a shell."""
+    return "'" + script.replace("'", "'\\''") + "'"
 
 
 def install_prefix(build=BUILD):
@@ -322,6 +328,15 @@ exit $code
         """Waits until a running job has made a file in its output directory."""
         if not wait_until(lambda: os.path.exists(f"{self.out}/{file}"), PATIENCE):
             raise RuntimeError(f"job {job} did not get there: {self.jobs(job)}\n{self.said_of(job)}")
+
+    def held(self, job):
+        """Waits until its script has come to HELD."""
+        self.wait_running(job, f"half.{job}")
+
+    def go(self, job):
+        """Lets a script with HELD go on."""
+        with open(f"{self.out}/go.{job}", "wb"):
+            pass
 
     def said_of(self, job):
         """The last lines of Slurm's logs about a job, and what it wrote."""

@@ -6,7 +6,6 @@ one that is installed in the directory MONARCH_TEST_SLURM, a newer one, with ver
 import contextlib
 import functools
 import glob
-import hashlib
 import os
 import re
 import shutil
@@ -18,7 +17,7 @@ import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
 import slurm_rows  # pylint: disable=wrong-import-position
 from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
-from slurm_lab import Cluster, Dataset, bytes_of, fields, size_text  # pylint: disable=wrong-import-position
+from slurm_lab import HELD, Cluster, Dataset, bytes_of, fields, size_text  # pylint: disable=wrong-import-position
 
 NEWER = os.environ.get("MONARCH_TEST_SLURM", "")
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
@@ -163,17 +162,16 @@ def few_in_a_row(name):
 def two_steps(name):
     """An agent that began in the first srun of an allocation lives on for the second."""
     name += ", two steps"
-    script = 'srun -n1 "$@"; touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; srun -n1 "$@"; echo job $SLURM_JOB_ID'
+    script = f'srun -n1 "$@"; {HELD}; srun -n1 "$@"; echo job $SLURM_JOB_ID'
     process = cluster.start(["salloc", "-Q", "--exclusive", "-w", cluster.node_names[0], f"--monarch-dataset={data.path}",
                              "sh", "-c", script, "sh", "sh", "-c", data.read()])
     wait_until(lambda: glob.glob(f"{cluster.state}/jobs/*/record.json"), slurm_lab.PATIENCE)
     job = int(os.path.basename(os.path.dirname(glob.glob(f"{cluster.state}/jobs/*/record.json")[0])).split(".")[1])
     agent = cluster.agent(job)
-    cluster.wait_running(job, f"half.{job}")
+    cluster.held(job)
     # Where it was in the step's group, Slurm killed it with what the step left.
     ok(not wait_until(lambda: state_of(agent) in "XZ", 3 * e2e.SLOW), f"{name}: the agent lives between them")
-    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
-        pass
+    cluster.go(job)
     code, out, err = e2e.finish(process, slurm_lab.PATIENCE)
     out = out.rpartition(b"job ")[0]
     equal((code, out), (0, data.sums * 2), f"{name}: the bytes are right", err)
@@ -191,16 +189,15 @@ def suspended(name):
     """An agent rests while its job is suspended, and goes on with it."""
     name += ", suspended"
     job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={data.path}"],
-                         f"{data.read()}; touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; {data.read()}")
-    cluster.wait_running(job, f"half.{job}")
+                         f"{data.read()}; {HELD}; {data.read()}")
+    cluster.held(job)
     agent = cluster.agent(job)
     ok(state_of(agent) not in "TX", f"{name}: the agent runs", state_of(agent))
     for verb, rests in ("suspend", True), ("resume", False):
         code, _, err = cluster.execute(["scontrol", verb, str(job)], root=True)
         equal(code, 0, f"{name}: scontrol {verb}", err)
         ok(wait_until(lambda rests=rests: (state_of(agent) == "T") == rests), f"{name}: the agent {'rests' if rests else 'goes on'}", state_of(agent))
-    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
-        pass
+    cluster.go(job)
     equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", data.sums * 2), f"{name}: the job ends, its bytes are right")
     cluster.gone(name)
 
@@ -214,12 +211,11 @@ def escape(name):
                    "print(libc.ptrace(0x4206, int(sys.argv[1]), None, None), flush=True)\n")
     job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={data.path}"],
                          'export MONARCH_IO_DISABLE=1; sleep 600 & own=$!; while [ ! -e agent.$SLURM_JOB_ID ]; do sleep 0.05; done; '
-                         f'python3 {script} $own; python3 {script} $(cat agent.$SLURM_JOB_ID); touch half.$SLURM_JOB_ID; '
-                         'while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done')
+                         f'python3 {script} $own; python3 {script} $(cat agent.$SLURM_JOB_ID); {HELD}')
     agent = cluster.agent(job)
     with open(f"{cluster.out}/agent.{job}", "w", encoding="utf-8") as file:
         file.write(str(agent))
-    cluster.wait_running(job, f"half.{job}")
+    cluster.held(job)
     equal(cluster.output(job).split(), [b"0", b"-1"], f"{name}: the owner traces a process of the job's, and not the agent")
     places = read(f"/proc/{agent}/cgroup").splitlines()
     ok(not [line for line in places if "/job_" in line or "slurmstepd.scope" in line], f"{name}: the agent is in none of Slurm's groups", *places)
@@ -228,8 +224,7 @@ def escape(name):
         if str(agent) in read(f"{path}/cgroup.procs").split():
             with open(f"{path}/cgroup.procs", "w", encoding="utf-8") as file:
                 file.write(str(runaway.pid))
-    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
-        pass
+    cluster.go(job)
     cluster.wait(job)
     ok(wait_until(lambda: runaway.poll() is not None), f"{name}: what runs in the agent's group dies with the job")
     cluster.gone(name)
@@ -263,59 +258,12 @@ def memory(name):
     cluster.gone(name)
 
 
-def memory_max(name):
-    """An agent at its limit stages no more; one beyond is killed, alone."""
-    name += ", memory_max"
-    big = scratch("big")
-    content = [os.urandom(4 << 20) for _ in range(25)]
-    for number, part in enumerate(content):
-        with open(f"{big}/{number:02}", "wb") as file:
-            file.write(part)
-    cluster.configure(f"[tier.ram]\npath = {cluster.tier}\ndriver = tmpfs\nmedium = ram\nquota = 256M\n[agent]\nmemory_max = 64M\n")
-    job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={big}"],
-                         f"cat {big}/* | md5sum; touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; cat {big}/* | md5sum")
-    agent = cluster.agent(job)
-    cluster.wait_running(job, f"half.{job}")
-    print(f"# {name}: the agent at its limit is {state_of(agent)}")  # X: by copies that were under way when it came near
-    for path in glob.glob(f"{cluster.groups('lab.')[0]}/memory.max"):  # of version 1, a limit cannot be below what is used
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("1M")
-        ok(wait_until(lambda: state_of(agent) in "XZ"), f"{name}: an agent that needs more is killed", cluster.log_of(job))
-    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
-        pass
-    right = hashlib.md5(b"".join(content)).hexdigest().encode() + b"  -\n"
-    equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", right * 2), f"{name}: its job goes on, and its bytes are right", cluster.jobs(job))
-    cluster.configure()
-    shutil.rmtree(big)
-    cluster.gone(name)
-
-
-def limits(name):
-    """The agent's processors are its job's, and its limits are those of its own group, in each hierarchy that has them."""
-    name += ", limits"
-    job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={data.path}"],
-                         f"{data.read()}; touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done")
-    cluster.wait_running(job, f"half.{job}")
-    agent = cluster.agent(job)
-    own = [path for path in cluster.groups() if str(agent) in read(f"{path}/cgroup.procs").split()]
-    equal(len(own), len(cluster.roots), f"{name}: the agent is in one group of its own in each hierarchy", *own, read(f"/proc/{agent}/cgroup"))
-    most = [read(file).strip() for path in own for file in (f"{path}/memory.max", f"{path}/memory.limit_in_bytes") if os.path.exists(file)]
-    cores = [read(f"{path}/cpuset.cpus").strip() for path in own if os.path.exists(f"{path}/cpuset.cpus")]
-    allowed = re.search(r"(?m)^Cpus_allowed_list:\t(.*)$", read(f"/proc/{agent}/status")).group(1)
-    print(f"# {name}: {own}, memory {most}, processors {cores}")
-    equal((most, cores), ([str(2 << 30)], [allowed]), f"{name}: it has a limit of memory, and the job's processors")
-    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
-        pass
-    cluster.wait(job)
-    cluster.gone(name)
-
-
 def restarts(name):
     """systemd neither ends nor moves the agent when it reads its units again, and when slurmd starts anew or is killed."""
     name += ", restarts"
     job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={data.path}"],
-                         f"{data.read()}; touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; {data.read()}")
-    cluster.wait_running(job, f"half.{job}")
+                         f"{data.read()}; {HELD}; {data.read()}")
+    cluster.held(job)
     agent = cluster.agent(job)
     slurmd = cluster.status()["daemons"][f"slurmd@{cluster.node_names[0]}"]["pid"]
     unit = re.search(r"^0::/system\.slice/(monarch-lab-.*\.service)", read(f"/proc/{slurmd}/cgroup"), re.MULTILINE).group(1)
@@ -329,8 +277,7 @@ def restarts(name):
         equal(done[0], 0, f"{name}: systemctl {words[0]}", done)
         time.sleep(3)
         equal(seen(), before, f"{name}: the agent stays as it is after systemctl {words[0]}")
-    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
-        pass
+    cluster.go(job)
     equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", data.sums * 2), f"{name}: the job ends, its bytes are right")
     cluster.gone(name)
 
@@ -359,7 +306,7 @@ def system():
     """The system's Slurm, with what is mounted at /sys/fs/cgroup; and with version 2."""
     global cluster
     cluster = Lab(name="system")
-    under("Contain", constrained(), few_in_a_row, suspended, escape, limits, memory, memory_max)
+    under("Contain", constrained(), few_in_a_row, suspended, escape, memory)
     preload = ["--preload", f"{BUILD}/tests/only_v2.so"] if os.path.isdir("/sys/fs/cgroup/freezer") else []
     under("none", ["--cgroup", "v2", *preload], few_in_a_row, two_steps, suspended)
     cluster.mostly_in_time("Slurm of the system, all jobs")
@@ -369,7 +316,7 @@ def system():
 def systemd():
     """The system's Slurm, as sites have it: slurmd is a unit of systemd's, and has it make the scope of its slurmstepds."""
     global cluster
-    tests = few_in_a_row, limits, restarts, memory, memory_max, suspended, escape
+    tests = few_in_a_row, restarts, memory, suspended, escape
     if not os.path.isdir("/run/systemd/system"):
         for test in tests:
             e2e.skip(f"slurmd as a unit of systemd's: {test.__name__.replace('_', ' ')}", "systemd does not run here; tests/vm.t has a machine where it does")
