@@ -60,7 +60,7 @@ class State(one_node.Node):
     def keeper(self):
         """The one that started the others; None without."""
         pids = self.keepers()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(ValueError):  # one of them ends just now
             top = [pid for pid in pids if int(one_node.text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()[1]) not in pids]
             return top[0] if len(top) == 1 else None
         return None
