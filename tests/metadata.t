@@ -7,7 +7,6 @@ import ctypes
 import itertools
 import json
 import os
-import shutil
 import sys
 import time
 
@@ -125,8 +124,6 @@ class Data:
             ok(answered >= served if served else answered == 0, f"{name}: {'answered' if served else 'asked of the PFS'}",
                f"{answered} answered, wanted {served}")
         return native
-
-
 
 
 # ---- values
@@ -338,55 +335,6 @@ def directories():
         data.job.end()
 
 
-# ---- programs
-
-PROGRAMS = {
-    "find": "find . -printf '%p %i %s %b %m %n %U %G %T@ %A@ %C@ %y %l\\n'",
-    "find -size": "find . -type f -size +2k | sort",
-    "ls": "ls -laRi --full-time",
-    "ls -U": "ls -aU . a b odd; ls -f a",
-    "du": "du -a --apparent-size; du -sk",
-    "tar": "tar c . | md5sum",
-    "cp": "rm -rf /tmp/.mt.$$; cp -a . /tmp/.mt.$$ && (cd /tmp/.mt.$$ && find . -printf '%p %s %m %T@ %y %l\\n' | sort); rm -r /tmp/.mt.$$",
-    "test": "for i in a/* absent b/to-a/f1; do test -e \"$i\" && echo e; test -r \"$i\" && echo r; test -x \"$i\" && echo x; done; echo .",
-    "bash's globs": "shopt -s globstar; echo **/*1; echo a/f[0-9]; echo */deep; echo odd/*",
-    "stat": "stat a/* b/hard; stat -L a/link; stat -f a/f1 -c %i",
-    "python": """/usr/bin/python3 -c '
-import glob, os, pathlib, shutil, tempfile
-print(list(os.walk(".")), list(os.walk(".", topdown=False)), [(a, b, c) for a, b, c, _ in os.fwalk(".")])
-print(sorted(glob.glob("**", recursive=True)), [str(p) for p in pathlib.Path(".").rglob("*1")])
-for e in os.scandir("a"): print(e.name, e.inode(), e.is_file(), e.is_dir(), e.is_symlink(), e.stat(follow_symlinks=False))
-d = tempfile.mkdtemp()
-shutil.copytree("a", d + "/x", symlinks=True, ignore=shutil.ignore_patterns("fifo"))
-print(sorted(os.listdir(d + "/x")))
-shutil.rmtree(d)
-'""",
-    "perl": """perl -e 'opendir(D, "a"); $p = telldir(D); @n = readdir(D); rewinddir(D); print "@n\\n", scalar(readdir(D)), "\\n"; seekdir(D, $p);
-print scalar(readdir(D)), "\\n"; closedir(D); print join(" ", <a/*>), "\\n"; for (<a/f*>) { print join(" ", lstat($_)), -r $_, "\\n" }'""",
-}
-
-
-def programs():
-    def prepare(root):
-        fill(root)
-        git = ["git", "-C", root, "-c", "user.name=x", "-c", "user.email=x@example.com"]
-        for words in (["init", "-q"], ["add", "a", "b", "odd"], ["commit", "-qm", "x"]):
-            if shutil.which("git") and e2e.execute([*git, *words])[0] != 0:
-                raise RuntimeError("git")
-        calm(root)
-
-    data = Data("programs", prepare=prepare)
-    for name, command in PROGRAMS.items():
-        if not shutil.which(command.split()[0].rsplit("/", 1)[-1]) and name in ("perl",):
-            skip(name, "not installed")
-            continue
-        data.both(name, ["bash", "-c", command], None if name == "stat" else 5, cwd=data.root)
-    if shutil.which("git"):
-        write(f"{data.root}/new")
-        data.both("git status", ["git", "status", "--porcelain", "-unormal"], 1, cwd=data.root, GIT_OPTIONAL_LOCKS="0")
-    data.job.end()
-
-
 # ---- what the PFS is asked for
 
 PFS_CALLS = ("lookup", "getattr", "opendir", "readdir", "open")
@@ -470,39 +418,33 @@ STEPS = [
 
 def changes():
     """By the program itself, by others in the job, and by others that Monarch does not see."""
-    for slow in (False, True):
+    show = "\nfor top in ('', '/a', '/b'): print(show(root + top))\n"
+    for who, slow in ("itself", False), ("another", False), ("unseen", True):
         if slow and e2e.why_no_slowfs():
             skip("changes on slowfs", e2e.why_no_slowfs())
             continue
-        where = "slowfs" if slow else "a disk"
-        show = "\nfor top in ('', '/a', '/b'): print(show(root + top))\n"
-        for who in "itself", "another", "unseen":
-            seen = []
-            for native in (True, False):
-                data = Data(f"changes.{where[-4:].strip()}.{who}.{native}", slow, fs=("--attr-ttl", "0"))
-                before = data.tasks()["meta_served"]
-                run = e2e.execute if native else data.job.run
-                if who == "itself":
-                    text = CHANGE + show + "".join(f"{step}{show}" for step in STEPS)
-                    got = [run([PYTHON, "-c", text, data.root])]
-                else:
-                    got = []
-                    for step in STEPS:
-                        by = e2e.execute if who == "unseen" else run
-                        got.append(by([PYTHON, "-c", CHANGE + step, data.root])[0])
-                        # What the file was stays known where others changed it unseen; the directory is what counts.
-                        text = show if who == "another" else "\nfor top in ('', '/a', '/b'): print(sorted(os.listdir(root + top)))\n"
-                        got.append(run([PYTHON, "-c", CHANGE + text, data.root]))
-                seen.append(got)
-                if not native:
-                    ok(data.tasks()["meta_served"] > before + 10, f"{where}, by {who}: some was answered")
-                data.job.end()
-                if data.fs:
-                    data.fs.close()
-            lines = [[line for words in got for line in str(words).replace("\\n", ", (").split(", (")] for got in seen]
-            different = [(a, b) for a, b in zip(*lines) if a != b]
-            ok(not different and all(code == 0 for code in seen[0][0:1] if isinstance(code, int)) and seen[0] == seen[1], f"{where}, by {who}: shows at once",
-               *different[:3])
+        seen = []
+        for native in (True, False):
+            data = Data(f"changes.{who}.{native}", slow, fs=("--attr-ttl", "0"))
+            before = data.tasks()["meta_served"]
+            run = e2e.execute if native else data.job.run
+            if who == "itself":
+                got = [run([PYTHON, "-c", CHANGE + show + "".join(f"{step}{show}" for step in STEPS), data.root])[:2]]
+            else:
+                got = []
+                for step in STEPS:
+                    got.append((e2e.execute if who == "unseen" else run)([PYTHON, "-c", CHANGE + step, data.root])[0])
+                    # What the file was stays known where others changed it unseen; the directory is what counts.
+                    text = show if who == "another" else "\nfor top in ('', '/a', '/b'): print(sorted(os.listdir(root + top)))\n"
+                    got.append(run([PYTHON, "-c", CHANGE + text, data.root])[:2])
+            seen.append(got)
+            if not native:
+                ok(data.tasks()["meta_served"] > before + 10, f"by {who}: some was answered")
+            data.job.end()
+            if data.fs:
+                data.fs.close()
+        ok(seen[0] == seen[1] and all(code == 0 for code in seen[0][0:1] if isinstance(code, int)), f"by {who}: shows at once",
+           *[pair for pair in zip(*seen) if pair[0] != pair[1]][:1])
 
 
 LINK = """
@@ -650,4 +592,4 @@ def becomes_another():
     return None
 
 
-e2e.main(values, directories, programs, calls_to_pfs, changes, changed_links, unreadable, another_user, becomes_another)
+e2e.main(values, directories, calls_to_pfs, changes, changed_links, unreadable, another_user, becomes_another)

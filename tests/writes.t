@@ -118,23 +118,11 @@ def by_programs():
     placed.done("programs", 10)
 
 
-# ---- calls
+# ---- names
 
-CALLS = {
-    "os.replace": "open(out + '/n', 'w').write('replaced'); os.replace(out + '/n', f)",
+NAMES = {
     "os.rename by dir_fd": "open(out + '/n', 'w').write('renamed'); o = os.open(out, 0); r = os.open(root, 0);"
                            "os.rename('n', os.path.basename(f), src_dir_fd=o, dst_dir_fd=r)",
-    "renameat2 RENAME_EXCHANGE": "open(out + '/n', 'w').write('exchanged');"
-                                 "print(libc.renameat2(-100, (out + '/n').encode(), -100, f.encode(), 2))",
-    "os.truncate": "os.truncate(f, 5)",
-    "open r+": "s = open(f, 'r+b'); s.write(b'r+'); s.close()",
-    "creat": "fd = libc.creat(f.encode(), 0o644); os.write(fd, b'creat'); os.close(fd)",
-    "O_RDONLY | O_TRUNC": "os.close(os.open(f, os.O_RDONLY | os.O_TRUNC))",
-    "freopen": "libc.fopen.restype = libc.freopen.restype = ctypes.c_void_p;"
-               "s = libc.freopen(f.encode(), b'w', ctypes.c_void_p(libc.fopen(b'/dev/null', b'r')));"
-               "libc.fputs(b'freopened', ctypes.c_void_p(s)); libc.fclose(ctypes.c_void_p(s))",
-    "remove of C": "libc.remove(f.encode())",
-    "unlink and link": "open(out + '/k', 'w').write('linked'); os.unlink(f); os.link(out + '/k', f)",
     "mmap": "fd = os.open(f, os.O_RDWR); m = mmap.mmap(fd, 0); m[0:4] = b'mmap'; m.flush(); m.close(); os.close(fd)",
     "chdir, then a relative name": "os.chdir(root); open(os.path.basename(f), 'w').write('relative')",
     "fchdir, then a relative name": "os.fchdir(os.open(root, 0)); os.truncate('./' + os.path.basename(f), 7)",
@@ -147,41 +135,32 @@ CALLS = {
     "a hard link made before": "open(out + '/hard', 'r+').write('by hard link')",
     "a hard link made in the job": "os.link(f, out + '/h'); open(out + '/h', 'a').write('by new hard link')",
     "/proc/self/fd of a PFS descriptor": "fd = os.open(f, os.O_PATH); open(f'/proc/self/fd/{fd}', 'w').write('by fd')",
-    "chmod": "os.chmod(f, 0o640)",
-    "chown": "os.chown(f, os.geteuid() and -1 or 12, -1)",
-    "lchown": "os.lchown(f, -1, os.geteuid() and -1 or 12)",
-    "utime": "os.utime(f, ns=(10**18, 10**18 + 5))",
     "utimensat by dir_fd": "os.utime(os.path.basename(f), ns=(1, 2), dir_fd=os.open(root, 0))",
-    "utimes of C": "libc.utimes(f.encode(), None)",
-    "setxattr": "os.setxattr(f, 'user.monarch', b'1')",
-    "removexattr": "os.setxattr(f, 'user.monarch', b'1'); os.removexattr(f, 'user.monarch')",
 }
 
 
-def by_calls():
+def by_names():
+    """What by_each_function has by one name each."""
     class Linked(Placed):
         def prepare(self):
-            os.link(f"{self.root}/call{list(CALLS).index('a hard link made before'):02}", f"{self.outside}/hard")
+            os.link(f"{self.root}/name{list(NAMES).index('a hard link made before'):02}", f"{self.outside}/hard")
 
         def __init__(self):
-            root = scratch("calls.data")
-            for i in range(len(CALLS) + 10):
-                with open(f"{root}/call{i:02}", "w", encoding="ascii") as out:
+            root = scratch("names.data")
+            for i in range(len(NAMES) + 10):
+                with open(f"{root}/name{i:02}", "w", encoding="ascii") as out:
                     out.write(f"the old bytes {i}\n" * 50)
-            super().__init__("calls", 4)
+            super().__init__("names", 4)
 
     placed = Linked()
-    for i, (name, text) in enumerate(CALLS.items()):
+    for i, (name, text) in enumerate(NAMES.items()):
         script = f"import ctypes, mmap, os, sys; libc = ctypes.CDLL(None); root, out, f = sys.argv[1:]; {text}"
-        file = f"{placed.root}/call{i:02}"
+        file = f"{placed.root}/name{i:02}"
         got = placed.job.run([PYTHON, "-c", script, placed.root, placed.outside, file])
-        if got[0] != 0 and "Operation not supported" in got[2]:
-            skip(name, "no extended attributes here")
-            continue
         ok(got[0] == 0, f"{name}: done", got)
         placed.same(f"{name}: the new bytes")
-    counters = placed.done("calls", 10)
-    ok(counters["tasks"]["invalidations"] >= len(CALLS) - 2, "calls: counted", counters["tasks"])
+    counters = placed.done("names", 10)
+    ok(counters["tasks"]["invalidations"] >= len(NAMES) - 2, "names: counted", counters["tasks"])
 
 
 # Each gets a descriptor `fd` that was opened for reading, of a file that is placed; it is the PFS's file that changes.
@@ -595,29 +574,6 @@ def directories():
     equal(job.end()["opens_tier"], 1, "a root by a symbolic link: it was the tier's before")
 
 
-def unreadable():
-    """Modes count for who is not root."""
-    if os.geteuid() != 0:
-        return skip("modes", "needs root, to be an ordinary user")
-    root = scratch("modes.data")
-    e2e.make_tree(root, 24)
-    e2e.execute(["chown", "-R", "65534", root])
-    job = e2e.Job(options([root], {"t": (scratch("modes.tier"), "1G")}))
-    os.chmod(job.run_dir, 0o755)  # of root's, who is not the reader below
-    for name, script in [
-        ("chmod 0 of a file", 'chmod 0 "$1/0000.bin"'),
-        ("chmod 0 of a directory", 'chmod 0 "$1/a"'),
-        ("chmod 0 of the root", 'chmod 0 "$1"'),
-    ]:
-        job.run(read_all(root))
-        job.run(["bash", "-ec", script, "bash", root])
-        for command in (["cat", f"{root}/0000.bin"], ["sh", "-c", f"cat {root}/a/d3/*.bin {root}/a/*/*/*.bin"],
-                        ["cat", f"{root}/0004.bin"]):
-            equal(job.run([*e2e.NOBODY, *command])[:2], e2e.execute([*e2e.NOBODY, *command])[:2],
-                  f"{name}: as natively, {command[-1][-20:]}")
-    return job.end()
-
-
 LARGE = """
 import os, subprocess, sys
 name, link, how = sys.argv[1:]
@@ -861,45 +817,6 @@ def links_that_others_read():
         ok(counters["opens_tier"] >= 150, f"links that others read, {user}: from the tier", counters)
 
 
-# A call by a path that leads to a copy: argument 2 is the path, 3 the call.
-CHANGES_BY_LINK = {
-    "truncate": "os.truncate(path, 3)",
-    "chmod": "os.chmod(path, 0o741)",
-    "utime": "os.utime(path, ns=(10**18 + 1, 10**18 + 2))",
-    "setxattr": "os.setxattr(path, 'user.a', b'1')",
-}
-BY_LINK = """
-import os, subprocess, sys
-f = sys.argv[1]
-fd = os.open(f, os.O_RDONLY)
-path = sys.argv[2].replace("FD", str(fd)).replace("PID", str(os.getpid()))
-if sys.argv[2] == "FD": os.chdir("/proc/self/fd")
-call = f"import os; path = '{path}'; " + sys.argv[3]
-if sys.argv[4] == "other": subprocess.run([sys.executable, "-c", call], check=True)
-else: exec(call)
-told, opened = os.stat(f), os.fstat(fd)
-print(told.st_size, oct(told.st_mode), "utime" not in call or told.st_mtime_ns, os.listxattr(f), opened.st_size, oct(opened.st_mode),
-      os.pread(fd, 1 << 20, 0) == open(f, "rb").read())
-"""
-
-
-def changes_by_links():
-    """A path that leads to a copy changes the file on the PFS: the copy stays as it is."""
-    placed = Placed("by_links", files=30)
-    left = placed.files()
-    for link, who in (("/proc/thread-self/fd/FD", "self"), ("//proc/self/fd/FD", "self"), ("/proc/self/task/PID/fd/FD", "self"),
-                      ("/proc/self/../self/fd/FD", "self"), ("FD", "self"), ("/proc/PID/fd/FD", "other")):
-        for call, text in CHANGES_BY_LINK.items():
-            file, twin = left.pop(), f"{placed.outside}/{len(left)}"
-            shutil.copy2(file, twin)
-            got = placed.job.run([PYTHON, "-c", BY_LINK, file, link, text, who])
-            native = e2e.execute([PYTHON, "-c", BY_LINK, twin, link, text, who])
-            equal(got[:2], native[:2], f"{call} of {link} by {'another process' if who == 'other' else 'itself'}: as natively", got[2], native[2])
-            equal((os.stat(file).st_mode, os.path.getsize(file)), (os.stat(twin).st_mode, os.path.getsize(twin)), "and on the PFS", link, call)
-    placed.same("all of it is read as it is")
-    placed.job.end()
-
-
 def inherited():
     """What a process had open for writing when it came to the job: its standard output, for one."""
     root, tier = scratch("inherited.data"), scratch("inherited.tier")
@@ -1020,6 +937,5 @@ print(a, len(open(sys.argv[1], "rb").read()))
     agent.wait(e2e.PATIENCE)
 
 
-e2e.main(by_programs, by_calls, by_descriptors, by_each_function, locks_beside, locks_kept, by_mount, by_where_a_root_is, directories, unreadable,
-         large_files, race, threads_beside, by_openat2, links_that_others_read, changes_by_links, inherited, unseen, more_than_inotify_tells,
+e2e.main(by_programs, by_names, by_descriptors, by_each_function, locks_beside, locks_kept, by_mount, by_where_a_root_is, directories, large_files, race, threads_beside, by_openat2, links_that_others_read, inherited, unseen, more_than_inotify_tells,
          before_the_agent)
