@@ -293,7 +293,6 @@ scripts = \
 	%D%/keeper.t \
 	%D%/large.t \
 	%D%/limits.t \
-	%D%/life.t \
 	%D%/matrix.t \
 	%D%/metadata.t \
 	%D%/metrics.t \
@@ -317,7 +316,6 @@ scripts = \
 	%D%/slurm_policy.t \
 	%D%/slurm_shares.t \
 	%D%/slurm_versions.t \
-	%D%/slurm_wait.t \
 	%D%/starved.t \
 	%D%/stress.t \
 	%D%/top.t \

@@ -21,7 +21,7 @@ import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
 import slurm_rows  # pylint: disable=wrong-import-position
 from e2e import contains, equal, ok, scratch, wait_until
-from slurm_lab import Cluster, Dataset, bytes_of, fields, size_text
+from slurm_lab import HELD, Cluster, Dataset, bytes_of, fields, quoted, size_text
 
 cluster = pfs = ledger = None
 late_by_design = 0  # agents
@@ -36,10 +36,6 @@ def begin():
     cluster = Cluster(more="[peer]\nenabled = off\n")  # nodes with peers: slurm_key.t
     cluster.up("--nodes", "5", "--prolog-flags", "Contain")
     ledger = Ledger()
-
-
-def quoted(script):
-    return "'" + script.replace("'", "'\\''") + "'"
 
 
 # ---- what a job costs the PFS
@@ -181,7 +177,7 @@ def scancel():
     job = cluster.submit([f"--monarch-dataset={data.path}"], data.read() + "; touch half.$SLURM_JOB_ID; sleep 600")
     ledger.expect(data.FILES, data.bytes)
     yield
-    cluster.wait_running(job, f"half.{job}")
+    cluster.held(job)
     cluster.execute(["scancel", str(job)])
     equal(cluster.wait(job), "CANCELLED", f"{variant}scancel: how Slurm says that it ended")
     contains(cluster.output(job).decode(), [data.sums.decode()], f"{variant}scancel: the bytes are right")
@@ -307,9 +303,8 @@ def halves(data):
     """A script that reads ten files, waits for the file go.JOB, and reads the others and then all; it prints a
     checksum of each of the three parts."""
     return (f"find '{data.path}' -type f -print0 | LC_ALL=C sort -z >all.$SLURM_JOB_ID; "
-            "head -z -n10 all.$SLURM_JOB_ID | xargs -0 cat | md5sum; touch half.$SLURM_JOB_ID; "
-            "while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; "
-            "tail -z -n+11 all.$SLURM_JOB_ID | xargs -0 cat | md5sum; xargs -0 cat <all.$SLURM_JOB_ID | md5sum")
+            "head -z -n10 all.$SLURM_JOB_ID | xargs -0 cat | md5sum; " + HELD +
+            "; tail -z -n+11 all.$SLURM_JOB_ID | xargs -0 cat | md5sum; xargs -0 cat <all.$SLURM_JOB_ID | md5sum")
 
 
 def check_halves(name, job, data):
@@ -322,21 +317,16 @@ def check_halves(name, job, data):
     equal([line.split()[0] for line in cluster.output(job).decode().splitlines()], want, f"{name}: the bytes are right")
 
 
-def go(job):
-    with open(f"{cluster.out}/go.{job}", "wb"):
-        pass
-
-
 def agent_killed():
     data = dataset()
     costs = Ledger()
     with open(cluster.config, "a", encoding="utf-8") as file:
         file.write("[agent]\nprefetch = off\n")
     job = cluster.submit([f"--monarch-dataset={data.path}"], halves(data))
-    cluster.wait_running(job, f"half.{job}")
+    cluster.held(job)
     os.kill(agent_of(job)[0]["pid"], signal.SIGKILL)
     cluster.configure()
-    go(job)
+    cluster.go(job)
     check_halves("agent killed in mid-epoch", job, data)
     staged = sum(os.path.getsize(line.split(b"  ", 1)[1]) for line in data.sums.splitlines()[:10])
     costs.expect(10 + 2 * (data.FILES - 10), 2 * data.bytes - staged)
@@ -370,7 +360,7 @@ def agent_process():
     """What the agent is, as a process: the user's, with nothing of root's or Slurm's."""
     data = local_dataset()
     job = cluster.submit([f"--monarch-dataset={data.path}"], halves(data), env={"SECRET": "of the user's"})
-    cluster.wait_running(job, f"half.{job}")
+    cluster.held(job)
     record, node = agent_of(job)
     proc = f"/proc/{record['pid']}"
 
@@ -404,7 +394,7 @@ def agent_process():
                               (f"{cluster.tier}/{node}/monarch/{record['name']}/files", cluster.user.pw_uid, 0o700)):
         st = os.stat(path)
         equal((st.st_uid, oct(st.st_mode & 0o7777)), (owner, oct(mode)), f"owner and mode of {path.replace(scratch(), '')}")
-    go(job)
+    cluster.go(job)
     check_halves("a job whose agent was looked at", job, data)
 
 

@@ -17,7 +17,7 @@ sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
 from e2e import contains, equal, ok, scratch, wait_until
-from slurm_lab import Cluster, Dataset
+from slurm_lab import Cluster, Dataset, quoted
 
 cluster = data = None
 SEEN = "{ env | grep -ci monarch_key || true; }"
@@ -40,15 +40,6 @@ def begin():
 def configure(peer=""):
     """Peers are on unless `peer`, what there is to say of them, says otherwise."""
     cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = 256M\nmedium = nvme\n[peer]\n{peer}\n")
-
-
-def quoted(script):
-    return "'" + script.replace("'", "'\\''") + "'"
-
-
-def go(job):
-    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
-        pass
 
 
 def read(path):
@@ -172,7 +163,7 @@ def batch():
     key = check_agents("sbatch", job)
     check_told("sbatch", job, "key", "", "")  # the batch script's step, and its srun's on each node
     check_secret("sbatch", job, key)
-    go(job)
+    cluster.go(job)
     equal(cluster.wait(job), "COMPLETED", "sbatch: how Slurm says that it ended", read(f"{cluster.out}/{job}"))
     check_tasks("sbatch", job, 2)
     equal((read(f"{cluster.out}/{job}.batch"), read(f"{cluster.out}/{job}.without")), (b"0\n", b"0\n0\n"),
@@ -221,7 +212,7 @@ def loses_a_node():
     first, second = nodes_of(job)
     wait_until(lambda: cluster.record(job, second))
     os.kill(cluster.record(job, second)["pid"], signal.SIGKILL)
-    go(job)
+    cluster.go(job)
     equal(cluster.wait(job), "COMPLETED", "a node is lost: how Slurm says that it ended")
     equal(slurm_lab.fields(cluster.comment(job))["nodes"], "1/2", "a node is lost: sacct says so", first)
     took = cluster.epilog_ms(job)
@@ -230,11 +221,24 @@ def loses_a_node():
     running(job)
     agent = cluster.record(job, nodes_of(job)[0])["pid"]
     os.kill(agent, signal.SIGSTOP)
-    go(job)
+    cluster.go(job)
     equal(cluster.wait(job), "COMPLETED", "the first agent hangs: how Slurm says that it ended")
     equal(slurm_lab.fields(cluster.comment(job))["nodes"], "1/2", "the first agent hangs: sacct has what it knew")
     took = cluster.epilog_ms(job)
     equal(len(took), 2, "the first agent hangs: both nodes had their epilog", took)
+
+
+def waits():
+    """--monarch-wait: each node waits for what is its to stage; both together have all."""
+    show = "grep -E '^(state|percent|files|staged_files)=' $MONARCH_IO_STATE | paste -s -d ' '"
+    job = cluster.submit(["-N2", f"--monarch-dataset={data.path}", "--monarch-wait=full"], f"srun -Q -N2 -n2 sh -c {quoted(show)}")
+    yield
+    equal(cluster.wait(job), "COMPLETED", "two nodes wait: how Slurm says that it ended", cluster.output(job))
+    out = cluster.output(job).decode()
+    found = re.findall(r"state=staged-in percent=100 files=(\d+) staged_files=(\d+)", out)
+    equal((len(found), sum(int(files) for files, _ in found), all(files == there for files, there in found)), (2, data.FILES, True),
+          "two nodes wait: both are staged when their tasks begin", out)
+    equal(out.count("100% of the dataset is staged"), 1, "two nodes wait: the first tells", out)
 
 
 def without():
@@ -259,4 +263,4 @@ if reason := slurm_lab.why_no_slurm():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
-e2e.main(batch, shares, loses_a_node, without)
+e2e.main(batch, shares, waits, loses_a_node, without)
