@@ -5,7 +5,6 @@ where version 2 is alone. The helpers run in groups as slurmstepd makes them for
 
 import contextlib
 import glob
-import json
 import os
 import re
 import shutil
@@ -16,9 +15,10 @@ import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
-from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
+import one_node  # pylint: disable=wrong-import-position
+from e2e import contains, equal, ok, wait_until  # pylint: disable=wrong-import-position
+from one_node import OTHER, UID  # pylint: disable=wrong-import-position
 
-UID, OTHER = 65534, 65533
 OWNER = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
 CGROUPS = "/sys/fs/cgroup"
 QUOTA = 8 << 20
@@ -126,18 +126,12 @@ def remove(path):
     return not os.path.exists(path)
 
 
-class Node:
-    """A node with one tier, on which the helpers run as the plugin runs them, each in a step's groups."""
+class Node(one_node.Node):
+    """One on which the helpers run each in a step's groups."""
 
     def __init__(self, machine, name):
-        self.machine, self.dir = machine, scratch(f"{name}.{machine.name.replace(' ', '-')}")
-        os.chmod(self.dir, 0o755)
-        self.state, self.tier, self.data, self.config, self.log = (f"{self.dir}/{p}" for p in ("state", "tier", "data", "conf", "log"))
-        os.mkdir(self.tier)
-        os.chmod(self.tier, 0o1777)
-        e2e.make_tree(self.data, 30)
-        subprocess.run(["chmod", "-R", "a+rX", self.data], check=True)
-        self.configure()
+        self.machine = machine
+        super().__init__(f"{name}.{machine.name.replace(' ', '-')}")
         os.mkdir(self.state, 0o755)
         state = os.stat(self.state)
         self.key = f"{state.st_dev:x}.{state.st_ino:x}."
@@ -153,14 +147,12 @@ class Node:
         put(self.config, f"[tier.ram]\npath = {self.tier}\ndriver = tmpfs\nmedium = ram\nquota = {QUOTA}\n{more}")
 
     def _run(self, hook, job, *more, before=(), **options):
-        command = [*self.machine.enter(self.step), *before, f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job),
-                   "--node", "n1", "--log", self.log, *more]
-        return e2e.start(command, stdin=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin"}, **options)
+        return e2e.start([*self.machine.enter(self.step), *before, *self.words(hook, job), *more], stdin=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin"}, **options)
 
     def start(self, job, before=(), uid=UID):
         """What `monarchd --start` answers."""
         ends = os.pipe()
-        process = self._run("--start", job, "--config", self.config, "--uid", str(uid), "--gid", str(uid), "--groups", f"{uid},7",
+        process = self._run("--start", job, "--uid", str(uid), "--gid", str(uid), "--groups", f"{uid},7",
                             "--datasets", self.data, "--reply-fd", str(ends[1]), before=before, pass_fds=[ends[1]])
         os.close(ends[1])
         with os.fdopen(ends[0], encoding="utf-8") as answer:
@@ -169,12 +161,7 @@ class Node:
         return line
 
     def epilog(self, job):
-        begin = time.monotonic()
-        process = self._run("--epilog", job, "--account-program", "")
-        return process.wait(e2e.PATIENCE), time.monotonic() - begin
-
-    def record(self, job):
-        return json.loads(read(f"{self.state}/jobs/cluster.{job}.n1/record.json"))
+        return self._run("--epilog", job).wait(e2e.PATIENCE)
 
     def agent(self, job):
         return self.record(job)["pid"]
@@ -189,7 +176,7 @@ class Node:
 
     def limits(self):
         """Those of the agents' memory."""
-        files = [file for path in self.groups("cluster.") for name in ("limit_in_bytes", "max") for file in glob.glob(f"{path}/memory.{name}")]
+        files = [file for path in self.groups("c-1.") for name in ("limit_in_bytes", "max") for file in glob.glob(f"{path}/memory.{name}")]
         return [int(read(file).replace("max", str(1 << 62))) for file in files]
 
     def in_step(self):
@@ -203,7 +190,7 @@ class Node:
         return read(self.log) if os.path.exists(self.log) else ""
 
     def close(self):
-        for key in glob.glob(f"{self.state}/jobs/*.n1"):
+        for key in glob.glob(f"{self.state}/jobs/*"):
             self.epilog(os.path.basename(key).split(".")[1])
         wait_until(lambda: not glob.glob(f"{self.state}/removing/*") and not self.groups())
         for path in self.groups():
@@ -261,7 +248,7 @@ def own_group(name):
     with node("own") as n:
         contains(n.start(1), ["ready "], name("a job starts"))
         pid = n.agent(1)
-        wanted = f"/monarch/{n.key}cluster.1.0.n1."
+        wanted = f"/monarch/{n.key}c-1.1.0.n1.x."
         places = [line.split(":", 2)[2] for line in read(f"/proc/{pid}/cgroup").splitlines()]
         equal(len([p for p in places if wanted in p]), len(n.machine.bases), name("the agent has groups of its own in each hierarchy"), places)
         equal(n.in_step(), [], name("the step's groups are empty"))
@@ -274,7 +261,7 @@ def own_group(name):
             equal(limit, (2 << 30) + QUOTA + QUOTA // 16, name("its memory is limited"))
         found = subprocess.run(["ps", "-C", "monarchd", "-o", "pid="], stdout=subprocess.PIPE, check=False).stdout.split()
         ok(str(pid).encode() in found, name("ps -C monarchd finds it"), found)
-        equal(n.epilog(1)[0], 0, name("the epilog succeeds"))
+        equal(n.epilog(1), 0, name("the epilog succeeds"))
         ok(wait_until(lambda: not n.groups()), name("its groups are gone"), n.groups())
         warnings = [line for line in n.logged().splitlines() if "warning" in line and not (e2e.SLOW > 1 and "is not ready after" in line)]
         equal(warnings, [], name("the log has no warning"), n.logged())
@@ -324,11 +311,11 @@ def escape(name):
             pid = n.agent(job)
             runaway = intruder(n, pid)
             if frozen:
-                for path in n.groups("cluster."):
+                for path in n.groups("c-1."):
                     for file, word in ("freezer.state", "FROZEN"), ("cgroup.freeze", "1"):
                         if os.path.exists(f"{path}/{file}"):
                             put(f"{path}/{file}", word)
-            code, _ = n.epilog(job)
+            code = n.epilog(job)
             what = "in a frozen group" if frozen else "in its group"
             equal(code, 0, name(f"the epilog of an agent with another process {what}"))
             ok(wait_until(lambda process=runaway: process.poll() is not None), name(f"the process is killed, {what}"))
@@ -337,7 +324,7 @@ def escape(name):
             wait_until(lambda: not glob.glob(f"{n.state}/removing/*"))
             contains(n.start(job + 10, uid=OTHER), ["ready "], name(f"a job of another user's starts after one with another process {what}"))
             equal(n.record(job + 10)["tiers"][0]["quota"], QUOTA, name("it has the whole quota"), n.logged())
-            equal(n.epilog(job + 10)[0], 0, name("it ends"))
+            equal(n.epilog(job + 10), 0, name("it ends"))
 
 
 @both
@@ -349,8 +336,8 @@ def record_gone(name):
             pid = n.agent(job)
             runaway = intruder(n, pid)
             # By a rename, since the keeper may write there at that moment; a record that it writes just then is deleted, too.
-            os.rename(f"{n.state}/jobs/cluster.{job}.n1{what}", f"{n.dir}/gone.{job}")
-            def ended(pid=pid, record=f"{n.state}/jobs/cluster.{job}.n1/record.json"):
+            os.rename(f"{n.state}/jobs/c-1.{job}.n1.x{what}", f"{n.dir}/gone.{job}")
+            def ended(pid=pid, record=f"{n.state}/jobs/c-1.{job}.n1.x/record.json"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(record)
                 return not running(pid)
@@ -371,11 +358,11 @@ def helpers(name):
         n.configure(f"[tier.disk]\npath = {n.dir}/disk\nquota = 1M\nmin_free = 0\n")
         os.mkdir(f"{n.dir}/disk")
         n.start(1)
-        held = f"{n.dir}/disk/monarch/cluster.1.0.n1/files/held"
+        held = f"{n.dir}/disk/monarch/c-1.1.0.n1.x/files/held"
         put(held, "")
         subprocess.run(["chattr", "+i", held], check=True)
         try:
-            equal(n.epilog(1)[0], 0, name("the epilog of a removal that takes long"))
+            equal(n.epilog(1), 0, name("the epilog of a removal that takes long"))
             names = {os.path.basename(path) for path in n.groups() if pids_in(path)}
             equal(names, {f"{n.key}helpers"}, name("its remover has a group of its own"))
             equal(n.in_step(), [], name("and the step's groups are empty"))
@@ -399,8 +386,12 @@ def keeper_killed(name):
                     os.kill(pid, signal.SIGKILL)
             ok(wait_until(lambda: not n.keepers()) and n.groups("helpers"), name("it is killed: its group stays"))
             end()
-            left = [path for path in n.groups("helpers") if os.stat(path).st_ino in numbers]
-            equal(left, [], name(f"and is removed by {'the epilog' if job == 1 else 'the start of the next job'}"))
+
+            def left(numbers=numbers):
+                with contextlib.suppress(FileNotFoundError):
+                    return [path for path in n.groups("helpers") if os.stat(path).st_ino in numbers]
+                return n.groups("helpers")
+            ok(wait_until(lambda: not left()), name(f"and is removed by {'the epilog' if job == 1 else 'the start of the next job'}"))
 
 
 def why_not():
