@@ -77,6 +77,10 @@ def shell(script, *words):
     return ["sh", "-c", script, "sh", *words]
 
 
+def each_file(command):
+    return lambda case: shell(f'find "$1" -type f -print0 | LC_ALL=C sort -z | xargs -0 {command}', case.root)
+
+
 def python(script, *words):
     return [PYTHON, f"{HERE}/{script}", *words]
 
@@ -167,6 +171,27 @@ SYSTEM = (
     Row("fio, io_uring", "open64", "(io_uring)", "verified", fio("io_uring"), ("fio",)),
 )
 
+TOOLS = (
+    Row("cat", "open, openat", "read", "tools", each_file("cat")),
+    Row("cp -a", "open", "copy_file_range, read", "tools", lambda c: ["cp", "-a", c.root, c.out]),
+    Row("tar c", "__openat_2", "read", "tools", lambda c: ["tar", "-C", os.path.dirname(c.root), "-c", os.path.basename(c.root)]),
+    Row("md5sum", "fopen, openat", "(fread_unlocked)", "tools", each_file("md5sum")),
+    Row("grep -r", "openat", "read", "tools", lambda c: ["grep", "-rc", "line 1", c.root]),
+    Row("find -exec", "open, openat", "read", "tools", lambda c: ["find", c.root, "-name", "1*.txt", "-exec", "head", "-n", "3", "{}", ";"]),
+    Row("dd", "open", "read", "tools", lambda c: shell('dd if="$1/large" bs=65537 skip=3 count=50 status=none; dd if="$1/1.txt" bs=1 count=99 status=none', c.root)),
+    Row("head -c", "open, openat", "read", "tools", each_file("head -c 100")),
+    Row("rsync -a", "openat", "read", "tools", lambda c: ["rsync", "-a", f"{c.root}/", c.out], ("rsync",)),
+    Row("bash redirection", "open", "read", "tools", lambda c: ["bash", "-c", """
+        for f in "$1"/*.txt; do read -r a b < "$f"; mapfile -t all < "$f"; echo "$a $b ${#all[@]}"; done
+        exec 5< "$1/large"; md5sum <&5""", "bash", c.root]),
+    Row("tail, wc, sort, diff, sed, awk", "fdopen, fopen, open", "read", "tools", lambda c: shell("""
+        cd "$1"; tail -c 50 *.txt; wc *.txt; sort 1*.txt | uniq -c; sed -n 5,9p 3.txt; awk 'NR % 20 == 0' *.txt; diff 1.txt 2.txt; true""", c.root)),
+    Row("Python open().read()", "open64", "read", "tools", formats("read_all")),
+    Row("Python mmap", "open64", "mmap64", "tools", formats("mmap_all")),
+    Row("Python sendfile", "open64", "sendfile64", "tools", formats("sendfile")),
+    Row("Python subprocess", "open, open64", "read", "tools", formats("children")),
+)
+
 LANGUAGES = (
     Row("C++ ifstream, libstdc++", "fopen64", "read", FILES, built("libstdc++"), ("build:libstdc++",)),
     Row("C++ ifstream, libc++", "fopen", "fread", FILES, built("libc++"), ("build:libc++",)),
@@ -235,7 +260,7 @@ PARALLEL = (
         changes=True),
 )
 
-GROUPS = {"system": SYSTEM, "languages": LANGUAGES, "unseen": UNSEEN, "databases": DATABASES, "python_formats": PYTHON_FORMATS,
+GROUPS = {"system": SYSTEM, "tools": TOOLS, "languages": LANGUAGES, "unseen": UNSEEN, "databases": DATABASES, "python_formats": PYTHON_FORMATS,
           "learning": LEARNING, "parallel": PARALLEL}
 
 # ---- what they need
@@ -379,7 +404,7 @@ def configuration():
 
 def regular_files(root, marks):
     found = [os.path.join(directory, name) for directory, _, names in os.walk(root) for name in names]
-    return [name for name in found if os.path.relpath(name, root) not in marks]
+    return [name for name in found if os.path.relpath(name, root) not in marks and not os.path.islink(name)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -466,6 +491,7 @@ def trace(row, case):
         os.unlink(log)
     e2e.execute(row.command(case), SLOW * e2e.PATIENCE, cwd=scratch("work"),
                 env=e2e.environment(LD_PRELOAD=program("trace")[0], TRACE_ROOT=case.root, TRACE_LOG=log))
+    shutil.rmtree(case.out, ignore_errors=True)
     lines = set()
     if os.path.exists(log):
         with open(log, encoding="ascii") as stream:
@@ -487,7 +513,7 @@ def run_group(rows):
 def why_not_sanitized(name):
     if e2e.SANITIZER and name in ("learning", "parallel"):
         return "takes too long with a sanitizer"
-    if "tsan" in e2e.SANITIZER and name in ("system", "languages", "unseen"):
+    if "tsan" in e2e.SANITIZER and name in ("system", "tools", "languages", "unseen"):
         return "programs with threads, which are not built for ThreadSanitizer"
     return ""
 

@@ -29,6 +29,20 @@ def files(path):
     write(f"{path}/lines.txt", b"".join(b"line %d\n" % (i * 7 % 97) for i in range(500)))
 
 
+def tools(path):
+    """Of all that names and files can be."""
+    files(path)
+    for i, name in enumerate((b"with space", b"new\nline", b"caf\xc3\xa9", b"latin1-\xe9\xff", b"-n", b"'\"$(x)`", b"x" * 255, b"empty")):
+        write(os.path.join(os.fsencode(path), name), b"%d " % i + name if i < 7 else b"")
+    write(f"{path}/large", random.Random(9).randbytes(5 << 20))
+    for i, mode in enumerate((0o644, 0o600, 0o444, 0o755)):
+        write(f"{path}/{i}.txt", b"".join(b"line %d\n" % (i * n % 97) for n in range(200)))
+        os.chmod(f"{path}/{i}.txt", mode)
+        os.utime(f"{path}/{i}.txt", ns=(10**18 + i, 10**18 - i * 10**16 - 123456789))
+    os.symlink("3.txt", f"{path}/to-file")
+    os.symlink("nowhere", f"{path}/dangling")
+
+
 def archives(path):
     numbers = random.Random(8)
     members = [(f"{i:03}.{suffix}", numbers.randbytes(3000 + 100 * i)) for i in range(12) for suffix in ("jpg", "cls")]

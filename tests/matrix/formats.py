@@ -4,10 +4,17 @@
 import glob
 import hashlib
 import io
+import mmap
+import os
+import socket
 import subprocess
 import sys
 
 root = sys.argv[2]
+
+
+def files():
+    return sorted(path for path in glob.glob(os.path.join(glob.escape(os.fsencode(root)), b"*")) if os.path.isfile(path) and not os.path.islink(path))
 
 
 def show(name, data):
@@ -136,6 +143,36 @@ def lmdb():
     with l.open(f"{root}/base.lmdb", readonly=True, lock=False) as base, base.begin() as transaction:
         for key, value in transaction.cursor():
             show(key.decode(), value)
+
+
+def read_all():
+    for path in files():
+        with open(path, "rb") as stream:
+            show(path, stream.read())
+
+
+def mmap_all():
+    for path in files():
+        with open(path, "rb") as stream:
+            if os.fstat(stream.fileno()).st_size:
+                with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                    show(path, mapped[:])
+
+
+def sendfile():
+    for path in matching("*.txt"):
+        one, other = socket.socketpair()
+        with one, open(path, "rb") as stream:
+            os.sendfile(one.fileno(), stream.fileno(), 5, 1 << 16)
+        show(path, other.makefile("rb").read())
+
+
+def children():
+    for path in matching("*.txt"):
+        show(path, subprocess.run(["cat", path], stdout=subprocess.PIPE, check=True).stdout)
+        with open(path, "rb") as stream:
+            stream.seek(100)
+            show(path, subprocess.run(["cat"], stdin=stream, stdout=subprocess.PIPE, check=True).stdout)
 
 
 def read():
