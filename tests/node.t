@@ -16,9 +16,10 @@ import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
+import one_node  # pylint: disable=wrong-import-position
 from e2e import BUILD, contains, equal, ok, scratch, skip, wait_until  # pylint: disable=wrong-import-position
+from one_node import OTHER, UID  # pylint: disable=wrong-import-position
 
-UID, OTHER = 65534, 65533
 NAMELESS = 2000054321  # of no user in passwd
 SUBIDS = 3000000
 SOON = 90  # seconds in which all that an epilog left to the background is gone
@@ -102,23 +103,13 @@ print([put(directory) for directory in held])
 """
 
 
-class Node:
-    """A node with one tier, on which the helpers run as the plugin runs them."""
+class Node(one_node.Node):
+    """One whose lines for sacct are kept."""
+    account = "/bin/false"
 
-    def __init__(self, name):
-        self.dir = scratch(name)
-        os.chmod(self.dir, 0o755)
-        self.state, self.tier, self.data = (f"{self.dir}/{part}" for part in ("state", "tier", "data"))
-        self.config, self.log = f"{self.dir}/monarch.conf", f"{self.dir}/log"
-        os.makedirs(self.tier, exist_ok=True)
-        os.chmod(self.tier, 0o1777)
-        e2e.make_tree(self.data, 30)
-        subprocess.run(["chmod", "-R", "a+rX", self.data], check=True)
-        self.configure(f"[tier.nvme]\npath = {self.tier}\nquota = 100M\nmin_free = 0\n")
-
-    def configure(self, text):
+    def configure(self, tiers=""):
         with open(self.config, "w", encoding="utf-8") as file:
-            file.write(f"[accounting]\naccount = spool\n{text}")
+            file.write("[accounting]\naccount = spool\n" + (tiers or f"[tier.nvme]\npath = {self.tier}\nquota = 100M\nmin_free = 0\n"))
 
     def in_memory(self):
         self.configure(f"[tier.ram]\npath = {self.tier}\ndriver = tmpfs\nquota = 8M\nmedium = ram\n")
@@ -126,18 +117,15 @@ class Node:
     def lines(self, job):
         """For sacct; without what a helper that was killed has half written."""
         found = []
-        for path in glob.glob(f"{self.state}/spool/cluster.{job}.0.n1.*.kept"):
+        for path in glob.glob(f"{self.state}/spool/c-1.{job}.0.n1.x.*.kept"):
             with open(path, encoding="utf-8") as file:
                 found.append(json.load(file)["line"])
         return found
 
-    def words(self, hook, job, cluster="cluster"):
-        return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--cluster", cluster, "--node", "n1", "--log", self.log]
-
-    def begin(self, job, datasets=None, uid=UID, cluster="cluster"):
+    def begin(self, job, datasets=None, uid=UID, cluster="c-1"):
         """Starts `monarchd --start` for a job; the process, and a file of its answer."""
         read, write = os.pipe()
-        process = e2e.start([*self.words("--start", job, cluster), "--config", self.config, "--uid", str(uid), "--gid", str(uid), "--datasets",
+        process = e2e.start([*self.words("--start", job, cluster), "--uid", str(uid), "--gid", str(uid), "--datasets",
                              self.data if datasets is None else datasets, "--reply-fd", str(write)], pass_fds=[write], stdin=subprocess.DEVNULL,
                             env={"PATH": "/usr/bin:/bin"})
         os.close(write)
@@ -151,12 +139,8 @@ class Node:
         process.wait(e2e.PATIENCE)
         return line
 
-    def epilog(self, job, cluster="cluster", before=()):
-        return e2e.execute([*before, *self.words("--epilog", job, cluster), "--config", self.config])[0]
-
-    def record(self, job, cluster="cluster"):
-        with open(f"{self.state}/jobs/{cluster}.{job}.n1/record.json", encoding="utf-8") as file:
-            return json.load(file)
+    def epilog(self, job, cluster="c-1", before=()):
+        return e2e.execute([*before, *self.words("--epilog", job, cluster)])[0]
 
     def quota(self, job):
         return self.record(job)["tiers"][0]["quota"]
@@ -173,7 +157,7 @@ class Node:
         return wait_until(lambda: self.charged() and sum(self.charged()) < 1 << 20, SOON)
 
     def job_dir(self, job):
-        return f"{self.tier}/monarch/cluster.{job}.0.n1/files"
+        return f"{self.tier}/monarch/c-1.{job}.0.n1.x/files"
 
     def is_staged(self, job):
         return wait_until(lambda: sum(len(files) for _, _, files in os.walk(self.job_dir(job))) == 30)
@@ -223,7 +207,7 @@ class Node:
 
     def close(self):
         for key in glob.glob(f"{self.state}/jobs/*"):
-            cluster, job, _ = os.path.basename(key).split(".")
+            cluster, job = os.path.basename(key).split(".")[:2]
             self.epilog(job, cluster)
         wait_until(lambda: not self.helpers() and not glob.glob(f"{self.state}/removing/*"), 30)
         self.kill_helpers()
@@ -265,7 +249,7 @@ def every_moment():
             n.start(job)
             as_owner("sh", "-c", f"mkdir {n.job_dir(job)}/many && cd {n.job_dir(job)}/many && seq 500 | xargs touch")
             agent = n.record(job)["pid"]
-            epilog = e2e.start([*n.words("--epilog", job), "--config", n.config], stdin=subprocess.DEVNULL)
+            epilog = e2e.start(n.words("--epilog", job), stdin=subprocess.DEVNULL)
             time.sleep(turn // 2 * 0.008)
             if turn % 2 == 0:
                 epilog.kill()  # to find the others takes longer
@@ -292,7 +276,7 @@ def start_killed():
         recorded, jobs = 0, range(10, 26)
         for turn, job in enumerate(jobs):
             process, answer = n.begin(job)
-            record = f"{n.state}/jobs/cluster.{job}.n1/record.json"
+            record = f"{n.state}/jobs/c-1.{job}.n1.x/record.json"
             if turn < 8:
                 time.sleep(turn * 0.002)
             else:  # about when it forks the agent
@@ -413,11 +397,11 @@ def two_clusters():
     """A machine that is a node of two clusters, under one name, with jobs of one number."""
     with node("clusters") as n:
         answers = [n.start(1, cluster=name) for name in ("one", "two", "one")]
-        contains(answers[0], ["ready ", "/run/one.1.0.n1/files "], "a job of one cluster")
-        contains(answers[1], ["ready ", "/run/two.1.0.n1/files "], "a job of the same number of another has its own agent")
+        contains(answers[0], ["ready ", "/run/one.1.0.n1.x/files "], "a job of one cluster")
+        contains(answers[1], ["ready ", "/run/two.1.0.n1.x/files "], "a job of the same number of another has its own agent")
         equal(answers[2], answers[0], "a second step finds that of its cluster")
         n.epilog(1, "one")
-        ok(running(n.record(1, "two")["pid"]) and not os.path.exists(f"{n.state}/jobs/one.1.n1"), "an epilog ends that of its cluster")
+        ok(running(n.record(1, "two")["pid"]) and not os.path.exists(f"{n.state}/jobs/one.1.n1.x"), "an epilog ends that of its cluster")
         equal(n.epilog(1, "../one"), 2, "a cluster's name that cannot be part of a file's is refused")
 
 

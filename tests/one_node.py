@@ -19,12 +19,13 @@ TOOL = f"{BUILD}/monarchctl"
 
 class Node:
     """A node with one tier; jobs stage all of their dataset ahead."""
+    account = ""  # the program that writes lines for sacct
 
     def __init__(self, name):
-        self.dir, self.account = scratch(name), ""  # the program that writes lines for sacct
+        self.dir = scratch(name)
         os.chmod(self.dir, 0o755)
         self.state, self.tier, self.data, self.config, self.log = (f"{self.dir}/{part}" for part in ("state", "tier", "data", "conf", "log"))
-        os.mkdir(self.tier)
+        os.makedirs(self.tier, exist_ok=True)
         os.chmod(self.tier, 0o1777)
         e2e.make_tree(self.data, 30)
         subprocess.run(["chmod", "-R", "a+rX", self.data], check=True)
