@@ -14,7 +14,6 @@ import os
 import re
 import signal
 import sys
-import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
@@ -191,12 +190,7 @@ def requeue():
     ledger.expect(2 * data.FILES, 2 * data.bytes)
     yield
     cluster.wait_running(job, f"first.{job}")
-    code, _, err = cluster.execute(["scontrol", "requeue", str(job)])
-    equal(code, 0, "requeue: scontrol accepts it", err)
-    wait_until(lambda: cluster.state_of(job) == "PENDING" and cluster.epilog_ms(job), slurm_lab.PATIENCE)
-    # Slurm would wait two minutes; a node refuses the job for a second after its epilog.
-    time.sleep(1.5)
-    cluster.execute(["scontrol", "update", f"jobid={job}", "starttime=now"], root=True)
+    cluster.requeue(job)
     equal(cluster.wait(job), "COMPLETED", "requeue: how Slurm says that it ended")
     equal(cluster.output(job).count(data.sums), 2, "requeue: the bytes are right, both times", cluster.output(job))
     check_line("requeue", job, data, 1)
@@ -429,10 +423,6 @@ def hanging_in_job():
     job = cluster.submit([f"--monarch-dataset={hanging.mount}/a", "--monarch-check=off"], "echo ran")
     equal(cluster.wait(job), "COMPLETED", "the PFS hangs: the job begins and ends")
     equal(cluster.output(job), b"ran\n", "the PFS hangs: it runs")
-    record = cluster.jobs(job)[0]
-    times = [time.mktime(time.strptime(record[key], "%Y-%m-%dT%H:%M:%S")) for key in ("StartTime", "EndTime")]
-    ok(times[1] - times[0] < 5 * e2e.SLOW, "the PFS hangs: within seconds", f"{times[1] - times[0]} s")
-    print(f"# it took {times[1] - times[0]} s")
     late_by_design += cluster.late_agents(job)
     wait_until(lambda: set(cluster.nodes().values()) <= {"idle", "allocated"})
     ok(set(cluster.nodes().values()) <= {"idle", "allocated"}, "the PFS hangs: no node is drained", cluster.nodes())

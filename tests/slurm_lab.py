@@ -338,6 +338,17 @@ exit $code
         with open(f"{self.out}/go.{job}", "wb"):
             pass
 
+    def requeue(self, job):
+        """Has a job that runs begin anew, at once: Slurm would wait two minutes, and a node refuses the job for a second after its epilog."""
+        code, _, err = self.execute(["scontrol", "requeue", str(job)])
+        equal(code, 0, "scontrol requeue", err)
+        wait_until(lambda: self.state_of(job) == "PENDING" and self.epilog_ms(job), PATIENCE)
+
+        def begun():
+            self.execute(["scontrol", "update", f"jobid={job}", "starttime=now"], root=True)
+            return self.state_of(job) not in ("PENDING", "CONFIGURING")
+        wait_until(begun, PATIENCE)
+
     def said_of(self, job):
         """The last lines of Slurm's logs about a job, and what it wrote."""
         lines = []

@@ -6,7 +6,6 @@ import glob
 import re
 import time
 
-import slurm_lab
 from e2e import equal, ok, scratch, wait_until
 from slurm_lab import Dataset, fields, size_text
 
@@ -45,10 +44,7 @@ def rows_of_runs(cluster, name=""):
     job = cluster.submit(["--requeue", "--open-mode=append", f"--monarch-dataset={data.path}"], script)
     cluster.wait_running(job, f"first.{job}")
     ok(wait_until(lambda: knows_times(cluster, job)), f"{name}root knows when the run began")
-    cluster.execute(["scontrol", "requeue", str(job)])
-    wait_until(lambda: cluster.state_of(job) == "PENDING" and cluster.epilog_ms(job), slurm_lab.PATIENCE)
-    time.sleep(1.5)
-    cluster.execute(["scontrol", "update", f"jobid={job}", "starttime=now"], root=True)
+    cluster.requeue(job)
     cluster.wait_running(job, f"second.{job}")
     ok(wait_until(lambda: knows_times(cluster, job)), f"{name}and when the next one did, of which Slurm tells plugins no number")
     with open(f"{cluster.out}/go.{job}", "wb"):
