@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
@@ -88,20 +87,15 @@ class Nodes:
     def native(self):
         return sorted(e2e.execute([sys.executable, "-c", READ, self.data, "0"])[1].splitlines())
 
-    def read(self, *indexes, during=lambda: None):
-        """All these read all files side by side; their outputs, and how long it took."""
-        begin = time.monotonic()
+    def read(self, *indexes):
+        """All these read all files side by side; their outputs."""
         readers = [e2e.start([sys.executable, "-c", READ, self.pfs.mount, str(index + 1)], env=self.jobs[index].env,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) for index in indexes]
-        during()
-        texts = [sorted(e2e.finish(reader)[1].splitlines()) for reader in readers]
-        return texts, time.monotonic() - begin
+        return [sorted(e2e.finish(reader)[1].splitlines()) for reader in readers]
 
-    def expect_right(self, what, *indexes, during=lambda: None):
-        texts, seconds = self.read(*indexes, during=during)
-        for index, text in zip(indexes, texts):
+    def expect_right(self, what, *indexes):
+        for index, text in zip(indexes, self.read(*indexes)):
             equal(text, self.want, f"{what}: node {index} reads what the PFS has")
-        return seconds
 
     def pfs_reads(self):
         return self.pfs.counters()
@@ -211,39 +205,42 @@ def shown():
     with open(nodes.list, encoding="ascii") as stream:
         addresses = stream.read().split()
 
+    def ctl(verb, index, *words):
+        return e2e.execute([f"{e2e.BUILD}/monarchctl", verb, names[index], *words])[1].decode()
+
     def status(index):
-        return json.loads(e2e.execute([f"{e2e.BUILD}/monarchctl", "status", names[index], "--json"])[1])["jobs"][0]
+        return json.loads(ctl("status", index, "--json"))["jobs"][0]
 
     def rows():
         return status(0)["by_node"] or []
 
     # Agents tell what they have counted every 10 s.
     ok(e2e.wait_until(lambda: [row.get("opens") for row in rows()] == [nodes.files] * 3), "the first node is told what the others have counted", status(0))
-    job = status(0)
+    job, own = status(0), [status(index) for index in range(3)]
     equal((job["nodes"], job["nodes_told"], [row["node"] for row in job["by_node"]]), (3, 3, addresses), "status: the nodes of the job, by their names")
-    own = [status(index) for index in range(3)]
     for index, row in enumerate(job["by_node"]):
         equal((row["files"], row["placed_bytes"], row["opens_tier"], row["pfs_bytes"], row["ended"]),
               (own[index]["files"]["staged"], {"ssd": own[index]["bytes"]["staged"]}, own[index]["opens_tier"], own[index]["pfs_bytes"], False),
               f"status: node {index} has what it says itself", row, own[index])
     equal(sum(row["peer_bytes"] for row in job["by_node"]), 2 * nodes.bytes, "status: what came from nodes")
-    text = e2e.execute([f"{e2e.BUILD}/monarchctl", "status", names[0]])[1].decode()
+    text = ctl("status", 0)
     found = re.findall(r"^(\S+) +(\d+) +(\S+) +(\d+) +(\d+%) .* (\S+ ago|now|nodes=3/3)$", text, flags=re.M)
     equal([(row[0], row[3], row[4]) for row in found], [*((address, str(nodes.files), "100%") for address in addresses), ("all", str(3 * nodes.files), "100%")],
           "the same as text, and the sum", text)
-    report = json.loads(e2e.execute([f"{e2e.BUILD}/monarchctl", "report", names[0], "--json"])[1])
+    report = json.loads(ctl("report", 0, "--json"))
     equal([{**row, "told_seconds_ago": 0} for row in report["by_node"]], [{**row, "told_seconds_ago": 0} for row in job["by_node"]], "report tells the same of each node")
-    found = re.findall(r"^(\S+) +\d+ .* (?:ago|now|nodes=3/3)$", e2e.execute([f"{e2e.BUILD}/monarchctl", "report", names[0]])[1].decode(), flags=re.M)
-    equal(found, [*addresses, "all"], "also as text")
     equal((own[1]["nodes"], own[1]["nodes_told"], own[1]["by_node"]), (3, 1, None), "another node knows its own numbers alone")
-    contains(e2e.execute([f"{e2e.BUILD}/monarchctl", "status", names[1]])[1].decode(), ["nodes=1/3", "not known here, but on the job's first node"], "and says so")
+    contains(ctl("status", 1), ["nodes=1/3", "not known here, but on the job's first node"], "and says so")
     nodes.end_jobs(2)
     ok(e2e.wait_until(lambda: rows()[2]["ended"]), "a node that has ended has told all", rows())
+    agent = nodes.jobs[0].agent()
+    os.kill(agent, signal.SIGSTOP)  # it would write the file anew
     with open(f"{nodes.jobs[0].run_dir}/nodes", "r+b") as file:
         file.seek(24 + 160 + 64)
         file.write(b"\xff" * 8)
         file.truncate()
     equal(status(0)["by_node"], None, "what no agent writes is not believed")
+    os.kill(agent, signal.SIGCONT)
     nodes.end()
 
 
@@ -285,9 +282,9 @@ def changed():
     path = next(os.path.join(d, n) for d, _, names in os.walk(nodes.pfs.mount) for n in names)
     code, _, err = nodes.jobs[0].run(["sh", "-c", 'printf "new content" > "$1"', "sh", path])
     equal((code, err), (0, ""), "a task changes a file")
-    ok(wait_until(lambda: nodes.jobs[1].run(["cat", path])[1] == b"new content", 10), "a task on another node sees it")
+    ok(wait_until(lambda: nodes.jobs[1].run(["cat", path])[1] == b"new content"), "a task on another node sees it")
     nodes.jobs[0].run(["sh", "-c", 'printf "newer" > "$1"', "sh", path])
-    ok(wait_until(lambda: nodes.jobs[1].run(["cat", path])[1] == b"newer", 10), "and the next change")
+    ok(wait_until(lambda: nodes.jobs[1].run(["cat", path])[1] == b"newer"), "and the next change")
     nodes.end()
 
 
@@ -308,7 +305,7 @@ def cut():
         content = stream.read()
     nodes.lab.heal(3)
     for node in (0, 1, 2):
-        ok(wait_until(lambda node=node: nodes.jobs[node].run(["cat", path])[1] == content, 60),
+        ok(wait_until(lambda node=node: nodes.jobs[node].run(["cat", path])[1] == content),
            f"what changed while a node was cut off: node {node} sees it")
     nodes.want = nodes.native()
     nodes.expect_right("it is back", 0, 1, 2)
