@@ -19,7 +19,7 @@ sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
 from e2e import contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
-from slurm_lab import Cluster, Dataset  # pylint: disable=wrong-import-position
+from slurm_lab import HELD, Cluster, Dataset  # pylint: disable=wrong-import-position
 
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 # Slurm's own retries are minutes apart: slurmctld asks a node that did not answer each MessageTimeout, and has what a
@@ -98,18 +98,12 @@ class Site(Cluster):
         super().down()
 
 
-def submit(*options, rest=""):
-    """A job that reads, waits for go.ID, and reads again; then tells that it is done."""
+def submit(*options):
+    """A job that reads, waits, and reads again."""
     job = cluster.submit(["-w", cluster.node_names[0], "--no-requeue", f"--monarch-dataset={data.path}", *options],
-                         f"{data.read()}; touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; "
-                         f"{data.read()}; {rest}touch done.$SLURM_JOB_ID")
-    cluster.wait_running(job, f"half.{job}")
+                         f"{data.read()}; {HELD}; {data.read()}")
+    cluster.held(job)
     return job
-
-
-def go(job):
-    with open(f"{cluster.out}/go.{job}", "w", encoding="utf-8"):
-        pass
 
 
 def check(name, job, lines=("monarch=1 ",)):
@@ -124,19 +118,8 @@ def check(name, job, lines=("monarch=1 ",)):
 
 def next_job(name):
     job = submit()
-    go(job)
+    cluster.go(job)
     check(f"{name}, the next job", job, ["monarch=1 ", "hit="])
-
-
-def stopped():
-    """Daemons that an admin stops, and starts again, as an upgrade of Slurm does."""
-    job = submit()
-    killed = [cluster.kill(kind, signal.SIGTERM) for kind in ("slurmd", "slurmctld", "slurmdbd")]
-    time.sleep(0.5)
-    for daemon in reversed(killed):
-        cluster.restart(daemon)
-    go(job)
-    check("all of Slurm is stopped and started again", job)
 
 
 def reconfigured():
@@ -144,7 +127,7 @@ def reconfigured():
     job = submit()
     cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = 1M\nmedium = nvme\n")
     equal(cluster.execute(["scontrol", "reconfigure"], root=True)[0], 0, "scontrol reconfigure")
-    go(job)
+    cluster.go(job)
     check("reconfigured", job)
     cluster.configure("[tier.nvme]\npath = nowhere\n")
     equal(cluster.execute(["scontrol", "reconfigure"], root=True)[0], 0, "scontrol reconfigure")
@@ -164,7 +147,7 @@ def replaced():
                 continue
             shutil.copy2(path, path + ".new")
             os.rename(path + ".new", path)
-    go(job)
+    cluster.go(job)
     check("Monarch is replaced in mid-job", job)
 
 
@@ -178,7 +161,7 @@ def other_version():
             ok(magic and 0 < version < 1000, f"another version: {name} has one", version)
             file.seek(8)
             file.write(struct.pack("<I", version + 1))
-    go(job)
+    cluster.go(job)
     equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", data.sums * 2), "another version: the job ends, its bytes are right", cluster.jobs(job))
     wait_until(lambda: " monarch=1 " in cluster.log_of(job))
     contains(cluster.log_of(job), ["counters=lost"], "another version: the line tells that its counters cannot be read")
@@ -297,4 +280,4 @@ with open(f"{scratch()}/life.conf", "w", encoding="utf-8") as lines:
 cluster = Site()
 data = Dataset(scratch())
 cluster.up("--prolog-flags", "Contain", "--nodes", "1", "--slurm-conf", f"{scratch()}/life.conf")
-e2e.main(stopped, reconfigured, replaced, other_version, random_kills, configless)
+e2e.main(reconfigured, replaced, other_version, random_kills, configless)
