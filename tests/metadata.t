@@ -531,22 +531,6 @@ for top in ("secret", "noread", "open", "odd"):
     return None
 
 
-def another_user():
-    """A process that has become another user, or has a user namespace of its own, sees what the PFS shows it."""
-    if os.geteuid() != 0:
-        return skip("another user", "needs root")
-    data = Data("user")
-    os.chmod(f"{data.root}/b", 0o700)
-    for name, before in (("another user", e2e.NOBODY), ("user namespace", ["unshare", "-U"])):
-        if e2e.execute([*before, "true"])[0] != 0:
-            skip(name, "not to be had here")
-            continue
-        data.both(name, [*before, "sh", "-c", f"ls -lan {data.root}/a {data.root}/b 2>/dev/null; stat -c '%n %u %g' {data.root}/a/f1; "
-                         f"test -r {data.root}/a/f1 && echo readable; test -e {data.root}/b/hard || echo closed"])
-    data.job.end()
-    return None
-
-
 BECOMES = """
 import ctypes, os, sys
 libc, file, how = ctypes.CDLL(None), *sys.argv[1:]
@@ -592,4 +576,4 @@ def becomes_another():
     return None
 
 
-e2e.main(values, directories, calls_to_pfs, changes, changed_links, unreadable, another_user, becomes_another)
+e2e.main(values, directories, calls_to_pfs, changes, changed_links, unreadable, becomes_another)
