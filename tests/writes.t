@@ -830,24 +830,11 @@ def inherited():
 
 # ---- programs without the library: the kernel tells of what they change (inotify), within a second
 
-UNSEEN = {
-    "a shell's >": 'echo new >"$1/0020.bin"',
+UNSEEN = {  # what the kernel tells of is change_watch_test.cc's
     ">>": 'echo more >>"$1/0016.bin"',
-    "mv over a file": 'echo moved >"$2/new"; mv "$2/new" "$1/0012.bin"',
     "mv of a directory": 'mv "$1/a/d3" "$1/moved"; mkdir "$1/a/d3"; cp -r "$1/moved/." "$1/a/d3"; find "$1/a/d3" -type f -exec sh -c "echo x >>{}" ";"',
     "rm": 'rm "$1/0008.bin"; if cat "$1/0008.bin" 2>/dev/null; then exit 1; fi',
-    "chmod, touch": 'chmod 600 "$1/0004.bin"; touch -d 2020-01-01 "$1/0000.bin"',
 }
-# What puts a directory's times back, or its mode, changes nothing about what is in it.
-KEEPS = """
-cp -a "$1/c" "$2/c"
-for i in 1 2; do
-    echo $i >"$2/c/beside"
-    env -u LD_PRELOAD cp -a -u "$2/c/." "$1/c"
-    env -u LD_PRELOAD sh -c 'chmod "$(stat -c %a "$1")" "$1" "$1/b"; touch -d @1000 "$1" "$1/b"' sh "$1"
-    sleep 0.1
-done
-"""
 HOLDER = """
 import os, sys, time
 f = os.open(sys.argv[1], 0)
@@ -873,20 +860,13 @@ def seen_at_last(placed, name, command):
 
 
 def unseen():
-    file = f"{scratch('conf')}/on-demand"
-    with open(file, "w", encoding="ascii") as stream:
-        stream.write("[agent]\nprefetch = off\n")
-    for name, more in ("prefetch", []), ("on demand", ["--config", file]):
-        placed = Placed(f"unseen.{name.split()[-1]}", more=more)
-        for what, script in UNSEEN.items():
-            seen_at_last(placed, f"{name}, {what}", ["env", "-u", "LD_PRELOAD", "sh", "-ec", script, "sh", placed.root, placed.outside])
-        seen_at_last(placed, f"{name}, system() without LD_PRELOAD", [PYTHON, "-c", SYSTEM, f"{placed.root}/0020.bin"])
-        got = placed.job.run(["sh", "-ec", KEEPS, "sh", placed.root, placed.outside])
-        ok(got[0] == 0, f"{name}: what changes nothing about a directory", got)
-        held = max(placed.files())
-        got = placed.job.run([PYTHON, "-c", HOLDER, held])
-        equal(got[:2], (0, b"True True\n"), f"{name}: a descriptor that is held", got[2])
-        placed.done(f"{name}, unseen", 8)
+    placed = Placed("unseen")
+    for what, script in UNSEEN.items():
+        seen_at_last(placed, what, ["env", "-u", "LD_PRELOAD", "sh", "-ec", script, "sh", placed.root, placed.outside])
+    seen_at_last(placed, "system() without LD_PRELOAD", [PYTHON, "-c", SYSTEM, f"{placed.root}/0020.bin"])
+    got = placed.job.run([PYTHON, "-c", HOLDER, max(placed.files())])
+    equal(got[:2], (0, b"True True\n"), "unseen: a descriptor that is held", got[2])
+    placed.done("unseen", 8)
 
 
 FLOOD = """
