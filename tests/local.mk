@@ -100,6 +100,7 @@ tests_unit_SOURCES = \
 	%D%/peer_control_test.cc \
 	%D%/peer_data_test.cc \
 	%D%/peer_directory_test.cc \
+	%D%/peer_fixture.h \
 	%D%/peer_gathering_test.cc \
 	%D%/peer_handshake_test.cc \
 	%D%/peer_holdings_test.cc \

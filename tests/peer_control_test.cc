@@ -2,11 +2,7 @@
 // Agents that talk to each other over TCP, and what is between them.
 #include "runtime/peer/control.h"
 
-#include <gtest/gtest.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -17,21 +13,20 @@
 
 #include "runtime/peer/socket.h"
 #include "tests/logged.h"
-#include "tests/loopback.h"
 #include "tests/manual_clock.h"
+#include "tests/peer_fixture.h"
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
 
-constexpr int kPatienceMs = 20000;
 // A node's control, which answers Want by Read with the number of the node that asks. Its time stands still
 // unless a test moves it.
 struct Agent {
   Agent(NodeIndex own, const std::vector<PeerAddress>& nodes, const PeerTls* tls,
         const std::function<void(ControlOptions*)>& change = {},
-        const std::function<void(ControlHandlers*)>& hear = {}, Clock* by = nullptr) {
+        const std::function<void(ControlHandlers*)>& hear = {}) {
     ControlOptions options;
     options.hello.node = own;
     options.hello.incarnation = 100 + own;
@@ -68,7 +63,7 @@ struct Agent {
       data.emplace_back(node, std::move(socket));
     };
     if (hear) hear(&handlers);
-    control = std::make_unique<Control>(std::move(options), std::move(handlers), by ? *by : clock);
+    control = std::make_unique<Control>(std::move(options), std::move(handlers), clock);
   }
   template <typename T>
   T seen(T Agent::*what) {
@@ -85,6 +80,10 @@ struct Agent {
     EXPECT_TRUE(clock.await_waiting(1) && eventually(heard));
     EXPECT_TRUE(clock.advance_to_next());
     return reply.get();
+  }
+  void be_silent() {
+    const std::lock_guard hold(lock);
+    answers = false;
   }
   ManualClock clock;
   std::mutex lock;
@@ -149,18 +148,11 @@ class Relay {
   std::thread thread_;
 };
 
-class ControlTest : public ::testing::Test {
+class ControlTest : public PeerTest {
  protected:
-  static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }  // as in an agent
-  static PeerTls tls(const std::string& job) {
-    JobKey key = {};
-    Result<PeerTls> made = PeerTls::create(job, key);
-    EXPECT_TRUE(made.ok());
-    return made.take();
-  }
   std::unique_ptr<Agent> start(NodeIndex own, const std::function<void(ControlOptions*)>& change = {},
                                const std::function<void(ControlHandlers*)>& hear = {}) {
-    auto agent = std::make_unique<Agent>(own, nodes, &ours, change, hear, by_);
+    auto agent = std::make_unique<Agent>(own, nodes, &ours, change, hear);
     const Status started = agent->control->start();
     EXPECT_TRUE(started.ok()) << started.error().text;
     return agent;
@@ -189,11 +181,8 @@ class ControlTest : public ::testing::Test {
     EXPECT_TRUE(fd);
     return fd;
   }
-  Clock* by_ = nullptr;  // of agents to come; nullptr: of their own
-  const PeerTls ours = tls("c.1.0");
-  const std::vector<PeerAddress> nodes = {{kLoopback, {free_port(), free_port()}},
-                                          {kLoopback, {free_port(), free_port()}},
-                                          {kLoopback, {free_port(), free_port()}}};
+  const PeerTls ours = make_tls();
+  std::vector<PeerAddress> nodes = nodes_here(3, 2);
 };
 
 TEST_F(ControlTest, EachAsksEach) {
@@ -253,9 +242,7 @@ TEST_F(ControlTest, ANodeThatIsSlowGetsMoreTime) {
       dialled.emplace_back(::accept4(silent->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       return dialled.back().get() >= 0;
     }));
-    char byte;
-    EXPECT_TRUE(eventually([&] { return ::recv(dialled.back().get(), &byte, 1, MSG_DONTWAIT) == 1; }))
-        << "the handshake has begun";
+    EXPECT_TRUE(is_told(dialled.back())) << "the handshake has begun";
     agent->clock.advance_ms(times * patience::kPeerConnectMs - 1);
     settle(*agent);
     EXPECT_FALSE(ended);
@@ -304,16 +291,6 @@ TEST_F(ControlTest, WhatIsToldArrivesInItsOrder) {
   EXPECT_TRUE(one->seen(&Agent::marks).empty());
 }
 
-TEST_F(ControlTest, WhoComesLateIsReachedThen) {
-  const auto one = start(0);
-  const Result<Reply> none = one->want(1);
-  ASSERT_FALSE(none.ok());
-  EXPECT_EQ(none.error().code, ECONNREFUSED);
-  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::unreachable) == std::vector<NodeIndex>{1}; }));
-  const auto other = start(1);
-  expect_read(one->want(1), 0);
-}
-
 TEST_F(ControlTest, ANewAgentIsMetAgain) {
   const auto one = start(0);
   auto other = start(1);
@@ -327,11 +304,7 @@ TEST_F(ControlTest, ANewAgentIsMetAgain) {
 
 TEST_F(ControlTest, WhoDoesNotAnswerIsWaitedForNoLongerThanAsked) {
   const auto one = start(0), other = start(1);
-  expect_read(one->want(1), 0);
-  {
-    const std::lock_guard hold(other->lock);
-    other->answers = false;
-  }
+  other->be_silent();
   auto late = std::async(std::launch::async, [&] { return one->want(1, 100); });
   ASSERT_TRUE(one->clock.await_waiting(1));
   EXPECT_EQ(one->clock.next_ns() - one->clock.now_ns(), 100'000'000);
@@ -363,129 +336,92 @@ TEST_F(ControlTest, WhatComesTooLateIsNobodysAnswer) {
   for (int i = 0; i < 20; ++i) expect_read(one->want(1), 0);
 }
 
-TEST_F(ControlTest, WhoIsHungUpOnIsToldToBeGone) {
-  const auto one = start(0);
-  {
-    Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
-                    Handshake::After::kClear);
-    ASSERT_TRUE(dials.wait(kPatienceMs).ok());
-    const Fd socket = dials.take_socket();
-    const std::string nonsense(MessageHeader::kBytes, '?');
-    ASSERT_EQ(::write(socket.get(), nonsense.data(), nonsense.size()), static_cast<ssize_t>(nonsense.size()));
-    char byte;
-    EXPECT_TRUE(eventually([&] { return ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) == 0; }));
-  }
-  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1}; }));
-  const auto other = start(1);
-  expect_read(one->want(1), 0);
-}
-
 // It has another port than the one that is being dialled: that one comes to nothing then.
 TEST_F(ControlTest, WhoHasDialledMeanwhileCanBeReached) {
   const Squatter there;
-  Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours, {});
-  ASSERT_TRUE(one.control->start().ok());
-  one.control->tell(1, encode(Mark{0, 0, {3}}));
+  nodes[1].ports = {there.port};
+  const auto one = start(0);
+  one->control->tell(1, encode(Mark{0, 0, {3}}));
   Fd dialled = accept(there);
-  Handshake dials(ours, dial(one.control->port()), Handshake::Side::kDials, hello(1),
-                  Handshake::After::kClear);
-  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
-  EXPECT_TRUE(eventually([&] { return one.seen(&Agent::met).size() == 1; }));
+  const Fd met = meet_as(hello(1), one->control->port(), ours);
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::met).size() == 1; }));
   dialled.reset();
-  settle(one);
-  EXPECT_TRUE(one.seen(&Agent::unreachable).empty());
-  EXPECT_TRUE(one.seen(&Agent::gone).empty());
+  settle(*one);
+  EXPECT_TRUE(one->seen(&Agent::unreachable).empty());
+  EXPECT_TRUE(one->seen(&Agent::gone).empty());
 }
 
 // What it was to be told is not kept for the next connection.
 TEST_F(ControlTest, WhoIsReachedIsToldAtOnce) {
   const Squatter there;
-  Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours, {});
-  ASSERT_TRUE(one.control->start().ok());
-  one.control->tell(1, encode(Mark{0, 0, {3}}));
+  nodes[1].ports = {there.port};
+  const auto one = start(0);
+  one->control->tell(1, encode(Mark{0, 0, {3}}));
   Hello theirs = hello(1);
   theirs.port = there.port;
   Handshake listens(ours, accept(there), Handshake::Side::kListens, theirs, Handshake::After::kClear);
   ASSERT_TRUE(listens.wait(kPatienceMs).ok());
-  const Fd socket = listens.take_socket();
-  char byte;
-  EXPECT_TRUE(eventually([&] { return ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) == 1; }));
+  EXPECT_TRUE(is_told(listens.take_socket()));
 }
 
 TEST_F(ControlTest, TheNextPortIsTakenAndFound) {
   for (const bool listens : {true, false}) {
     // Somebody else has the first port, and accepts without a word, or is no more than a bound socket.
     Squatter squatter;
-    std::vector<PeerAddress> there = {nodes[0], {kLoopback, {squatter.port, free_port()}}};
+    nodes[1].ports = {squatter.port, free_port()};
     if (!listens) squatter.fd.reset();
-    Agent one(0, there, &ours);
-    Agent other(1, there, &ours);
-    ASSERT_TRUE(one.control->start().ok() && other.control->start().ok());
-    EXPECT_EQ(other.control->port(), there[1].ports[listens ? 1 : 0]);
-    auto reply = std::async(std::launch::async, [&] { return one.want(1); });
+    const auto one = start(0), other = start(1);
+    EXPECT_EQ(other->control->port(), nodes[1].ports[listens ? 1 : 0]);
+    auto reply = std::async(std::launch::async, [&] { return one->want(1); });
     if (listens) {
       const Fd dialled = accept(squatter);
-      char byte;
-      EXPECT_EQ(::recv(dialled.get(), &byte, 1, 0), 1) << "the handshake has begun";
-      one.clock.advance_ms(patience::kPeerConnectMs);
+      EXPECT_TRUE(is_told(dialled)) << "the handshake has begun";
+      one->clock.advance_ms(patience::kPeerConnectMs);
     }
     expect_read(reply.get(), 0);
   }
 }
 
-// It proves the key, as it has the agent's answers; neither of the two goes on in clear with it.
-TEST_F(ControlTest, WhoHandsOnToTheAgentIsNotTakenForIt) {
-  Relay relay;
-  const std::vector<PeerAddress> there = {nodes[0], {kLoopback, {relay.port(), free_port()}}};
-  Agent one(0, there, &ours), other(1, there, &ours);
-  ASSERT_TRUE(one.control->start().ok() && other.control->start().ok());
-  ASSERT_EQ(other.control->port(), there[1].ports[1]);
-  relay.start(other.control->port());
-  expect_read(one.want(1), 0);
-  one.control->stop();
-  relay.join();
-  EXPECT_TRUE(relay.saw_only_tls());
-  settle(other);
-  EXPECT_TRUE(other.seen(&Agent::wrong).empty());
-}
-
-// The same with the agent of another node, which may well have the port of that number.
-TEST_F(ControlTest, WhoHandsOnToAnotherNodesAgentIsNotTakenForIt) {
-  Relay relay;
-  const std::vector<PeerAddress> there = {
-      nodes[0], {kLoopback, {relay.port(), free_port()}}, {kLoopback, {free_port()}}};
-  Agent one(0, there, &ours), other(1, there, &ours), third(2, there, &ours);
-  ASSERT_TRUE(one.control->start().ok() && other.control->start().ok() && third.control->start().ok());
-  relay.start(third.control->port());
-  expect_read(one.want(1), 0);
-  one.control->stop();
-  relay.join();
-  EXPECT_TRUE(relay.saw_only_tls());
-  settle(third);
-  EXPECT_TRUE(third.seen(&Agent::wrong).empty());
-  EXPECT_TRUE(third.seen(&Agent::met).empty());
+// It proves the key, as it has the agent's answers: those of the agent that is dialled, or of another node's,
+// which may well have the port of that number. None goes on in clear with it.
+TEST_F(ControlTest, WhoHandsOnToAnAgentIsNotTakenForIt) {
+  for (const NodeIndex to : {1u, 2u}) {
+    Relay relay;
+    nodes[1].ports = {relay.port(), free_port()};
+    nodes[2].ports = {free_port()};
+    const auto one = start(0), other = start(1), third = start(2);
+    ASSERT_EQ(other->control->port(), nodes[1].ports[1]);
+    const Agent& agent = to == 1 ? *other : *third;
+    relay.start(agent.control->port());
+    expect_read(one->want(1), 0);
+    one->control->stop();
+    relay.join();
+    EXPECT_TRUE(relay.saw_only_tls());
+    settle(agent);
+    EXPECT_TRUE(other->seen(&Agent::wrong).empty() && third->seen(&Agent::wrong).empty());
+    EXPECT_TRUE(third->seen(&Agent::met).empty());
+  }
 }
 
 // Several nodes on a host: the agent of another one has the first port.
 TEST_F(ControlTest, AnotherNodesAgentIsNotTakenForTheOneThatIsDialled) {
   const uint16_t shared = free_port(), second = free_port();
-  const std::vector<PeerAddress> there = {
-      nodes[0], {kLoopback, {shared, second}}, {kLoopback, {shared, second}}};
-  Agent zero(0, there, &ours), one(1, there, &ours), two(2, there, &ours);
-  ASSERT_TRUE(zero.control->start().ok() && one.control->start().ok() && two.control->start().ok());
-  EXPECT_EQ(one.control->port(), shared);
-  EXPECT_EQ(two.control->port(), second);
-  expect_read(zero.want(2), 0);
-  expect_read(zero.want(1), 0);
-  expect_read(one.want(2), 1);
+  nodes[1].ports = nodes[2].ports = {shared, second};
+  const auto zero = start(0), one = start(1), two = start(2);
+  EXPECT_EQ(one->control->port(), shared);
+  EXPECT_EQ(two->control->port(), second);
+  expect_read(zero->want(2), 0);
+  expect_read(zero->want(1), 0);
+  expect_read(one->want(2), 1);
 }
 
 TEST_F(ControlTest, WhoHasNoAddressCannotBeReached) {
-  Agent one(0, {nodes[0], {"localhost", {free_port(), free_port()}}, {kLoopback, {}}}, &ours);  // no number
-  ASSERT_TRUE(one.control->start().ok());
-  EXPECT_EQ(one.want(1).error().text, "no numeric address: localhost");
-  EXPECT_FALSE(one.want(2).ok());
-  EXPECT_EQ(one.seen(&Agent::unreachable), (std::vector<NodeIndex>{1, 2}));
+  nodes[1].host = "localhost";  // no number
+  nodes[2].ports.clear();
+  const auto one = start(0);
+  EXPECT_EQ(one->want(1).error().text, "no numeric address: localhost");
+  EXPECT_FALSE(one->want(2).ok());
+  EXPECT_EQ(one->seen(&Agent::unreachable), (std::vector<NodeIndex>{1, 2}));
 }
 
 TEST_F(ControlTest, WithoutAFreePortThereIsAnError) {
@@ -501,7 +437,7 @@ TEST_F(ControlTest, WithoutAFreePortThereIsAnError) {
 
 TEST_F(ControlTest, OtherJobsDatasetsAndSettingsDoNotMeet) {
   const auto one = start(0);
-  const PeerTls others = tls("c.2.0");
+  const PeerTls others = make_tls("c.2.0");
   const std::function<void(ControlOptions*)> changes[] = {
       [&](ControlOptions* o) { o->tls = &others; },
       [](ControlOptions* o) { o->hello.dataset = 43; },
@@ -525,9 +461,8 @@ TEST_F(ControlTest, WhoSaysToBeNobodyIsNotBelieved) {
     Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(node),
                     Handshake::After::kClear);
     (void)dials.wait(kPatienceMs).ok();
-    char byte;
     const Fd socket = dials.take_socket();
-    EXPECT_TRUE(eventually([&] { return ::recv(socket.get(), &byte, 1, 0) == 0; })) << "it is hung up on";
+    EXPECT_TRUE(is_hung_up(socket)) << "it is hung up on";
   }
   EXPECT_TRUE(one->seen(&Agent::met).empty());
 }
@@ -536,48 +471,52 @@ TEST_F(ControlTest, AConnectionForDataIsHandedOn) {
   const auto one = start(0);
   Hello data = hello(1);
   data.lane = Lane::kData;
-  Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, data, Handshake::After::kClear);
-  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
-  const Fd socket = dials.take_socket();
+  const Fd socket = meet_as(data, one->control->port(), ours);
   ASSERT_TRUE(eventually([&] {
     const std::lock_guard hold(one->lock);
     return one->data.size() == 1;
   }));
   EXPECT_EQ(one->data[0].first, 1u);
   ASSERT_EQ(::write(one->data[0].second.get(), "x", 1), 1);
-  char byte = 0;
-  EXPECT_TRUE(eventually([&] { return ::recv(socket.get(), &byte, 1, 0) == 1; }));
+  EXPECT_TRUE(is_told(socket));
   EXPECT_TRUE(one->seen(&Agent::met).empty()) << "there is nothing to be said on it";
 }
 
 TEST_F(ControlTest, WhoSaysWhatIsNoMessageIsHungUpOn) {
   const auto one = start(0);
-  Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
-                  Handshake::After::kClear);
-  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
-  const Fd socket = dials.take_socket();
-  ASSERT_EQ(::write(socket.get(), noise(100, 3).data(), 100), 100);
-  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::wrong) == std::vector<NodeIndex>{1}; }));
-  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1}; }));
+  for (const std::string& nonsense : {noise(100, 3), std::string(MessageHeader::kBytes, '?')}) {
+    const Fd socket = meet_as(hello(1), one->control->port(), ours);
+    write_to(socket, nonsense);
+    EXPECT_TRUE(is_hung_up(socket));
+  }
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1, 1}; }));
+  EXPECT_EQ(one->seen(&Agent::wrong), (std::vector<NodeIndex>{1, 1}));
+  const auto other = start(1);
+  expect_read(one->want(1), 0);
 }
 
-TEST_F(ControlTest, WhoAsksAndDoesNotReadIsHungUpOn) {
-  const auto one = start(0, {}, [](ControlHandlers* hear) {
-    hear->message = [](NodeIndex, const MessageHeader&, std::string_view) {
-      return encode(List{1, 2, 3, WalkState::kWalks, std::string(List::kMostParts, 'x')});
-    };
-  });
-  Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
-                  Handshake::After::kClear);
-  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
-  const Fd socket = dials.take_socket();
-  const std::string question = encode(Walk{1, 0});
-  int asked = 0;
-  EXPECT_TRUE(eventually([&] {
-    while (asked < 20000 && ::send(socket.get(), question.data(), question.size(), MSG_DONTWAIT) > 0) ++asked;
-    return one->seen(&Agent::gone) == std::vector<NodeIndex>{1};
-  })) << "what it does not read would fill the memory: "
-      << asked;
+// Else the answers to what it asks, or what it is told, would fill the memory.
+TEST_F(ControlTest, WhoDoesNotReadIsHungUpOn) {
+  const std::string question = encode(Walk{1, 0}),
+                    message = encode(Mark{0, 0, std::vector<uint32_t>(Mark::kMost)});
+  constexpr int kMost = 20000;
+  for (const bool asks : {true, false}) {
+    SCOPED_TRACE(asks);
+    const auto one = start(0, {}, [](ControlHandlers* hear) {
+      hear->message = [](NodeIndex, const MessageHeader&, std::string_view) {
+        return encode(List{1, 2, 3, WalkState::kWalks, std::string(List::kMostParts, 'x')});
+      };
+    });
+    const Fd socket = meet_as(hello(1), one->control->port(), ours);
+    ASSERT_TRUE(eventually([&] { return one->seen(&Agent::met).size() == 1; }));
+    int said = 0;
+    EXPECT_TRUE(eventually([&] {
+      if (asks)
+        while (said<kMost&& ::send(socket.get(), question.data(), question.size(), MSG_DONTWAIT)> 0) ++said;
+      for (int i = 0; !asks && i < 100 && said < kMost; ++i, ++said) one->control->tell(1, message);
+      return one->seen(&Agent::gone) == std::vector<NodeIndex>{1};
+    })) << said;
+  }
 }
 
 // It has the key, and guesses the number of a question.
@@ -588,18 +527,12 @@ TEST_F(ControlTest, NobodyAnswersForAnother) {
   });
   const auto other = start(2);
   expect_read(one->want(2), 0);
-  {
-    const std::lock_guard hold(other->lock);
-    other->answers = false;
-  }
+  other->be_silent();
   std::thread speaks([&] {
-    Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
-                    Handshake::After::kClear);
-    EXPECT_TRUE(dials.wait(kPatienceMs).ok());
-    const Fd socket = dials.take_socket();
+    const Fd socket = meet_as(hello(1), one->control->port(), ours);
     for (uint64_t number = 0; number < 10; ++number) {
       const std::string answer = encode(Read{77}, {{}, 0, number});
-      EXPECT_EQ(::write(socket.get(), answer.data(), answer.size()), static_cast<ssize_t>(answer.size()));
+      write_to(socket, answer);
     }
     EXPECT_TRUE(eventually([&] { return late == 9; })) << "all but to 0, which was no question";
   });  // and hangs up
@@ -629,10 +562,7 @@ TEST_F(ControlTest, AnAnswerToWhatWasNoQuestionIsNotLate) {
 
 TEST_F(ControlTest, AMessageInPiecesIsOne) {
   const auto one = start(0);
-  Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
-                  Handshake::After::kClear);
-  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
-  const Fd socket = dials.take_socket();
+  const Fd socket = meet_as(hello(1), one->control->port(), ours);
   const std::string message = encode(Mark{0, 0, {3, 7}});
   for (const char byte : message) {
     ASSERT_EQ(::write(socket.get(), &byte, 1), 1);
@@ -645,12 +575,7 @@ TEST_F(ControlTest, AMessageInPiecesIsOne) {
 // The other end has left the first one, as after a cut that only it has noticed.
 TEST_F(ControlTest, WhatIsToldGoesByTheNewestConnection) {
   const auto one = start(0);
-  const auto connect = [&] {
-    Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
-                    Handshake::After::kClear);
-    EXPECT_TRUE(dials.wait(kPatienceMs).ok());
-    return dials.take_socket();
-  };
+  const auto connect = [&] { return meet_as(hello(1), one->control->port(), ours); };
   Fd left = connect();
   EXPECT_TRUE(eventually([&] { return one->seen(&Agent::met).size() == 1; }));
   const Fd now = connect();
@@ -670,27 +595,21 @@ TEST_F(ControlTest, ANodeKeepsOnlySoManyConnections) {
   const auto one = start(0);
   const int before = open_descriptors();
   std::vector<Fd> kept;
-  for (int i = 0; i < 50; ++i) {
-    Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
-                    Handshake::After::kClear);
-    ASSERT_TRUE(dials.wait(kPatienceMs).ok());
-    kept.push_back(dials.take_socket());
-  }
+  for (int i = 0; i < 50; ++i) kept.push_back(meet_as(hello(1), one->control->port(), ours));
   EXPECT_TRUE(eventually([&] { return one->seen(&Agent::met).size() == 50 - 4 + 1; }))
       << "with each that is left something may be lost";
   settle(*one);
   EXPECT_LE(open_descriptors(), before + 50 + 4);
-  char byte;
-  EXPECT_TRUE(eventually([&] { return ::recv(kept.front().get(), &byte, 1, MSG_DONTWAIT) == 0; }));
+  EXPECT_TRUE(is_hung_up(kept.front()));
   EXPECT_TRUE(one->seen(&Agent::gone).empty());
   one->control->tell(1, encode(Mark{0, 0, {3}}));
-  EXPECT_TRUE(eventually([&] { return ::recv(kept.back().get(), &byte, 1, MSG_DONTWAIT) == 1; }));
+  EXPECT_TRUE(is_told(kept.back()));
 }
 
 TEST_F(ControlTest, WhoAnswersForDataCannotBeReached) {
   const Squatter there;
-  Agent one(0, {nodes[0], {kLoopback, {there.port}}}, &ours);
-  ASSERT_TRUE(one.control->start().ok());
+  nodes[1].ports = {there.port};
+  const auto one = start(0);
   for (int i = 0; i < 2; ++i) {
     std::thread answers([&] {
       Hello data = hello(1);
@@ -699,15 +618,15 @@ TEST_F(ControlTest, WhoAnswersForDataCannotBeReached) {
       Handshake listens(ours, accept(there), Handshake::Side::kListens, data, Handshake::After::kClear);
       EXPECT_TRUE(listens.wait(kPatienceMs).ok());
     });
-    const Result<Reply> none = one.want(1);
+    const Result<Reply> none = one->want(1);
     ASSERT_FALSE(none.ok());
     EXPECT_EQ(none.error().code, EPROTO) << none.error().text;
     if (HasFailure()) (void)dial(there.port);  // it was not dialled again
     answers.join();
   }
-  EXPECT_EQ(one.seen(&Agent::unreachable), (std::vector<NodeIndex>{1, 1}));
-  const std::lock_guard hold(one.lock);
-  EXPECT_TRUE(one.data.empty());
+  EXPECT_EQ(one->seen(&Agent::unreachable), (std::vector<NodeIndex>{1, 1}));
+  const std::lock_guard hold(one->lock);
+  EXPECT_TRUE(one->data.empty());
 }
 
 // Strangers keep all their places, and say nothing: who has the key gets in when they are hung up on.
@@ -724,8 +643,7 @@ TEST_F(ControlTest, StrangersDoNotKeepOthersOut) {
   one->clock.advance_ms(patience::kPeerSlowMs);
   expect_read(reply.get(), 1);
   one->clock.advance_ms(patience::kPeerSlowMs);
-  char byte;
-  for (const Fd& fd : strangers) EXPECT_TRUE(eventually([&] { return ::recv(fd.get(), &byte, 1, 0) == 0; }));
+  for (const Fd& fd : strangers) EXPECT_TRUE(is_hung_up(fd));
 }
 
 // As when a job's nodes begin at the same moment, and all need a file of the same home: each waits for its
@@ -791,34 +709,16 @@ TEST_F(ControlTest, OnlySoMuchWaitsForANodeThatIsNotReachedYet) {
   constexpr size_t kMost = 4096;
   std::optional<Squatter> silent;
   silent.emplace();  // has the first port
-  const std::vector<PeerAddress> there = {nodes[0], {kLoopback, {silent->port, free_port()}}};
-  Agent one(0, there, &ours), other(1, there, &ours);
-  ASSERT_TRUE(one.control->start().ok() && other.control->start().ok());
-  for (uint32_t i = 0; i < kMost + 100; ++i) one.control->tell(1, encode(Mark{0, 0, {i}}));
-  settle(one);
+  nodes[1].ports = {silent->port, free_port()};
+  const auto one = start(0), other = start(1);
+  for (uint32_t i = 0; i < kMost + 100; ++i) one->control->tell(1, encode(Mark{0, 0, {i}}));
+  settle(*one);
   silent.reset();
-  EXPECT_TRUE(eventually([&] { return other.seen(&Agent::marks).size() == kMost; }));
-  expect_read(one.want(1), 0);
-  const auto marks = other.seen(&Agent::marks);
+  EXPECT_TRUE(eventually([&] { return other->seen(&Agent::marks).size() == kMost; }));
+  expect_read(one->want(1), 0);
+  const auto marks = other->seen(&Agent::marks);
   ASSERT_EQ(marks.size(), kMost);
   EXPECT_EQ(marks.back(), std::vector<uint32_t>{kMost - 1}) << "the first ones, in their order";
-}
-
-TEST_F(ControlTest, WhoDoesNotReadWhatItIsToldIsHungUpOn) {
-  const auto one = start(0);
-  Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, hello(1),
-                  Handshake::After::kClear);
-  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
-  const Fd socket = dials.take_socket();
-  ASSERT_TRUE(eventually([&] { return one->seen(&Agent::met).size() == 1; }));
-  const std::string message = encode(Mark{0, 0, std::vector<uint32_t>(Mark::kMost)});
-  constexpr size_t kEnough = 64 << 20;
-  size_t told = 0;
-  EXPECT_TRUE(eventually([&] {
-    for (int i = 0; i < 100 && told < kEnough; ++i, told += message.size()) one->control->tell(1, message);
-    return !one->seen(&Agent::gone).empty();
-  })) << "what it does not read would fill the memory: "
-      << told;
 }
 
 // Whoever waits for the one before is told that it is gone, though nobody has closed its connection.
@@ -827,9 +727,7 @@ TEST_F(ControlTest, ANewAgentTakesThePlaceOfTheOneBefore) {
   const auto connect = [&](uint64_t incarnation) {
     Hello h = hello(1);
     h.incarnation = incarnation;
-    Handshake dials(ours, dial(one->control->port()), Handshake::Side::kDials, h, Handshake::After::kClear);
-    EXPECT_TRUE(dials.wait(kPatienceMs).ok());
-    return dials.take_socket();
+    return meet_as(h, one->control->port(), ours);
   };
   const auto met = [&] { return one->seen(&Agent::met); };
   const Fd before = connect(7);
@@ -839,8 +737,7 @@ TEST_F(ControlTest, ANewAgentTakesThePlaceOfTheOneBefore) {
   char head[MessageHeader::kBytes];
   EXPECT_TRUE(eventually([&] { return ::recv(before.get(), head, sizeof head, MSG_DONTWAIT) > 0; }));
   const Fd again = connect(7);  // the same one, by another connection
-  const std::string mark = encode(Mark{0, 0, {3}});
-  ASSERT_EQ(::write(again.get(), mark.data(), mark.size()), static_cast<ssize_t>(mark.size()));
+  write_to(again, encode(Mark{0, 0, {3}}));
   EXPECT_TRUE(eventually([&] { return one->seen(&Agent::marks).size() == 1; }));
   EXPECT_EQ(met().size(), 1u);
   const Fd after = connect(8);
@@ -851,11 +748,7 @@ TEST_F(ControlTest, ANewAgentTakesThePlaceOfTheOneBefore) {
   EXPECT_TRUE(eventually([&] { return met().size() == 2; }));
   EXPECT_EQ(met(), (std::vector<std::pair<NodeIndex, uint64_t>>{{1, 7}, {1, 8}}));
   EXPECT_TRUE(one->seen(&Agent::gone).empty());
-  const auto ends = [](const Fd& fd) {
-    char byte;
-    return eventually([&] { return ::recv(fd.get(), &byte, 1, MSG_DONTWAIT) == 0; });
-  };
-  EXPECT_TRUE(ends(again));
+  EXPECT_TRUE(is_hung_up(again));
 }
 
 TEST_F(ControlTest, AnAddressForDataIsToldIfItCanBeHad) {
@@ -892,10 +785,7 @@ TEST_F(ControlTest, EncryptedItIsTheSame) {
 TEST_F(ControlTest, WhoWaitsIsToldOfTheEnd) {
   const auto one = start(0), other = start(1);
   expect_read(one->want(1), 0);
-  {
-    const std::lock_guard hold(other->lock);
-    other->answers = false;
-  }
+  other->be_silent();
   std::thread ends([&] {
     EXPECT_TRUE(one->clock.await_waiting(1));
     one->control->stop();
@@ -908,10 +798,7 @@ TEST_F(ControlTest, WhoWaitsIsToldOfTheEnd) {
 TEST_F(ControlTest, ABrokenConnectionEndsTheWait) {
   const auto one = start(0);
   auto other = start(1);
-  {
-    const std::lock_guard hold(other->lock);
-    other->answers = false;
-  }
+  other->be_silent();
   std::thread ends([&] {
     EXPECT_TRUE(eventually([&] { return !other->seen(&Agent::met).empty(); }));
     EXPECT_TRUE(one->clock.await_waiting(1));
