@@ -1,45 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that go from one node to another.
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <linux/if_tun.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <future>
 #include <map>
 #include <mutex>
 #include <set>
 #include <thread>
 
-#include "runtime/peer/control.h"
-#include "runtime/peer/fetch.h"
 #include "runtime/peer/peers.h"
-#include "runtime/peer/serve.h"
 #include "runtime/peer/socket.h"
 #include "runtime/peer/wire.h"
 #include "tests/faulty_os.h"
 #include "tests/gate.h"
-#include "tests/loopback.h"
 #include "tests/manual_clock.h"
-#include "tests/scratch.h"
+#include "tests/peer_fixture.h"
 
 namespace monarch {
 namespace {
-
-constexpr int kPatienceMs = 20000;
 
 // What a node has of a file: its first pieces, or all.
 struct Held {
@@ -60,28 +47,18 @@ struct Held {
     there = pieces;
     grew.notify_all();
   }
-};
-
-class Opened : public ServedFile {
- public:
-  explicit Opened(Held* held) : held_(held), fd_(::open(held->path.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  int copy() const override { return fd_.get(); }
-  FileIdentity identity() const override { return held_->identity; }
-  std::optional<uint64_t> check(uint64_t piece, int) override {
-    std::unique_lock hold(held_->lock);
-    held_->grew.wait(hold, [&] { return piece < held_->there || held_->ends; });
-    if (piece >= held_->there) return {};
-    return held_->checks[piece];
+  std::unique_ptr<ServedFile> open() {
+    return std::make_unique<SentFile>(path, identity, [this](uint64_t piece) -> std::optional<uint64_t> {
+      std::unique_lock hold(lock);
+      grew.wait(hold, [&] { return piece < there || ends; });
+      if (piece >= there) return {};
+      return checks[piece];
+    });
   }
-
- private:
-  Held* const held_;
-  const Fd fd_;
 };
 
-class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
+class PeerDataTest : public PeerTest, public ::testing::WithParamInterface<Handshake::After> {
  protected:
-  static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }
   void SetUp() override { start(); }
 
   void start() {
@@ -89,7 +66,7 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
     serves.most_connections = most_served;
     serves.open = [this](const Get& get, GetResult* why) -> std::unique_ptr<ServedFile> {
       const auto at = files.find(get.path);
-      if (at != files.end()) return std::make_unique<Opened>(&at->second);
+      if (at != files.end()) return at->second.open();
       *why = get.path == "changed" ? GetResult::kChanged : GetResult::kGone;
       return nullptr;
     };
@@ -121,8 +98,7 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
   Held& hold(const std::string& name, const std::string& content) {
     Held& held = files[name];
     held.path = scratch.file(name, content);
-    for (size_t at = 0; at < content.size(); at += kPieceBytes)
-      held.checks.push_back(check_of_piece(content.data() + at, std::min(kPieceBytes, content.size() - at)));
+    held.checks = checks_of(content);
     held.identity = {content.size(), 1, 2, 3, check_of(held.checks)};
     held.there = held.checks.size();
     return held;
@@ -160,19 +136,32 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
                         }});
     return came;
   }
+  // By which call a copy is read to be sent.
+  static Call reads_by() {
+    return GetParam() == Handshake::After::kEncrypted ? Call::kPread : Call::kSendfile;
+  }
+  // Gets the file in a thread of its own, by a connection of its own; join_gets() says how that ended.
+  void get_later(const std::string& name) {
+    gets.push_back(std::async(std::launch::async, [this, name] {
+      Fetch one{fetches(1), clock};
+      const Fetched how = get_by(&one, name).how;
+      busy += how == Fetched::kBusy;
+      return how;
+    }));
+  }
+  int join_gets() {
+    int ok = 0;
+    for (auto& one : gets) ok += one.get() == Fetched::kOk;
+    return ok;
+  }
   FetchOptions fetches(size_t most_idle) {
     return {.peers = options(0), .port = [this](NodeIndex) { return met.load(); }, .most_idle = most_idle};
-  }
-  static PeerTls make_tls() {
-    Result<PeerTls> made = PeerTls::create("c.1.0", JobKey());
-    EXPECT_TRUE(made.ok());
-    return made.take();
   }
 
   ManualClock clock;  // which stands still unless a test moves it
   const Scratch scratch;
   const PeerTls tls = make_tls();
-  const std::vector<PeerAddress> nodes = {{kLoopback, {free_port()}}, {kLoopback, {free_port()}}};
+  const std::vector<PeerAddress> nodes = nodes_here(2);
   std::map<std::string, Held> files;
   uint64_t most_wanted = UINT64_MAX, most_kept = UINT64_MAX;
   size_t most_served = 256;
@@ -180,6 +169,8 @@ class PeerDataTest : public ::testing::TestWithParam<Handshake::After> {
   std::atomic<Purpose> purpose{Purpose::kDemand};
   std::atomic<int> connections{0};
   std::atomic<size_t> came_of_it{0};  // pieces, in all
+  std::atomic<int> busy{0};           // how many of `gets` were sent away
+  std::vector<std::future<Fetched>> gets;
   std::atomic<uint16_t> met{nodes[1].ports[0]};
   Fetch fetch{fetches(16), clock};
   std::unique_ptr<Serve> serve;
@@ -215,14 +206,9 @@ TEST_P(PeerDataTest, FromAPieceOn) {
   const std::string content = noise(3 * kMiB + 5, 1);
   hold("f", content);
   EXPECT_TRUE(get("f", 2 * kMiB).bytes == content.substr(2 * kMiB));
-  EXPECT_TRUE(get("f", 0, 2 * kMiB).bytes == content.substr(0, 2 * kMiB));
   EXPECT_TRUE(get("f", kMiB, kMiB).bytes == content.substr(kMiB, kMiB));
-  EXPECT_TRUE(get("f", 2 * kMiB, 8 * kMiB).bytes == content.substr(2 * kMiB))
-      << "as far as there is something";
-  EXPECT_TRUE(get("f", kMiB, ~uint64_t{0} << 20).bytes == content.substr(kMiB)) << "no sum goes over";
-  EXPECT_EQ(get("f", 0, 5).how, Fetched::kGone) << "no whole piece";
+  EXPECT_TRUE(get("f", 2 * kMiB, 8 * kMiB).bytes == content.substr(2 * kMiB)) << "to the end";
   EXPECT_EQ(get("f", 1).how, Fetched::kGone) << "in the middle of one";
-  EXPECT_EQ(get("f", 4 * kMiB).how, Fetched::kGone) << "behind the end";
 }
 
 TEST_P(PeerDataTest, WrongBytesAreNotHandedOn) {
@@ -247,8 +233,7 @@ TEST_P(PeerDataTest, ACopyThatIsCutIsNoEnd) {
 
 TEST_P(PeerDataTest, ACopyThatCannotBeReadIsNoEnd) {
   hold("f", noise(3 * kMiB, 1));
-  const bool encrypted = GetParam() == Handshake::After::kEncrypted;
-  const Intercept broken(encrypted ? Call::kPread : Call::kSendfile,
+  const Intercept broken(reads_by(),
                          [](Arguments& a) { return a.offset >= static_cast<off_t>(kMiB) ? EIO : 0; });
   const Came came = get("f");
   EXPECT_EQ(came.how, Fetched::kBroken);
@@ -258,8 +243,7 @@ TEST_P(PeerDataTest, ACopyThatCannotBeReadIsNoEnd) {
 TEST_P(PeerDataTest, WhatGoesInBitsArrives) {
   const std::string content = noise(kMiB + 3, 1);
   hold("f", content);
-  const bool encrypted = GetParam() == Handshake::After::kEncrypted;
-  const Intercept bits(encrypted ? Call::kPread : Call::kSendfile, [](Arguments& a) {
+  const Intercept bits(reads_by(), [](Arguments& a) {
     a.bytes = std::min<size_t>(a.bytes, 4567);
     return 0;
   });
@@ -312,50 +296,14 @@ TEST_P(PeerDataTest, WhatIsNotWantedIsNotSentForLong) {
 TEST_P(PeerDataTest, TheThirdOneIsSentAway) {
   hold("large", noise(2 * kMiB, 1)).set(1);
   hold("small", noise(100, 1)).set(0);
-  std::mutex lock;
-  std::multiset<Fetched> how;
-  std::vector<std::thread> gets;
-  const auto get_later = [&](const std::string& name) {
-    gets.emplace_back([&, name] {
-      Fetch one{fetches(1), clock};
-      const Fetched fetched = get_by(&one, name).how;
-      const std::lock_guard hold(lock);
-      how.insert(fetched);
-    });
-  };
   for (int i = 0; i < 3; ++i) get_later("large");
-  EXPECT_TRUE(eventually([&] {
-    const std::lock_guard hold(lock);
-    return how.size() == 1;
-  }));
-  EXPECT_EQ(how, std::multiset<Fetched>{Fetched::kBusy});
-  EXPECT_TRUE(eventually([&] { return serve->serving() == 2; }));
+  EXPECT_TRUE(eventually([&] { return busy == 1 && serve->serving() == 2; }));
   for (int i = 0; i < 2; ++i) get_later("small");
   EXPECT_TRUE(eventually([&] { return serve->serving() == 4; })) << "another file is another matter";
   files["large"].set(2);
   files["small"].set(1);
-  for (std::thread& t : gets) t.join();
-  EXPECT_EQ(how.count(Fetched::kOk), 4u);
+  EXPECT_EQ(join_gets(), 4);
   EXPECT_EQ(serve->serving(), 0u);
-}
-
-// Who asked for something else would have to guess why there is no answer.
-TEST_P(PeerDataTest, WhereAllSendTheNextOneIsToldSo) {
-  constexpr int kMost = 16;
-  for (int i = 0; i <= kMost; ++i) hold("f" + std::to_string(i), noise(2 * kMiB, 1)).set(1);
-  std::vector<std::thread> gets;
-  std::atomic<int> ok{0};
-  for (int i = 0; i < kMost; ++i)
-    gets.emplace_back([&, i] {
-      Fetch one{fetches(1), clock};
-      ok += get_by(&one, "f" + std::to_string(i)).how == Fetched::kOk;
-    });
-  EXPECT_TRUE(eventually([&] { return serve->serving() == kMost; }));
-  EXPECT_EQ(get("f" + std::to_string(kMost)).how, Fetched::kBusy);
-  for (auto& [name, held] : files) held.set(2);
-  for (std::thread& t : gets) t.join();
-  EXPECT_EQ(ok, kMost);
-  EXPECT_EQ(get("f" + std::to_string(kMost)).how, Fetched::kOk);
 }
 
 // Slow prefetches have all the places that they may have: what a task waits for is sent at once, also of a
@@ -364,16 +312,6 @@ TEST_P(PeerDataTest, WhatATaskWaitsForDoesNotWaitBehindPrefetch) {
   constexpr int kAsk = 20, kMost = 12, kForDemand = 4;
   for (int i = 0; i < kAsk; ++i) hold("f" + std::to_string(i), noise(2 * kMiB, 1)).set(1);
   hold("small", noise(100, 1));
-  std::vector<std::thread> gets;
-  std::atomic<int> ok{0}, busy{0};
-  const auto get_later = [&](const std::string& name) {
-    gets.emplace_back([&, name] {
-      Fetch one{fetches(1), clock};
-      const Fetched how = get_by(&one, name).how;
-      ok += how == Fetched::kOk;
-      busy += how == Fetched::kBusy;
-    });
-  };
   purpose = Purpose::kPrefetch;
   for (int i = 0; i < kMost; ++i) get_later("f" + std::to_string(i / 2));  // two of each
   EXPECT_TRUE(eventually([&] { return serve->serving() == kMost; }));
@@ -387,26 +325,23 @@ TEST_P(PeerDataTest, WhatATaskWaitsForDoesNotWaitBehindPrefetch) {
   EXPECT_TRUE(eventually([&] { return serve->serving() == kMost + kForDemand; }));
   EXPECT_EQ(get("small").how, Fetched::kBusy) << "all that there are";
   for (auto& [name, held] : files) held.set(2);
-  for (std::thread& t : gets) t.join();
-  EXPECT_EQ(ok, kMost + kForDemand);
+  EXPECT_EQ(join_gets(), kMost + kForDemand);
 }
 
-TEST_P(PeerDataTest, AnAgentThatCameAnewIsAskedByANewConnection) {
+TEST_P(PeerDataTest, WhoIsGoneIsNotReachedUntilItComesAnew) {
   hold("f", "content");
   EXPECT_EQ(get("f").how, Fetched::kOk);
   TearDown();
+  EXPECT_EQ(get("f").how, Fetched::kUnreachable);
   start();
   EXPECT_EQ(get("f").how, Fetched::kOk);
   EXPECT_EQ(connections, 2);
-}
-
-TEST_P(PeerDataTest, WhoIsGoneIsNotReached) {
-  hold("f", "content");
-  EXPECT_EQ(get("f").how, Fetched::kOk);
   TearDown();
-  EXPECT_EQ(get("f").how, Fetched::kUnreachable);
+  start();
+  EXPECT_EQ(get("f").how, Fetched::kOk) << "by a new connection";
   met = 0;
-  EXPECT_EQ(get("f").how, Fetched::kUnreachable);
+  fetch.forget(1);
+  EXPECT_EQ(get("f").how, Fetched::kUnreachable) << "it was not met";
 }
 
 TEST_P(PeerDataTest, WhoHangsIsNotWaitedForLong) {
@@ -421,34 +356,19 @@ TEST_P(PeerDataTest, WhoHangsIsNotWaitedForLong) {
 }
 
 TEST_P(PeerDataTest, ManyGetManyAtATime) {
-  std::vector<std::string> contents;
-  for (int i = 0; i < 20; ++i) {
-    contents.push_back(noise(static_cast<size_t>(i) * 70000, static_cast<uint64_t>(i)));
-    hold("f" + std::to_string(i), contents.back());
-  }
-  Threads all(8, [&](uint32_t thread) {
-    for (uint32_t i = 0; i < 100; ++i) {
-      const uint32_t n = (i * 7 + thread * 3) % 20;
+  constexpr uint32_t kFiles = 20, kAsk = 8;
+  for (uint32_t i = 0; i < kFiles; ++i) hold("f" + std::to_string(i), noise(i * 70000, i));
+  Threads all(kAsk, [&](uint32_t thread) {
+    for (uint32_t i = 0; i < 5 * kFiles; ++i) {
+      const uint32_t n = (i * 7 + thread * 3) % kFiles;
       const Came came = get("f" + std::to_string(n));
       if (came.how == Fetched::kBusy) continue;
       EXPECT_EQ(came.how, Fetched::kOk);
-      EXPECT_TRUE(came.bytes == contents[n]) << n;
+      EXPECT_TRUE(came.bytes == noise(n * 70000, n)) << n;
     }
   });
   all.join();
-  EXPECT_LE(connections, 8);
-}
-
-TEST_P(PeerDataTest, NoMoreConnectionsAreKeptThanAllowed) {
-  hold("f", "content");
-  Fetch few{fetches(0), clock};
-  const int before = open_descriptors();
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(get_by(&few, "f").how, Fetched::kOk);
-  EXPECT_EQ(connections, 5);
-  EXPECT_TRUE(eventually([&] { return open_descriptors() == before; })) << "on neither side";
-  EXPECT_EQ(get("f").how, Fetched::kOk);
-  fetch.forget(1);
-  EXPECT_TRUE(eventually([&] { return open_descriptors() == before; }));
+  EXPECT_LE(connections, static_cast<int>(kAsk));
 }
 
 TEST_P(PeerDataTest, OfThoseThatWereNeededAtATimeOnlySoManyAreKept) {
@@ -463,41 +383,6 @@ TEST_P(PeerDataTest, OfThoseThatWereNeededAtATimeOnlySoManyAreKept) {
   EXPECT_TRUE(eventually([&] { return open_descriptors() == before + 2; })) << "both ends of one";
   EXPECT_EQ(get_by(&few, "f").how, Fetched::kOk);
   EXPECT_EQ(connections, 3);
-}
-
-// Nodes of a large job keep a connection each: one more takes the place of the one that is used least.
-TEST_P(PeerDataTest, NoMoreConnectionsAreServedThanAllowed) {
-  constexpr size_t kMost = 2, kAsk = 5;
-  TearDown();
-  most_served = kMost;
-  start();
-  hold("f", "content");
-  const int before = open_descriptors();
-  std::vector<std::unique_ptr<Fetch>> all;
-  for (size_t i = 0; i < kAsk; ++i) all.push_back(std::make_unique<Fetch>(fetches(1), clock));
-  for (int round = 0; round < 3; ++round)
-    for (const auto& one : all) EXPECT_EQ(get_by(one.get(), "f").how, Fetched::kOk);
-  EXPECT_GT(connections, static_cast<int>(kAsk));
-  EXPECT_TRUE(eventually([&] { return open_descriptors() == before + static_cast<int>(kMost + kAsk); }));
-}
-
-TEST_P(PeerDataTest, ANetworkThatDoesNotWorkIsNotTriedAgain) {
-  hold("f", "content");
-  int asked = 0;
-  FetchOptions broken = fetches(0);
-  broken.data_address = [&](NodeIndex) {
-    ++asked;
-    return "127.0.0.9";  // nobody listens there
-  };
-  Fetch other{broken, clock};
-  for (int i = 1; i <= 3; ++i) {
-    EXPECT_EQ(get_by(&other, "f").how, Fetched::kOk);
-    EXPECT_EQ(asked, i);
-    EXPECT_EQ(connections, i);
-  }
-  broken.port = [](NodeIndex) { return free_port(); };  // nor at its address
-  Fetch away{broken, clock};
-  EXPECT_EQ(get_by(&away, "f").how, Fetched::kUnreachable);
 }
 
 // Both its addresses were in vain: that says nothing of the network.
@@ -546,26 +431,12 @@ TEST_P(PeerDataTest, WhoHasNoAddressOrDoesNotAcceptIsNotReached) {
   EXPECT_EQ(came.get().how, Fetched::kUnreachable);
 }
 
-// As where nobody wants to know how slow nodes are.
-TEST_P(PeerDataTest, WhatTakesLongIsWaitedForAllTheSame) {
-  hold("f", "content").set(0);
-  std::thread gets([&] { EXPECT_EQ(get("f").how, Fetched::kOk); });
-  EXPECT_TRUE(eventually([&] { return serve->serving() == 1; }) && clock.await_waiting(1));
-  clock.advance_ms(patience::kPeerDataMs - 1);
-  files["f"].set(1);
-  gets.join();
-}
-
 // A link that is slow, or shared: a piece takes longer than the patience, but goes on.
-class SlowWireTest : public ::testing::Test {
+class SlowWireTest : public PeerTest {
  protected:
   static constexpr int kPatience = 2000;
   static constexpr size_t kParts = 25, kPart = 64 << 10;
   void SetUp() override {
-    int ends[2];
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    here = Fd(ends[0]);
-    there = Fd(ends[1]);
     const int least = 1;
     EXPECT_EQ(::setsockopt(here.get(), SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
   }
@@ -597,7 +468,8 @@ class SlowWireTest : public ::testing::Test {
   }
   ssize_t give(char* part) const { return ::send(there.get(), part, kPart, MSG_NOSIGNAL); }
   ManualClock clock;
-  Fd here, there;
+  const SocketPair pair{SOCK_NONBLOCK};
+  const Fd &here = pair.here, &there = pair.there;
   std::vector<char> to = std::vector<char>(kParts * kPart);
 };
 
@@ -632,9 +504,8 @@ TEST_F(SlowWireTest, APieceGoesAsLongAsItMoves) {
 TEST(WireTest, AReaderIsWokenForParts) {
   constexpr int kPart = 64 << 10, kAll = 3 * kPart;
   for (const bool slowly : {true, false}) {
-    int ends[2];
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    const Fd here(ends[0]), there(ends[1]);
+    const SocketPair pair(SOCK_NONBLOCK);
+    const Fd &here = pair.here, &there = pair.there;
     const auto mark = [&] {
       int value = 0;
       socklen_t bytes = sizeof value;
@@ -670,10 +541,9 @@ TEST(WireTest, AReaderIsWokenForParts) {
 }
 
 TEST(WireTest, WhoHasHungUpIsToldFromWhoIsLate) {
-  int ends[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-  const Fd here(ends[0]);
-  Fd there(ends[1]);
+  SocketPair pair(SOCK_NONBLOCK);
+  const Fd& here = pair.here;
+  Fd& there = pair.there;
   char to[10];
   ManualClock clock;
   const auto said = [&](int patience_ms) {
@@ -689,21 +559,19 @@ TEST(WireTest, WhoHasHungUpIsToldFromWhoIsLate) {
 TEST(WireTest, AFileThatIsShorterIsToldFromAPeerThatHasGone) {
   const Scratch scratch;
   const Fd file(::open(scratch.file("f", "12345").c_str(), O_RDONLY | O_CLOEXEC));
-  int ends[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-  const Fd here(ends[0]), there(ends[1]);
-  const Status shorter = Wire(here.get(), nullptr).send_file(file.get(), 0, 10, kPatienceMs);
+  const SocketPair pair(SOCK_NONBLOCK);
+  const Status shorter = Wire(pair.here.get(), nullptr).send_file(file.get(), 0, 10, kPatienceMs);
   ASSERT_FALSE(shorter.ok());
   EXPECT_EQ(shorter.error().code, ENODATA) << shorter.error().text;
 }
 
 // What errno says is of another call.
 TEST(WireTest, WhatIsNoTlsIsToldAtOnce) {
-  const PeerTls tls = PeerTls::create("c.1.0", JobKey{}).take();
-  int ends[2];
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-  Handshake dials(tls, Fd(ends[0]), Handshake::Side::kDials, Hello(), Handshake::After::kEncrypted);
-  Handshake listens(tls, Fd(ends[1]), Handshake::Side::kListens, Hello(), Handshake::After::kEncrypted);
+  const PeerTls tls = make_tls();
+  SocketPair pair;
+  Handshake dials(tls, std::move(pair.here), Handshake::Side::kDials, Hello(), Handshake::After::kEncrypted);
+  Handshake listens(tls, std::move(pair.there), Handshake::Side::kListens, Hello(),
+                    Handshake::After::kEncrypted);
   auto other = std::async(std::launch::async, [&] { return listens.wait(kPatienceMs); });
   ASSERT_TRUE(dials.wait(kPatienceMs).ok());
   ASSERT_TRUE(other.get().ok());
@@ -808,27 +676,6 @@ TEST(SocketTest, AnAgentThatComesAnewListensAtOnce) {
   EXPECT_TRUE(again.ok()) << again.error().text;
 }
 
-// A node of the job, which has the key, and sends what it likes.
-TEST_P(PeerDataTest, WhatIsNoGetIsHungUpOn) {
-  hold("f", "content");
-  for (const std::string& said :
-       {encode(Ping()), noise(100, 1), encode(Got()), encode_message({MessageType::kGet}, "?")}) {
-    const Fd fd = dial(met);
-    Hello hello;
-    hello.lane = Lane::kData;
-    Handshake handshake(tls, Fd(::dup(fd.get())), Handshake::Side::kDials, hello, Handshake::After::kClear);
-    if (GetParam() == Handshake::After::kEncrypted) break;  // the two ends would not agree
-    ASSERT_TRUE(handshake.wait(kPatienceMs).ok());
-    ASSERT_EQ(::write(fd.get(), said.data(), said.size()), static_cast<ssize_t>(said.size()));
-    char byte;
-    EXPECT_TRUE(eventually([&] {
-      const ssize_t n = ::recv(fd.get(), &byte, 1, MSG_DONTWAIT);
-      return n == 0 || (n < 0 && errno == ECONNRESET);
-    }));
-  }
-  EXPECT_EQ(get("f").how, Fetched::kOk);
-}
-
 // Another one, which is asked and answers what it likes.
 TEST_P(PeerDataTest, WhatIsNoAnswerIsNoFile) {
   const auto got = [](uint64_t bytes) { return encode(Got{GetResult::kOk, {bytes, 1, 2, 3, 4}}); };
@@ -917,9 +764,8 @@ TEST_P(PeerDataTest, WhoAsksForNothingIsHungUpOn) {
 }
 
 // Connections without a handshake, and files of which there is none.
-class ServedTest : public ::testing::Test {
+class ServedTest : public PeerTest {
  protected:
-  static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }
   void start(const std::function<void(ServeOptions*)>& change = {}) {
     ServeOptions options;
     options.open = [this](const Get& get, GetResult* why) -> std::unique_ptr<ServedFile> {
@@ -939,15 +785,14 @@ class ServedTest : public ::testing::Test {
   }
   // The other end of a new connection.
   Fd connect(Fd* same = nullptr) {
-    int ends[2];
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    if (same) *same = Fd(::dup(ends[0]));
-    serve->add(Fd(ends[0]), nullptr);
-    return Fd(ends[1]);
+    SocketPair pair(SOCK_NONBLOCK);
+    if (same) *same = Fd(::dup(pair.here.get()));
+    serve->add(std::move(pair.here), nullptr);
+    return std::move(pair.there);
   }
   static void ask(const Fd& by, const std::string& name) {
     const std::string asks = encode(Get{0, 0, name, 0, 0, Follow::kNo, 0, Purpose::kDemand});
-    EXPECT_EQ(::write(by.get(), asks.data(), asks.size()), static_cast<ssize_t>(asks.size()));
+    write_to(by, asks);
   }
   static bool is_answered(const Fd& by) {
     std::string answer(encode(Got()).size(), '\0');
@@ -956,10 +801,6 @@ class ServedTest : public ::testing::Test {
   static bool answers(const Fd& by) {
     ask(by, "f");
     return is_answered(by);
-  }
-  static bool is_hung_up(const Fd& by) {
-    char byte;
-    return eventually([&] { return ::recv(by.get(), &byte, 1, MSG_DONTWAIT) == 0; });
   }
   static std::set<std::string> threads() {
     std::set<std::string> all;
@@ -1061,7 +902,7 @@ TEST_F(ServedTest, HalfAQuestionIsNone) {
     const std::string asks = encode(Get{0, 0, name, 0, 0, Follow::kNo, 0, Purpose::kDemand});
     for (const size_t part : {asks.size() - 1, MessageHeader::kBytes, size_t{1}}) {
       const Fd by = connect();
-      EXPECT_EQ(::write(by.get(), asks.data(), part), static_cast<ssize_t>(part));
+      write_to(by, asks.substr(0, part));
       EXPECT_EQ(::shutdown(by.get(), SHUT_WR), 0);
       EXPECT_TRUE(is_hung_up(by));
     }
@@ -1091,33 +932,24 @@ TEST_F(ServedTest, WithoutDescriptorsItDoesNotStart) {
   }
 }
 
-// A file of each of them, twice.
 TEST(ManyNodesTest, AConnectionWithEachIsKept) {
   constexpr uint32_t kNodes = 100;
-  ::signal(SIGPIPE, SIG_IGN);
   ManualClock clock;  // which stands still
   const Scratch scratch;
-  Result<PeerTls> tls = PeerTls::create("c.1.0", JobKey());
-  ASSERT_TRUE(tls.ok());
-  const PeerTls session = tls.take();
-  Held held;
-  held.path = scratch.file("f", "content");
-  held.checks = {check_of_piece("content", 7)};
-  held.identity = {7, 1, 2, 3, check_of(held.checks)};
-  held.there = 1;
-  Serve serve(ServeOptions{.open = [&](const Get&, GetResult*) { return std::make_unique<Opened>(&held); }},
-              clock);
+  const PeerTls tls = make_tls();
+  const std::string path = scratch.file("f", "content");
+  const uint64_t check = check_of_piece("content", 7);
+  const FileIdentity identity = {7, 1, 2, 3, check_of({check})};
+  const auto open = [&](const Get&, GetResult*) {
+    return std::make_unique<SentFile>(path, identity, [=](uint64_t) { return check; });
+  };
+  Serve serve(ServeOptions{.open = open}, clock);
   ASSERT_TRUE(serve.start().ok());
   PeersOptions options;
-  for (uint32_t i = 0; i < kNodes; ++i) options.peers.nodes.push_back({kLoopback, {free_port()}});
-  options.peers.tls = &session;
-  std::atomic<int> connections{0};
-  ControlHandlers hears;
-  hears.message = [](NodeIndex, const MessageHeader&, std::string_view) { return ""; };
-  hears.met = [](const Hello&) {};
-  hears.gone = [](NodeIndex) {};
-  hears.unreachable = [](NodeIndex, bool) {};
-  hears.wrong = [](NodeIndex) {};
+  options.peers.nodes = nodes_here(kNodes);
+  options.peers.tls = &tls;
+  std::atomic<uint32_t> connections{0};
+  ControlHandlers hears = silent_handlers();
   hears.data = [&](NodeIndex, Fd socket, Tls data) {
     ++connections;
     serve.add(std::move(socket), std::move(data));
@@ -1126,7 +958,6 @@ TEST(ManyNodesTest, AConnectionWithEachIsKept) {
   for (NodeIndex node = 1; node < kNodes; ++node) {
     ControlOptions other = options.peers;
     other.hello.node = node;
-    other.hello.incarnation = node;
     others.push_back(std::make_unique<Control>(other, hears, clock));
     ASSERT_TRUE(others.back()->start().ok());
   }
@@ -1140,18 +971,14 @@ TEST(ManyNodesTest, AConnectionWithEachIsKept) {
   Get get;
   get.path = "f";
   for (int round = 0; round < 2; ++round)
-    for (NodeIndex node = 1; node < kNodes; ++node) {
-      Peers::Where where;
-      where.how = Peers::Where::How::kGet;
-      where.holders = {node};
-      where.identity = held.identity;
-      const Receiver takes = {[](const FileIdentity&) { return true; },
-                              [](uint64_t, const char*, size_t, uint64_t) { return true; }};
-      ASSERT_EQ(peers.get(file_key(0, "f"), where, get, buffer.data(), takes), Fetched::kOk);
-    }
-  EXPECT_EQ(connections, static_cast<int>(kNodes - 1)) << "none was made twice";
+    for (NodeIndex node = 1; node < kNodes; ++node)
+      ASSERT_EQ(peers.get(file_key(0, "f"), {Peers::Where::How::kGet, 0, {node}, false, identity}, get,
+                          buffer.data(),
+                          {[](const FileIdentity&) { return true; },
+                           [](uint64_t, const char*, size_t, uint64_t) { return true; }}),
+                Fetched::kOk);
+  EXPECT_EQ(connections, kNodes - 1) << "none was made twice";
   peers.stop();
-  others.clear();
 }
 
 TEST(SocketTest, AsManyConnectionsAsNodesAreKeptIfDescriptorsAllow) {
