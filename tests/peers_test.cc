@@ -3,11 +3,6 @@
 // node gets other bytes, whatever becomes of the others.
 #include "runtime/peer/peers.h"
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <future>
@@ -15,72 +10,56 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <sstream>
 #include <thread>
 #include <tuple>
 
 #include "runtime/layout/board_layout.h"
-#include "runtime/layout/path_hash.h"
-#include "runtime/peer/serve.h"
 #include "runtime/peer/socket.h"
 #include "runtime/peer/wire.h"
 #include "tests/gate.h"
-#include "tests/loopback.h"
 #include "tests/manual_clock.h"
-#include "tests/scratch.h"
+#include "tests/peer_fixture.h"
 
 namespace monarch {
 namespace {
 
-constexpr int kPatienceMs = 20000;
-
-// The PFS: names and contents, and how often each was read.
+// The PFS: names and contents, and how often files were read.
 class Pfs {
  public:
   std::string read(const std::string& name) {
-    const std::lock_guard hold(lock_);
-    ++reads_[name];
+    ++reads_;
     return files_.at(name);
   }
-  void write(const std::string& name, const std::string& content) {
-    const std::lock_guard hold(lock_);
-    files_[name] = content;
-    ++changes_[name];
-  }
-  FileIdentity identity(const std::string& name) const {
-    const std::lock_guard hold(lock_);
-    return {files_.at(name).size(), changes_.at(name), 2, 3, 0};
-  }
+  void write(const std::string& name, const std::string& content) { files_[name] = content; }
+  FileIdentity identity(const std::string& name) const { return {content(name).size(), 1, 2, 3, 0}; }
+  const std::string& content(const std::string& name) const { return files_.at(name); }
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     for (const auto& [name, content] : files_) names.push_back(name);
     return names;
   }
-  int reads() const {
-    const std::lock_guard hold(lock_);
-    int sum = 0;
-    for (const auto& [name, n] : reads_) sum += n;
-    return sum;
-  }
+  int reads() const { return reads_; }
+  void forget_reads() { reads_ = 0; }
 
  private:
-  mutable std::mutex lock_;
   std::map<std::string, std::string> files_;
-  std::map<std::string, int> changes_, reads_;
+  std::atomic<int> reads_{0};
 };
 
-// What a node has of a file, or will have once it was read.
+// What a node has of a file.
 struct Copy {
   std::string path;
   FileIdentity identity;
   std::vector<uint64_t> checks;
-  bool whole = false, lost = false;
+  bool lost = false;
 };
 
 // An agent without its placement: it keeps what it reads in files. Its time stands still unless a test moves
 // it.
 class Node {
  public:
-  Node(NodeIndex own, PeersOptions options, Pfs* pfs) : own_(own), pfs_(pfs) {
+  Node(NodeIndex own, PeersOptions options, Pfs* pfs) : pfs_(pfs) {
     options.peers.hello.node = own;
     options.peers.hello.incarnation = std::random_device()();
     clock.end_sleeps();
@@ -97,33 +76,20 @@ class Node {
       page.ended = page.next == log_.size();
       for (uint64_t at = page.from; at < page.next; ++at)
         if (const auto copy = copies_.find(log_[at]); copy != copies_.end() && takes(file_key(0, log_[at])))
-          page.files.push_back({file_key(0, log_[at]), 0, copy->second->identity});
+          page.files.push_back({file_key(0, log_[at]), 0, copy->second.identity});
       return page;
     };
-    handlers.changed = [this](const Mark& mark) {
-      hears.pass();
-      change(mark.marks.at(0));
-    };
+    handlers.changed = [this](const Mark&) { hears.pass(); };
     handlers.changes = [this] {
       return has_changes ? std::vector<Mark>{{kChangedFiles, 0, {5}}} : std::vector<Mark>();
     };
     handlers.has_changes = [this] { return has_changes.load(); };
     handlers.rings = [this] { ++rung; };
     handlers.doubted = [this](const FileKey&) { ++doubted; };
-    handlers.data = [this](Fd socket, Tls tls) {
-      sockaddr_in at = {};
-      socklen_t bytes = sizeof at;
-      EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&at), &bytes), 0);
-      {
-        const std::lock_guard hold(lock_);
-        data_came_to.insert(::ntohl(at.sin_addr.s_addr));
-      }
-      serve_->add(std::move(socket), std::move(tls));
-    };
+    handlers.data = [this](Fd socket, Tls tls) { serve_->add(std::move(socket), std::move(tls)); };
     handlers.met = [](NodeIndex, uint64_t) {};
     handlers.gone = [this](NodeIndex) { ++gone; };
-    handlers.unreachable = [this](NodeIndex) { ++unreachable; };
-    handlers.counted = [this](NodeIndex, const Count& count) { counted = count.turn; };
+    handlers.counted = [](NodeIndex, const Count&) {};
     handlers.told = [](const Told& told) { return told.files.empty(); };
     peers = std::make_unique<Peers>(std::move(options), std::move(handlers), clock);
   }
@@ -147,9 +113,7 @@ class Node {
   std::string read(const std::string& name) {
     {
       const std::lock_guard hold(lock_);
-      if (std::count(changed_.begin(), changed_.end(), mark_of(name)) > 0) return pfs_->read(name);
-      if (const auto at = copies_.find(name); at != copies_.end() && at->second->whole)
-        return contents(at->second->path);
+      if (const auto at = copies_.find(name); at != copies_.end()) return contents(at->second.path);
     }
     const FileKey key = file_key(0, name);
     const Peers::Where where = peers->locate(key, Purpose::kDemand);
@@ -171,19 +135,13 @@ class Node {
                               checks.push_back(check);
                               return true;
                             }});
-      if (fetched == Fetched::kOk) {
-        identity.check = check_of(checks);
-        keep(name, content, identity, checks);
-        peers->done({key, where.lease, ReadResult::kHeld, identity});
-        return content;
-      }
-      checks.clear();
     }
-    content = pfs_->read(name);
-    if (where.how == Peers::Where::How::kPass) return content;
-    reads.pass();
-    for (size_t at = 0; at < content.size(); at += kPieceBytes)
-      checks.push_back(check_of_piece(content.data() + at, std::min(kPieceBytes, content.size() - at)));
+    if (where.how != Peers::Where::How::kGet || fetched != Fetched::kOk) {
+      content = pfs_->read(name);
+      if (where.how == Peers::Where::How::kPass) return content;
+      reads.pass();
+      checks = checks_of(content);
+    }
     identity.check = check_of(checks);
     keep(name, content, identity, checks);
     peers->done({key, where.lease, ReadResult::kHeld, identity});
@@ -191,97 +149,66 @@ class Node {
   }
   void spoil(const std::string& name) {
     const std::lock_guard hold(lock_);
-    const Fd fd(::open(copies_.at(name)->path.c_str(), O_WRONLY | O_CLOEXEC));
+    const Fd fd(::open(copies_.at(name).path.c_str(), O_WRONLY | O_CLOEXEC));
     EXPECT_EQ(::pwrite(fd.get(), "?", 1, 0), 1);
   }
   void lose(const std::string& name) {
     const std::lock_guard hold(lock_);
-    copies_.at(name)->lost = true;
+    copies_.at(name).lost = true;
   }
   void forget(const std::string& name) {
     const std::lock_guard hold(lock_);
     copies_.erase(name);
   }
-  std::vector<uint32_t> changed() {
-    const std::lock_guard hold(lock_);
-    return changed_;
-  }
-  void change(uint32_t mark) {
-    const std::lock_guard hold(lock_);
-    changed_.push_back(mark);
-  }
-  static uint32_t mark_of(const std::string& name) { return path_hash(0, name.data(), name.size()); }
   ManualClock clock;
   std::unique_ptr<Peers> peers;
   Gate reads;  // of the PFS: before it keeps what it has read there
   Gate hears;  // its control thread waits in a handler, as in a process that is stopped
-  std::atomic<int> doubted{0}, followers{0}, rung{0}, gone{0}, unreachable{0};
-  std::set<in_addr_t> data_came_to;
+  std::atomic<int> doubted{0}, followers{0}, rung{0}, gone{0};
   std::atomic<Fetched> fetched{Fetched::kOk};  // what became of the last that it got from another one
-  std::atomic<uint64_t> counted{0};            // the turn of the last Count
   std::atomic<bool> has_changes{false};        // of the job's, to tell others of
 
  private:
-  class Opened : public ServedFile {
-   public:
-    explicit Opened(const Copy& copy) : copy_(copy), fd_(::open(copy.path.c_str(), O_RDONLY | O_CLOEXEC)) {}
-    int copy() const override { return fd_.get(); }
-    FileIdentity identity() const override { return copy_.identity; }
-    std::optional<uint64_t> check(uint64_t piece, int) override { return copy_.checks.at(piece); }
-
-   private:
-    const Copy copy_;
-    const Fd fd_;
-  };
   // Who follows may come before the reader has begun.
   std::unique_ptr<ServedFile> open(const Get& get, GetResult* why) {
     *why = GetResult::kGone;
     std::unique_lock hold(lock_);
-    const auto here = [&] { return copies_.count(get.path) != 0 && copies_[get.path]->whole; };
+    const auto here = [&] { return copies_.count(get.path) != 0; };
     if (get.follow != Follow::kNo) {
       followers += here() ? 0 : 1;
       grew_.wait(hold, [&] { return here() || ends_; });
     }
-    if (!here() || copies_[get.path]->lost) return nullptr;
-    return std::make_unique<Opened>(*copies_[get.path]);
+    if (!here() || copies_[get.path].lost) return nullptr;
+    const Copy& copy = copies_[get.path];
+    return std::make_unique<SentFile>(copy.path, copy.identity,
+                                      [checks = copy.checks](uint64_t piece) { return checks.at(piece); });
   }
   void keep(const std::string& name, const std::string& content, const FileIdentity& identity,
             const std::vector<uint64_t>& checks) {
     const std::lock_guard hold(lock_);
-    auto copy = std::make_unique<Copy>();
-    copy->path = scratch_.file(name, content);
-    copy->identity = identity;
-    copy->checks = checks;
-    copy->whole = true;
-    copies_[name] = std::move(copy);
+    copies_[name] = {scratch_.file(name, content), identity, checks};
     log_.push_back(name);
     grew_.notify_all();
   }
 
-  const NodeIndex own_;
   Pfs* const pfs_;
   const Scratch scratch_;
   std::unique_ptr<Serve> serve_;
   std::mutex lock_;
   std::condition_variable grew_;
-  std::map<std::string, std::unique_ptr<Copy>> copies_;
+  std::map<std::string, Copy> copies_;
   std::vector<std::string> log_;
-  std::vector<uint32_t> changed_;
   bool ends_ = false;
 };
 
-class PeersTest : public ::testing::Test {
+class PeersTest : public PeerTest {
  protected:
   static constexpr uint32_t kNodes = 4;
   static constexpr int kFiles = 120;
-  static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }
   void SetUp() override {
     for (int i = 0; i < kFiles; ++i)
-      pfs.write("f" + std::to_string(i), noise(static_cast<size_t>(i) * 3000, static_cast<uint64_t>(i)));
-    for (uint32_t i = 0; i < kNodes; ++i) options.peers.nodes.push_back({kLoopback, {free_port()}});
-    Result<PeerTls> made = PeerTls::create("c.1.0", JobKey());
-    ASSERT_TRUE(made.ok());
-    tls = made.take();
+      pfs.write("f" + std::to_string(i), noise(static_cast<size_t>(i) * 500, static_cast<uint64_t>(i)));
+    options.peers.nodes = nodes_here(kNodes);
     options.peers.tls = &tls;
   }
   void start(NodeIndex own) {
@@ -291,7 +218,25 @@ class PeersTest : public ::testing::Test {
   void start_all() {
     for (NodeIndex own = 0; own < kNodes; ++own) start(own);
   }
-  // The same in a thread of its own.
+  void expect_read(NodeIndex node, const std::string& name) {
+    EXPECT_TRUE(nodes[node]->read(name) == pfs.content(name)) << name << " by node " << node;
+  }
+  // Nodes come, as in "+012", go, as in "-3", and read all files, as in "r01", or one of nodes 1 and 0, as in
+  // "m1".
+  void act(const std::string& steps) {
+    std::istringstream words(steps);
+    for (std::string word; words >> word;) {
+      std::vector<NodeIndex> who;
+      for (const char node : word.substr(1)) who.push_back(static_cast<NodeIndex>(node - '0'));
+      if (word[0] == 'r') epoch(who);
+      for (const NodeIndex node : who) {
+        if (word[0] == '+') start(node);
+        if (word[0] == '-') nodes[node].reset();
+        if (word[0] == 'm') expect_read(node, file_of(1, 0));
+      }
+    }
+  }
+  // As a task of that node does, in a thread of its own.
   std::future<std::string> read_beside(NodeIndex node, const std::string& name) {
     return std::async(std::launch::async, [this, node, name] { return nodes[node]->read(name); });
   }
@@ -314,17 +259,8 @@ class PeersTest : public ::testing::Test {
       std::vector<std::string> names = pfs.names();
       std::shuffle(names.begin(), names.end(), std::minstd_rand(i + 1));
       for (const std::string& name : names)
-        EXPECT_TRUE(nodes[who[i]]->read(name) == pfs_content(name)) << name;
+        EXPECT_TRUE(nodes[who[i]]->read(name) == pfs.content(name)) << name;
     });
-  }
-  std::string pfs_content(const std::string& name) const {
-    const int n = std::stoi(name.substr(1));
-    return noise(static_cast<size_t>(n) * 3000, static_cast<uint64_t>(n));
-  }
-  int homed_on(NodeIndex node) const {
-    int n = 0;
-    for (const std::string& name : pfs.names()) n += home_of(file_key(0, name), kNodes) == node;
-    return n;
   }
   // The first node does, and goes on only in expect_followed().
   void begin_to_read(const std::string& name) {
@@ -338,8 +274,8 @@ class PeersTest : public ::testing::Test {
     for (const NodeIndex node : by) followers.push_back(read_beside(node, name));
     EXPECT_TRUE(eventually([&] { return nodes[0]->followers == static_cast<int>(by.size()); }));
     nodes[0]->reads.open();
-    for (auto& follower : followers) EXPECT_TRUE(follower.get() == pfs_content(name));
-    EXPECT_TRUE(reader.get() == pfs_content(name));
+    for (auto& follower : followers) EXPECT_TRUE(follower.get() == pfs.content(name));
+    EXPECT_TRUE(reader.get() == pfs.content(name));
   }
   // A file whose home and deputy are these.
   std::string file_of(NodeIndex home, std::optional<NodeIndex> deputy = {}) const {
@@ -352,7 +288,7 @@ class PeersTest : public ::testing::Test {
   }
 
   Pfs pfs;
-  PeerTls tls;
+  const PeerTls tls = make_tls();
   PeersOptions options;
   std::unique_ptr<Node> nodes[kNodes];
   std::future<std::string> reader;
@@ -371,99 +307,63 @@ TEST_F(PeersTest, EachFileIsReadOnce) {
   }
   EXPECT_EQ(sum.files, static_cast<uint64_t>(kFiles) * (kNodes - 1));
   uint64_t bytes = 0;
-  for (int i = 0; i < kFiles; ++i) bytes += static_cast<uint64_t>(i) * 3000;
+  for (int i = 0; i < kFiles; ++i) bytes += static_cast<uint64_t>(i) * 500;
   EXPECT_EQ(sum.bytes, bytes * (kNodes - 1));
 }
 
-TEST_F(PeersTest, DataGoesByANetworkOfItsOwn) {
-  start(0);
-  options.peers.hello.data_address = "127.0.0.2";
-  start(1);
-  options.peers.hello.data_address = "203.0.113.1";  // of no machine: RFC 5737
-  start(2);
-  const std::string name = file_of(3, 0);
-  for (const NodeIndex node : {1u, 0u, 2u}) EXPECT_TRUE(nodes[node]->read(name) == pfs_content(name));
-  EXPECT_EQ(nodes[1]->data_came_to, std::set<in_addr_t>{INADDR_LOOPBACK + 1});
-  const std::string other = file_of(3, 1);
-  for (const NodeIndex node : {2u, 0u}) EXPECT_TRUE(nodes[node]->read(other) == pfs_content(other));
-  EXPECT_EQ(nodes[2]->data_came_to, std::set<in_addr_t>{INADDR_LOOPBACK});
-  EXPECT_EQ(pfs.reads(), 2);
+TEST_F(PeersTest, WhoeverComesOrGoesAFileIsReadOnce) {
+  struct Case {
+    const char *first, *then;
+    int more = 0;  // that each was about to ask for who is not there
+  };
+  for (const Case& c : {Case{"+012 r012", "+3 r3", 3},   // a home comes late, and is told
+                        {"+012 r0", "+3 r123"},          // it asks for what it has not heard
+                        {"+0123 r0", "-3 +3 r123"},      // it comes anew
+                        {"+0123 r0", "-3 r12 +3 r3"},    // its deputies keep what it knew
+                        {"+0123 r0123", "-3 +3 r3"}}) {  // it held what others hold, too
+    SCOPED_TRACE(std::string(c.first) + ", " + c.then);
+    pfs.forget_reads();
+    act(c.first);
+    const int reads = pfs.reads();
+    EXPECT_TRUE(reads >= kFiles && reads <= kFiles + c.more) << reads;
+    act(c.then);
+    EXPECT_EQ(pfs.reads(), reads);
+    act("-0123");
+  }
 }
 
 TEST_F(PeersTest, WhoComesWhileAFileIsReadFollows) {
-  start_all();
-  const std::string name = file_of(1);
-  begin_to_read(name);
-  expect_followed(name, {1, 2, 3});
-  EXPECT_EQ(pfs.reads(), 1);
-}
-
-// It alone had all, and was the home of a part.
-TEST_F(PeersTest, WhatANodeTakesWithItIsReadOnceMore) {
-  start_all();
-  epoch({3});
-  EXPECT_EQ(pfs.reads(), kFiles);
-  nodes[3].reset();
-  epoch({0, 1, 2});
-  EXPECT_GE(pfs.reads(), 2 * kFiles);
-  EXPECT_LE(pfs.reads(), 2 * kFiles + 3) << "one that each was about to ask it for";
+  struct Case {
+    const char* there;
+    NodeIndex home, deputy;
+    const char* then;
+    std::vector<NodeIndex> follow;
+    int reads = 1;
+  };
+  for (const Case& c :
+       {Case{"+0123", 1, 2, "", {1, 2, 3}},
+        {"+0123", 3, 2, "-3", {1}},         // the deputy knows
+        {"+02", 1, 2, "+1", {1}},           // the home asks
+        {"+0", 1, 2, "+12 m1", {1}, 2}}) {  // nobody told it to read: it tells the home once met
+    SCOPED_TRACE(std::string(c.there) + ", " + c.then);
+    pfs.forget_reads();
+    act(c.there);
+    const std::string name = file_of(c.home, c.deputy);
+    begin_to_read(name);
+    act(c.then);
+    expect_followed(name, c.follow);
+    EXPECT_EQ(pfs.reads(), c.reads);
+    act("-0123");
+  }
 }
 
 TEST_F(PeersTest, WhatANodeHeldThatIsGoneIsReadByOneOther) {
   start_all();
   const std::string name = file_of(1, 2);
-  EXPECT_TRUE(nodes[3]->read(name) == pfs_content(name));
+  expect_read(3, name);
   nodes[3].reset();
-  for (const NodeIndex node : {0u, 1u, 2u}) EXPECT_TRUE(nodes[node]->read(name) == pfs_content(name));
+  for (const NodeIndex node : {0u, 1u, 2u}) expect_read(node, name);
   EXPECT_EQ(pfs.reads(), 2);
-}
-
-TEST_F(PeersTest, AHomeThatComesLateIsTold) {
-  for (const NodeIndex node : {0u, 1u, 2u}) start(node);
-  epoch({0, 1, 2});
-  EXPECT_LE(pfs.reads(), kFiles + 3);
-  const int before = pfs.reads();
-  start(3);
-  epoch({3});
-  EXPECT_EQ(pfs.reads(), before) << "it gets all, also what it is the home of";
-}
-
-TEST_F(PeersTest, WhatAHomeThatComesLateHasNotHeardItAsksFor) {
-  for (const NodeIndex node : {0u, 1u, 2u}) start(node);
-  epoch({0});
-  start(3);
-  epoch({1, 2, 3});
-  EXPECT_EQ(pfs.reads(), kFiles) << "also what others ask it for at once";
-}
-
-TEST_F(PeersTest, AHomeThatComesAnewIsTold) {
-  start_all();
-  epoch({0});
-  nodes[3].reset();
-  start(3);
-  epoch({1, 2, 3});
-  EXPECT_EQ(pfs.reads(), kFiles);
-}
-
-// What it was the home of its deputies keep from then on, and who holds it tells them.
-TEST_F(PeersTest, WhatANodeThatIsGoneWasTheHomeOfIsNotReadAgain) {
-  start_all();
-  epoch({0});
-  nodes[3].reset();
-  epoch({1, 2});
-  EXPECT_EQ(pfs.reads(), kFiles);
-  start(3);
-  epoch({3});
-  EXPECT_EQ(pfs.reads(), kFiles) << "and it hears of it when it is back";
-}
-
-TEST_F(PeersTest, ADeputyHearsWhatIsBeingRead) {
-  start_all();
-  const std::string name = file_of(3, 2);
-  begin_to_read(name);
-  nodes[3].reset();
-  expect_followed(name, {1});
-  EXPECT_EQ(pfs.reads(), 1);
 }
 
 TEST_F(PeersTest, WhatTheHomeHeardIsFoundWhileItHangs) {
@@ -471,77 +371,30 @@ TEST_F(PeersTest, WhatTheHomeHeardIsFoundWhileItHangs) {
   std::vector<std::string> names;
   for (const std::string& name : pfs.names())
     if (home_of(file_key(0, name), kNodes) == 1) names.push_back(name);
-  for (const std::string& name : names) EXPECT_TRUE(nodes[2]->read(name) == pfs_content(name));
-  EXPECT_TRUE(nodes[0]->read(names.at(0)) == pfs_content(names.at(0)));
+  for (const std::string& name : names) expect_read(2, name);
+  expect_read(0, names.at(0));
   const int before = pfs.reads();
   make_deaf(1, 3);
   for (const NodeIndex node : {0u, 3u})
     for (const std::string& name : names)
       EXPECT_TRUE((name == names.at(node == 0 ? 1 : 0) ? read_in_vain(node, name)
-                                                       : nodes[node]->read(name)) == pfs_content(name));
+                                                       : nodes[node]->read(name)) == pfs.content(name));
   EXPECT_EQ(pfs.reads(), before);
-}
-
-// Nodes of a job come within some time: the first ones read before the homes are there.
-TEST_F(PeersTest, AHomeThatComesLateIsToldWhatIsBeingRead) {
-  for (const NodeIndex node : {0u, 2u}) start(node);
-  const std::string name = file_of(1, 2);
-  begin_to_read(name);
-  start(1);
-  expect_followed(name, {1});
-  EXPECT_EQ(pfs.reads(), 1);
-}
-
-TEST_F(PeersTest, WhoReadsThoughNobodyTellsItToTellsTheHome) {
-  start(0);
-  const std::string name = file_of(1, 2);  // neither is there
-  begin_to_read(name);
-  start(1);
-  start(2);
-  EXPECT_TRUE(nodes[1]->read(file_of(1, 0)) == pfs_content(file_of(1, 0))) << "it meets node 0";
-  expect_followed(name, {1});
-  EXPECT_EQ(pfs.reads(), 2);
-}
-
-TEST_F(PeersTest, ANodeThatComesAnewIsAnother) {
-  start_all();
-  epoch({0, 1, 2, 3});
-  nodes[3].reset();
-  start(3);
-  epoch({3});
-  EXPECT_EQ(pfs.reads(), kFiles) << "each file has three other holders";
 }
 
 TEST_F(PeersTest, WrongBytesComeFromElsewhere) {
   start_all();
   const std::string name = file_of(1);
-  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  expect_read(0, name);
   nodes[0]->spoil(name);
-  EXPECT_TRUE(nodes[2]->read(name) == pfs_content(name));
+  expect_read(2, name);
   EXPECT_EQ(pfs.reads(), 2);
   EXPECT_EQ(nodes[2]->peers->counts().wrong, 1u);
   EXPECT_TRUE(eventually([&] { return nodes[0]->doubted == 1; }));
   ASSERT_TRUE(nodes[2]->peers->ask_walk(1, Walk()).ok());  // the home has heard who holds it now
-  EXPECT_TRUE(nodes[3]->read(name) == pfs_content(name)) << "of the one that is right";
+  expect_read(3, name);                                    // "of the one that is right"
   EXPECT_EQ(pfs.reads(), 2);
   EXPECT_EQ(nodes[3]->peers->counts().wrong, 0u);
-}
-
-// It is left alone for a while, like one that is not there: 1, 2, 4 ... s.
-TEST_F(PeersTest, AHomeWithOtherSettingsIsNotAskedForEachFile) {
-  for (const NodeIndex node : {0u, 2u, 3u}) start(node);
-  options.peers.after = Handshake::After::kEncrypted;
-  options.peers.hello.settings = 1;
-  start(1);
-  int files = 0;
-  for (const std::string& name : pfs.names())
-    if (home_of(file_key(0, name), kNodes) == 1) {
-      ++files;
-      for (const NodeIndex node : {0u, 2u}) EXPECT_TRUE(nodes[node]->read(name) == pfs_content(name));
-    }
-  EXPECT_EQ(pfs.reads(), files) << "their deputies know of them";
-  EXPECT_GT(files, 15);
-  EXPECT_EQ(nodes[0]->unreachable, 1);
 }
 
 TEST_F(PeersTest, WhoSendsWrongBytesAgainAndAgainIsNotAsked) {
@@ -549,10 +402,10 @@ TEST_F(PeersTest, WhoSendsWrongBytesAgainAndAgainIsNotAsked) {
   int spoilt = 0;
   for (const std::string& name : pfs.names()) {
     if (name == "f0" || spoilt == 6) continue;
-    EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+    expect_read(0, name);
     nodes[0]->spoil(name);
     ++spoilt;
-    EXPECT_TRUE(nodes[2]->read(name) == pfs_content(name));
+    expect_read(2, name);
   }
   EXPECT_EQ(nodes[2]->peers->counts().wrong, 3u);
 }
@@ -560,15 +413,15 @@ TEST_F(PeersTest, WhoSendsWrongBytesAgainAndAgainIsNotAsked) {
 TEST_F(PeersTest, ACopyThatIsLostIsLeftOut) {
   start_all();
   const std::string name = file_of(1);
-  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  expect_read(0, name);
   nodes[0]->lose(name);
-  EXPECT_TRUE(nodes[2]->read(name) == pfs_content(name));
+  expect_read(2, name);
   EXPECT_EQ(pfs.reads(), 2);
   int reads = 0;
   EXPECT_TRUE(eventually([&] {  // the home hears of it in its own time
     reads = pfs.reads();
     nodes[3]->forget(name);
-    return nodes[3]->read(name) == pfs_content(name) && pfs.reads() == reads;
+    return nodes[3]->read(name) == pfs.content(name) && pfs.reads() == reads;
   }));
   nodes[2]->peers->lost(file_key(0, name));
   nodes[3]->peers->lost(file_key(0, name));
@@ -576,24 +429,8 @@ TEST_F(PeersTest, ACopyThatIsLostIsLeftOut) {
   nodes[3]->forget(name);
   EXPECT_TRUE(eventually([&] {
     nodes[1]->forget(name);
-    return nodes[1]->read(name) == pfs_content(name) && pfs.reads() > reads;
+    return nodes[1]->read(name) == pfs.content(name) && pfs.reads() > reads;
   }));
-}
-
-TEST_F(PeersTest, WhatTheJobChangesIsSharedByNobody) {
-  start_all();
-  const std::string name = file_of(1);
-  for (const auto& node : nodes) EXPECT_TRUE(node->read(name) == pfs_content(name));
-  EXPECT_EQ(pfs.reads(), 1);
-  pfs.write(name, "new");
-  const std::vector<uint32_t> marks = {Node::mark_of(name)};
-  nodes[0]->peers->changed({kChangedFiles, 0, marks});
-  for (const NodeIndex node : {1u, 2u, 3u})
-    EXPECT_TRUE(eventually([&] { return nodes[node]->changed() == marks; }));
-  EXPECT_TRUE(nodes[0]->changed().empty()) << "it knows";
-  nodes[0]->change(marks[0]);
-  for (const auto& node : nodes) EXPECT_EQ(node->read(name), "new");
-  EXPECT_EQ(pfs.reads(), 1 + static_cast<int>(kNodes));
 }
 
 // A node that has the key, and says what none does.
@@ -605,7 +442,7 @@ class BadNodeTest : public PeersTest {
     come(1);
   }
   ControlHandlers hears() {
-    ControlHandlers handlers;
+    ControlHandlers handlers = silent_handlers();
     handlers.message = [this](NodeIndex, const MessageHeader& header, std::string_view body) -> std::string {
       const std::lock_guard hold(lock);
       if (header.type == MessageType::kWant) {
@@ -616,23 +453,18 @@ class BadNodeTest : public PeersTest {
       }
       if (const auto told = decode<Missed>(body); told && header.type == MessageType::kMissed)
         missed.push_back(told->acted);
-      if (const auto told = decode<Gathered>(body); told && header.type == MessageType::kGathered)
-        all_gathered.push_back(*told);
+      if (const auto told = decode<Gathered>(body);
+          told && header.type == MessageType::kGathered && told->share == kBad)
+        gathered = *told;
       if (const auto told = decode<Reading>(body); told && header.type == MessageType::kReading)
         read.insert(read.end(), told->files.begin(), told->files.end());
       if (const auto told = decode<Announce>(body); told && header.type == MessageType::kAnnounce)
         announced.insert(announced.end(), told->files.begin(), told->files.end());
-      if (const auto told = decode<Mark>(body); told && header.type == MessageType::kMark)
-        marks += told->ends_all() ? 0 : 1;
       if (header.type == MessageType::kWalk) return says_of_walk;
       const std::optional<Gather> gather = decode<Gather>(body);
       if (header.type != MessageType::kGather || !gather) return "";
       return encode(Gathered{gather->share, 1, gather->from, gather->from, 1, 0, {}, {}});
     };
-    handlers.met = [](const Hello&) {};
-    handlers.gone = handlers.wrong = [](NodeIndex) {};
-    handlers.unreachable = [](NodeIndex, bool) {};
-    handlers.data = [](NodeIndex, Fd, Tls) {};
     return handlers;
   }
   void TearDown() override { bad.reset(); }
@@ -651,32 +483,34 @@ class BadNodeTest : public PeersTest {
   // A file of its share, of which it did not answer in time when the first node read it, as it does from then
   // on.
   std::string late_once() {
-    says = "";
+    say("");
     start(0);
     const std::string name = file_of(kBad, 1);
     auto content = read_beside(0, name);
     EXPECT_TRUE(eventually([&] { return wanted == 1; }));
     EXPECT_TRUE(nodes[0]->clock.await_waiting(1));
     nodes[0]->clock.advance_ms(options.answer_ms);
-    EXPECT_TRUE(content.get() == pfs_content(name));
-    const std::lock_guard hold(lock);
-    says = encode(Pass());
+    EXPECT_TRUE(content.get() == pfs.content(name));
+    say(encode(Pass()));
     return name;
+  }
+  // Where the first node is to have a file from that a task waits for.
+  Peers::Where locate(const FileKey& key, uint64_t bytes = 0) {
+    return nodes[0]->peers->locate(key, Purpose::kDemand, bytes);
   }
   // What it is told by the first node of what that holds.
   Gathered gather() {
-    size_t before = 0;
     {
       const std::lock_guard hold(lock);
-      before = all_gathered.size();
+      gathered.reset();
     }
     bad->tell(0, encode(Gather{kBad, 0, 0, 0}));
     EXPECT_TRUE(eventually([&] {
       const std::lock_guard hold(lock);
-      return all_gathered.size() > before;
+      return gathered.has_value();
     }));
     const std::lock_guard hold(lock);
-    return all_gathered.back();
+    return gathered.value_or(Gathered());
   }
   // It is there anew, or another connection of the same one is.
   void come(uint64_t incarnation) {
@@ -686,6 +520,10 @@ class BadNodeTest : public PeersTest {
     bad_options.hello.incarnation = incarnation;
     bad = std::make_unique<Control>(bad_options, hears(), still);
     ASSERT_TRUE(bad->start().ok());
+  }
+  void say(const std::string& message) {
+    const std::lock_guard hold(lock);
+    says = message;
   }
   std::vector<uint8_t> all_missed() {
     const std::lock_guard hold(lock);
@@ -701,14 +539,14 @@ class BadNodeTest : public PeersTest {
     }));
     return type;
   }
-  std::atomic<int> wanted{0}, marks{0};
+  std::atomic<int> wanted{0};
   Gate thinks;  // before it says where a file is
   std::mutex lock;
   static constexpr char kHangsUp[] = "!";
   std::string says = encode(Pass());  // to who wants a file
   std::string says_of_walk;
   std::vector<uint8_t> missed;
-  std::vector<Gathered> all_gathered;
+  std::optional<Gathered> gathered;
   std::vector<FileInReading> read;
   std::vector<HeldFile> announced;
   ManualClock still;  // which nobody moves: it waits for as long as it takes
@@ -720,7 +558,7 @@ TEST_F(BadNodeTest, WhoHasMissedNothingIsNotToldSo) {
   start(0);
   const std::string name = file_of(kBad, 1);
   EXPECT_EQ(gather().earlier, 0);
-  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  expect_read(0, name);
   EXPECT_EQ(wanted, 1);
   EXPECT_EQ(gather().earlier, 0);
   EXPECT_TRUE(all_missed().empty());
@@ -731,7 +569,7 @@ TEST_F(BadNodeTest, WhoseDeputyWasAskedHearsOfItOnceItIsMet) {
   start(0);
   const std::string name = file_of(kBad, 1);
   (void)answer_for(file_key(0, file_of(kBad, 0)));
-  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name)) << "it has answered meanwhile";
+  expect_read(0, name);  // "it has answered meanwhile"
   EXPECT_TRUE(is_heard());
   EXPECT_TRUE(all_missed().empty()) << "it is there: who asks it tells it";
   come(1);
@@ -742,25 +580,26 @@ TEST_F(BadNodeTest, WhoseDeputyWasAskedHearsOfItOnceItIsMet) {
   EXPECT_EQ(gather().earlier, 0) << "it was told";
 }
 
-// Nor can its deputy be reached: it is told once it answers again.
+// Nor can its deputy be reached: it is told once it answers again, or is met, and not twice.
 TEST_F(BadNodeTest, WhoDidNotAnswerHearsThatItMissedSomething) {
-  const std::string name = late_once();
-  EXPECT_EQ(nodes[0]->peers->counts().alone, 1u);
-  EXPECT_TRUE(all_missed().empty());
-  nodes[0]->clock.advance_ms(patience::kPeerSilenceMs);
-  (void)nodes[0]->peers->locate(file_key(0, name), Purpose::kDemand);
-  EXPECT_TRUE(eventually([&] { return all_missed() == std::vector<uint8_t>{0}; }));
-}
-
-TEST_F(BadNodeTest, WhoIsMetIsToldThatItMissedSomethingOnce) {
-  const std::string name = late_once();
-  come(1);
-  EXPECT_TRUE(eventually([&] { return is_heard(); }));
-  EXPECT_TRUE(eventually([&] { return all_missed().size() == 1; }));
-  nodes[0]->clock.advance_ms(patience::kPeerSilenceMs);
-  (void)nodes[0]->peers->locate(file_key(0, name), Purpose::kDemand);
-  EXPECT_TRUE(is_heard());
-  EXPECT_EQ(all_missed(), std::vector<uint8_t>{0});
+  for (const bool is_met : {false, true}) {
+    wanted = 0;
+    missed.clear();
+    const FileKey key = file_key(0, late_once());
+    EXPECT_EQ(nodes[0]->peers->counts().alone, 1u);
+    EXPECT_TRUE(all_missed().empty());
+    if (is_met) {
+      come(1);
+      EXPECT_TRUE(eventually([&] { return is_heard(); }));
+      EXPECT_TRUE(eventually([&] { return all_missed().size() == 1; }));
+    }
+    nodes[0]->clock.advance_ms(patience::kPeerSilenceMs);
+    (void)locate(key);
+    EXPECT_TRUE(eventually([&] { return all_missed().size() == 1; }));
+    EXPECT_TRUE(is_heard());
+    EXPECT_EQ(all_missed(), std::vector<uint8_t>{0});
+    nodes[0].reset();
+  }
 }
 
 TEST_F(BadNodeTest, AHomeHearsFromItsDeputyWhatIsHeld) {
@@ -803,28 +642,21 @@ TEST_F(BadNodeTest, AReaderThatIsSilentIsAskedWhatItHolds) {
   while (home_of(file_key(0, other), kNodes) != kBad || deputy_of(file_key(0, other), kNodes) != 0)
     other += "?";
   EXPECT_EQ(answer_for(file_key(0, other)), MessageType::kRead) << "node 1 has said that it holds nothing";
-  EXPECT_TRUE(nodes[1]->read(name) == pfs_content(name));
+  expect_read(1, name);
   const FileKey key = file_key(0, name);
   tell(encode(Reading{{{key, 1, 7}}}));
   nodes[0]->clock.advance(Directory::kLeaseNs);
   EXPECT_EQ(answer_for(key), MessageType::kHave);
 }
 
-// It asks nobody then.
-TEST_F(BadNodeTest, WhatADeputyKnowsItAnswersAtOnce) {
-  const FileKey key = file_key(0, file_of(kBad, 0));
-  start(0);
-  tell(encode(Announce{{{key, 1, {1, 2, 3, 4, 5}}}}));
-  const Result<Reply> reply = bad->ask(0, encode(Want{key, Purpose::kDemand}), kPatienceMs);
-  ASSERT_TRUE(reply.ok());
-  EXPECT_EQ(reply->header.type, MessageType::kHave);
-}
-
 TEST_F(BadNodeTest, WhatADeputyTellsIsEntered) {
   start(0);
-  const FileKey held = file_key(0, file_of(0, 1)), is_read = file_key(0, file_of(0, 2));
-  tell(encode(Announce{{{held, 1, {1, 2, 3, 4, 5}}}}));
-  EXPECT_EQ(answer_for(held), MessageType::kHave);
+  const FileKey held = file_key(0, file_of(0, 1)), is_read = file_key(0, file_of(0, 2)),
+                of_deputy = file_key(0, file_of(kBad, 0));
+  for (const FileKey& key : {held, of_deputy}) {
+    tell(encode(Announce{{{key, 1, {1, 2, 3, 4, 5}}}}));
+    EXPECT_EQ(answer_for(key), MessageType::kHave);
+  }
   tell(encode(Reading{{{is_read, 1, 7}}}));
   EXPECT_EQ(answer_for(is_read), MessageType::kBusy);
 }
@@ -832,10 +664,10 @@ TEST_F(BadNodeTest, WhatADeputyTellsIsEntered) {
 TEST_F(BadNodeTest, AHomeHearsWhatIsBeingReadOfItsShare) {
   says = encode(Read{7});
   start(0);
-  (void)nodes[0]->peers->locate(file_key(0, file_of(0)), Purpose::kDemand);
+  (void)locate(file_key(0, file_of(0)));
   EXPECT_TRUE(gather().reading.empty());
   const FileKey key = file_key(0, file_of(kBad));
-  (void)nodes[0]->peers->locate(key, Purpose::kDemand);
+  (void)locate(key);
   const std::vector<FileInReading> one = gather().reading;
   ASSERT_EQ(one.size(), 1u);
   EXPECT_EQ(one[0].key, key);
@@ -845,13 +677,13 @@ TEST_F(BadNodeTest, AHomeHearsWhatIsBeingReadOfItsShare) {
   for (const Done& done : {Done{key, 7, ReadResult::kNotHeld, {}}, Done{key, 8, ReadResult::kHeld, {}}}) {
     nodes[0]->peers->done(done);
     EXPECT_TRUE(gather().reading.empty());
-    (void)nodes[0]->peers->locate(key, Purpose::kDemand);
+    (void)locate(key);
   }
   nodes[0]->peers->done({key, 7, ReadResult::kHeld, {}});
   for (int i = 0, n = 0; n < static_cast<int>(Gathered::kMost); ++i) {
     const FileKey more = file_key(0, "more" + std::to_string(i));
     if (home_of(more, kNodes) != kBad) continue;
-    (void)nodes[0]->peers->locate(more, Purpose::kDemand);
+    (void)locate(more);
     ++n;
   }
   EXPECT_EQ(gather().reading.size(), Gathered::kMost) << "a message has no more";
@@ -888,8 +720,7 @@ TEST_F(BadNodeTest, WhoHasAnsweredSlowlyIsWaitedForLonger) {
     thinks.shut();
     const int before = wanted;
     std::thread asks([&, bytes] {
-      EXPECT_EQ(nodes[0]->peers->locate(file_key(0, file_of(kBad, 1)), Purpose::kDemand, bytes).how,
-                Peers::Where::How::kPass);
+      EXPECT_EQ(locate(file_key(0, file_of(kBad, 1)), bytes).how, Peers::Where::How::kPass);
     });
     EXPECT_TRUE(eventually([&] { return wanted > before; }));
     nodes[0]->clock.advance_ms(2 * options.answer_ms);
@@ -898,35 +729,6 @@ TEST_F(BadNodeTest, WhoHasAnsweredSlowlyIsWaitedForLonger) {
     asks.join();
   }
   EXPECT_EQ(nodes[0]->peers->counts().timeouts, 0u);
-}
-
-// Nobody has anything to say to it but that.
-TEST_F(BadNodeTest, WhoMayHaveMissedAChangeIsLookedFor) {
-  options.peers.connect_ms = options.peers.handshake_ms = 100'000'000;  // though much time passes
-  start(0);
-  EXPECT_TRUE(eventually([&] { return is_heard(); }));
-  EXPECT_EQ(marks, 0);
-  nodes[0]->has_changes = true;
-  come(2);
-  EXPECT_TRUE(eventually([&] {
-    nodes[0]->clock.advance_ms(patience::kPeerRestMs);
-    return marks > 0;
-  }));
-}
-
-// Its tasks may have changed something meanwhile.
-TEST_F(BadNodeTest, WhoIsGoneIsLookedForThoughThereIsNothingToTellIt) {
-  start(0);
-  EXPECT_TRUE(eventually([&] { return is_heard(); }));
-  bad.reset();
-  EXPECT_TRUE(eventually([&] { return nodes[0]->gone == 1; }));
-  const Result<Fd> there = listen_at(kLoopback, options.peers.nodes[kBad].ports[0]);
-  ASSERT_TRUE(there.ok());
-  EXPECT_TRUE(eventually([&] {
-    nodes[0]->clock.advance_ms(patience::kPeerSilenceMs);
-    nodes[0]->peers->remind();
-    return Fd(::accept4(there->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)).get() >= 0;
-  }));
 }
 
 TEST_F(BadNodeTest, WhoHasMissedNothingOrIsLeftAloneIsNotLookedFor) {
@@ -975,7 +777,7 @@ TEST_F(BadNodeTest, TwoHoldersAreTriedAtTheMost) {
   says = encode(Have{{1, 2, kBad}, {1, 2, 3, 4, 5}});  // none of which sends anything
   start(0);
   const std::string name = file_of(kBad, 1);
-  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  expect_read(0, name);
   EXPECT_EQ(nodes[0]->peers->counts().errors, 2u);
 }
 
@@ -986,19 +788,16 @@ TEST_F(BadNodeTest, AnotherFileThanTheHomeSaysIsNotTaken) {
   const std::string name = file_of(kBad, 2);
   for (const NodeIndex holder : {1u, 2u}) {
     start(holder);
-    EXPECT_TRUE(nodes[holder]->read(name) == pfs_content(name));
+    expect_read(holder, name);
   }
   FileIdentity identity = pfs.identity(name);
   identity.check = 12345;
   int wrong = 0;
   for (const int64_t later_ns : {0, 1}) {
     identity.mtime_ns += later_ns;
-    {
-      const std::lock_guard hold(lock);
-      says = encode(Have{{1, 2}, identity});
-    }
+    say(encode(Have{{1, 2}, identity}));
     const int before = pfs.reads();
-    EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+    expect_read(0, name);
     EXPECT_EQ(pfs.reads(), before + 1);
     nodes[0]->forget(name);
     wrong += later_ns == 0;
@@ -1030,10 +829,7 @@ TEST_F(BadNodeTest, WhatANodeHeldBeforeItCameAnewItDoesNotHold) {
   Hello hello;
   hello.node = kBad;
   hello.incarnation = 2;
-  Handshake dials(tls, dial(nodes[0]->peers->port()), Handshake::Side::kDials, hello,
-                  Handshake::After::kClear);
-  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
-  const Fd socket = dials.take_socket();
+  const Fd socket = meet_as(hello, nodes[0]->peers->port(), tls);
   char byte;
   ASSERT_TRUE(Wire(socket.get(), nullptr).send(encode(Ping()), kPatienceMs).ok());
   ASSERT_TRUE(Wire(socket.get(), nullptr).receive(&byte, 1, kPatienceMs).ok()) << "it was met";
@@ -1043,8 +839,7 @@ TEST_F(BadNodeTest, WhatANodeHeldBeforeItCameAnewItDoesNotHold) {
 TEST_F(BadNodeTest, WhoHangsUpAgainAndAgainIsNotAskedForLong) {
   says = kHangsUp;
   start(0);
-  EXPECT_EQ(nodes[0]->peers->locate(file_key(0, file_of(kBad, 1)), Purpose::kDemand).how,
-            Peers::Where::How::kRead);
+  EXPECT_EQ(locate(file_key(0, file_of(kBad, 1))).how, Peers::Where::How::kRead);
   EXPECT_LE(wanted, 3);
   EXPECT_EQ(nodes[0]->peers->counts().alone, 1u);
   EXPECT_EQ(nodes[0]->peers->counts().timeouts, 0u);
@@ -1056,9 +851,7 @@ TEST_F(BadNodeTest, WhoPutsOffForLongerThanAnybodyWaitsIsLeft) {
   start(0);
   ManualClock& clock = nodes[0]->clock;
   clock.hold_sleeps();
-  auto where = std::async(std::launch::async, [&] {
-    return nodes[0]->peers->locate(file_key(0, file_of(kBad, 1)), Purpose::kDemand);
-  });
+  auto where = std::async(std::launch::async, [&] { return locate(file_key(0, file_of(kBad, 1))); });
   for (const int ns : {500'000, 1'000'000, 2'000'000, 4'000'000, 8'000'000}) {
     EXPECT_TRUE(clock.await_sleeping(1));
     EXPECT_EQ(clock.next_ns() - clock.now_ns(), ns) << "it asks ever less often";
@@ -1093,10 +886,7 @@ TEST_F(BadNodeTest, ADeputyLooksAfterTheHome) {
   bad.reset();
   Hello hello;
   hello.node = kBad;
-  Handshake dials(tls, dial(nodes[0]->peers->port()), Handshake::Side::kDials, hello,
-                  Handshake::After::kClear);
-  ASSERT_TRUE(dials.wait(kPatienceMs).ok());
-  const Fd socket = dials.take_socket();
+  const Fd socket = meet_as(hello, nodes[0]->peers->port(), tls);
   Wire wire(socket.get(), nullptr);
   ASSERT_TRUE(wire.send(encode(Want{key, Purpose::kDemand, Waits::kNo}), kPatienceMs).ok());
   std::set<MessageType> heard;
@@ -1114,25 +904,18 @@ TEST_F(BadNodeTest, ADeputyLooksAfterTheHome) {
 
 TEST_F(BadNodeTest, WhatIsToBeHadOfThisNodeOrOfNoneIsReadHere) {
   start(0);
-  {
-    const std::lock_guard hold(lock);
-    says = encode(Have{{0, kNodes}, {1, 2, 3, 4, 5}});
-  }
-  EXPECT_EQ(nodes[0]->peers->locate(file_key(0, file_of(kBad, 1)), Purpose::kDemand).how,
-            Peers::Where::How::kRead);
+  say(encode(Have{{0, kNodes}, {1, 2, 3, 4, 5}}));
+  EXPECT_EQ(locate(file_key(0, file_of(kBad, 1))).how, Peers::Where::How::kRead);
 }
 
 TEST_F(BadNodeTest, WhoAnswersNonsenseAgainAndAgainIsNotAsked) {
   for (const std::string& nonsense : {encode_message({MessageType::kRead}, "?"), encode(List())}) {
-    {
-      const std::lock_guard hold(lock);
-      says = nonsense;
-    }
+    say(nonsense);
     wanted = 0;
     start(0);
     const std::string name = file_of(kBad, 1);
-    for (int i = 0; i < 3; ++i) EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
-    for (int i = 0; i < 9; ++i) (void)nodes[0]->peers->locate(file_key(0, name), Purpose::kDemand);
+    for (int i = 0; i < 3; ++i) expect_read(0, name);
+    for (int i = 0; i < 9; ++i) (void)locate(file_key(0, name));
     EXPECT_EQ(wanted, Members::kMostWrong);
     nodes[0].reset();
   }
@@ -1149,9 +932,9 @@ TEST_F(BadNodeTest, WhatItCannotKnowIsNotEntered) {
   EXPECT_EQ(answer_for(next), MessageType::kRead) << "nor such a reader";
   nodes[0].reset();
   start(0);
-  for (const Gathered& gathered :
+  for (const Gathered& said :
        {Gathered{0, 1, 0, 1, 1, 0, {{key, 2, identity}}, {}}, Gathered{0, 1, 0, 1, 1, 0, {}, {{key, 2, 7}}}})
-    tell(encode(gathered));
+    tell(encode(said));
   EXPECT_EQ(answer_for(key), MessageType::kRead) << "it says that of another node";
   nodes[0].reset();
   start(0);
@@ -1180,7 +963,7 @@ TEST_F(BadNodeTest, WhoSaysNonsenseAgainAndAgainIsNotAsked) {
     start(0);
     for (int i = 0; i < Members::kMostWrong; ++i) tell(said);
     wanted = 0;
-    EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+    expect_read(0, name);
     EXPECT_EQ(wanted, is_sense ? 1 : 0);
     nodes[0].reset();
   }
@@ -1204,25 +987,8 @@ TEST_F(PeersTest, WhatOthersKeepTakesNoRoom) {
   nodes[0]->peers->tell(1, encode(Want{foreign, Purpose::kDemand}));
   ASSERT_TRUE(nodes[0]->peers->ask_walk(1, Walk()).ok());
   const std::string name = file_of(1, 3);
-  for (const NodeIndex node : {0u, 2u}) EXPECT_TRUE(nodes[node]->read(name) == pfs_content(name));
+  for (const NodeIndex node : {0u, 2u}) expect_read(node, name);
   EXPECT_EQ(pfs.reads(), 1);
-}
-
-TEST_F(PeersTest, AloneItIsAsBefore) {
-  start(0);
-  epoch({0});
-  EXPECT_EQ(pfs.reads(), kFiles);
-  EXPECT_EQ(nodes[0]->peers->counts().files, 0u);
-}
-
-TEST_F(PeersTest, EachIsTheHomeOfItsShare) {
-  start_all();
-  int sum = 0;
-  for (NodeIndex node = 0; node < kNodes; ++node) {
-    for (const std::string& name : pfs.names()) sum += nodes[node]->peers->is_home(file_key(0, name));
-    EXPECT_GT(homed_on(node), 0);
-  }
-  EXPECT_EQ(sum, kFiles);
 }
 
 TEST_F(PeersTest, ANodeThatWasThereAndIsGoneCountsAsAnError) {
@@ -1241,26 +1007,12 @@ TEST_F(PeersTest, ANodeThatWasThereAndIsGoneCountsAsAnError) {
 TEST_F(PeersTest, ANodeThatHangsIsNotWaitedForLong) {
   start_all();
   const std::string name = file_of(1, 2), other = file_of(1, 3);
-  EXPECT_TRUE(nodes[0]->read(name) == pfs_content(name));
+  expect_read(0, name);
   make_deaf(1, 3);
-  for (const NodeIndex node : {0u, 2u}) EXPECT_TRUE(read_in_vain(node, other) == pfs_content(other));
+  for (const NodeIndex node : {0u, 2u}) EXPECT_TRUE(read_in_vain(node, other) == pfs.content(other));
   EXPECT_EQ(pfs.reads(), 2) << "the deputy knows of it";
   EXPECT_EQ(nodes[0]->peers->counts().timeouts, 1u);
   EXPECT_EQ(nodes[2]->peers->counts().timeouts, 1u);
-}
-
-TEST_F(PeersTest, ANodeThatHungForAMomentIsAskedAgain) {
-  start_all();
-  const std::string name = file_of(1, 2), other = file_of(1, 3);
-  EXPECT_TRUE(nodes[2]->read(other) == pfs_content(other));
-  ASSERT_TRUE(nodes[0]->peers->ask_walk(1, Walk()).ok()) << "they have met";
-  make_deaf(1, 3);
-  EXPECT_TRUE(read_in_vain(0, name) == pfs_content(name));
-  EXPECT_EQ(nodes[0]->peers->counts().timeouts, 1u);
-  nodes[1]->hears.open();
-  EXPECT_TRUE(eventually([&] { return nodes[0]->peers->ask_walk(1, Walk()).ok(); })) << "it stayed suspect";
-  EXPECT_TRUE(nodes[0]->read(other) == pfs_content(other));
-  EXPECT_EQ(pfs.reads(), 2) << "the deputy does not know that node 2 has the second one";
 }
 
 // Nobody hangs up on a home that hangs for a moment: what its deputies could not tell it meanwhile it asks
@@ -1271,21 +1023,20 @@ TEST_F(PeersTest, AHomeThatHungForAMomentHearsOfWhatItMissed) {
   for (const std::string& name : pfs.names())
     if (home_of(file_key(0, name), kNodes) == 1 && deputy_of(file_key(0, name), kNodes) == 2)
       names.push_back(name);
-  EXPECT_TRUE(nodes[3]->read(names.at(0)) == pfs_content(names.at(0))) << "the home has heard its deputy";
+  expect_read(3, names.at(0));  // "the home has heard its deputy"
   for (const NodeIndex node : {0u, 2u}) ASSERT_TRUE(nodes[node]->peers->ask_walk(1, Walk()).ok());
   make_deaf(1, 3);
   // Of the first one of each it was asked itself.
   for (const auto& [node, n] : {std::pair(2u, 1u), {0u, 3u}}) {
-    EXPECT_TRUE(read_in_vain(node, names.at(n)) == pfs_content(names.at(n)));
-    EXPECT_TRUE(nodes[node]->read(names.at(n + 1)) == pfs_content(names.at(n + 1)));
+    EXPECT_TRUE(read_in_vain(node, names.at(n)) == pfs.content(names.at(n)));
+    expect_read(node, names.at(n + 1));
   }
   EXPECT_EQ(pfs.reads(), 5);
   EXPECT_EQ(nodes[2]->peers->counts().timeouts, 1u) << "the deputy leaves it alone";
   nodes[1]->hears.open();
   for (const NodeIndex node : {0u, 2u})
     EXPECT_TRUE(eventually([&] { return nodes[node]->peers->ask_walk(1, Walk()).ok(); }));
-  for (const size_t n : {1u, 2u, 3u, 4u})
-    EXPECT_TRUE(nodes[3]->read(names.at(n)) == pfs_content(names.at(n)));
+  for (const size_t n : {1u, 2u, 3u, 4u}) expect_read(3, names.at(n));
   EXPECT_EQ(pfs.reads(), 5);
 }
 
@@ -1312,34 +1063,9 @@ TEST_F(PeersTest, WhoHasWaitedForLongEnoughIsToldWhatIsKnown) {
   nodes[2]->clock.advance_ms(options.later_ms);
   EXPECT_TRUE(eventually([&] { return nodes[0]->followers == 1; }));
   nodes[0]->reads.open();
-  for (auto& content : both) EXPECT_TRUE(content.get() == pfs_content(name));
+  for (auto& content : both) EXPECT_TRUE(content.get() == pfs.content(name));
   EXPECT_EQ(pfs.reads(), 1);
   EXPECT_EQ(nodes[0]->peers->counts().alone + nodes[2]->peers->counts().alone, 0u);
-}
-
-TEST_F(PeersTest, ItIsWaitedForLongerWhereReadingInVainTakesLong) {
-  start_all();
-  const std::string name = file_of(1);
-  EXPECT_TRUE(nodes[2]->read(name) == pfs_content(name));
-  make_deaf(1, 3);
-  auto where = std::async(std::launch::async, [&] {
-    return nodes[0]->peers->locate(file_key(0, name), Purpose::kDemand, 1 << 30);
-  });
-  EXPECT_TRUE(nodes[0]->clock.await_waiting(1));
-  nodes[0]->clock.advance_ms(2 * options.answer_ms);
-  EXPECT_TRUE(nodes[0]->clock.await_waiting(1));
-  nodes[1]->hears.open();
-  EXPECT_EQ(where.get().how, Peers::Where::How::kGet);
-  EXPECT_EQ(nodes[0]->peers->counts().timeouts, 0u);
-}
-
-TEST_F(PeersTest, TheFirstNodeHearsWhatTheOthersCount) {
-  start_all();
-  nodes[2]->peers->count({1, 5, 0, {}});
-  EXPECT_TRUE(eventually([&] { return nodes[0]->counted == 5u; }));
-  nodes[1]->peers->count({1, 6, 1, {}});
-  EXPECT_EQ(nodes[0]->counted, 6u) << "it has it by then, and says so";
-  EXPECT_EQ(nodes[2]->counted, 0u);
 }
 
 // The connection breaks meanwhile.
@@ -1347,7 +1073,7 @@ TEST_F(PeersTest, OnlyTheLastCountIsWaitedForAndToldAgain) {
   using Heard = std::vector<std::pair<uint64_t, bool>>;  // turns, and whether an answer was asked for
   std::mutex lock;
   Heard heard;
-  ControlHandlers hears;
+  ControlHandlers hears = silent_handlers();
   hears.message = [&](NodeIndex, const MessageHeader& header, std::string_view body) -> std::string {
     const std::optional<Count> count = decode<Count>(body);
     if (header.type != MessageType::kCount || !count) return "";
@@ -1356,10 +1082,6 @@ TEST_F(PeersTest, OnlyTheLastCountIsWaitedForAndToldAgain) {
     if (heard.size() == 2) return break_connections(), "";
     return encode(Pong());
   };
-  hears.met = [](const Hello&) {};
-  hears.gone = hears.wrong = [](NodeIndex) {};
-  hears.unreachable = [](NodeIndex, bool) {};
-  hears.data = [](NodeIndex, Fd, Tls) {};
   ControlOptions first_options = options.peers;
   first_options.hello.node = 0;
   ManualClock still;
