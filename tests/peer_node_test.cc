@@ -3,44 +3,28 @@
 // once on the PFS, whichever of them needs it, and each node has it as it is there.
 #include "runtime/peer/node.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <linux/tcp.h>
-#include <netinet/in.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <filesystem>
-#include <memory>
-#include <optional>
 #include <random>
 #include <set>
-#include <string>
 #include <thread>
 #include <tuple>
-#include <vector>
 
 #include "runtime/base/patience.h"
 #include "runtime/metadata/walker.h"
 #include "runtime/peer/directory.h"
 #include "runtime/peer/key.h"
-#include "runtime/peer/serve.h"
 #include "runtime/placement/placement.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/gate.h"
 #include "tests/listed.h"
 #include "tests/logged.h"
-#include "tests/loopback.h"
 #include "tests/manual_clock.h"
-#include "tests/scratch.h"
-#include "tests/tiers.h"
+#include "tests/peer_fixture.h"
 
 namespace monarch {
 namespace {
@@ -51,29 +35,19 @@ constexpr uint64_t kMiB = 1 << 20;
 class Member {
  public:
   Member(const std::string& pfs, const PeerNodeOptions& job, AgentConfig config, uint64_t quota, Clock* clock)
-      : clock_(clock), config_(std::move(config)), rates_(config_) {
-    Result<Dataset> dataset = Dataset::open({pfs});
-    Result<Hierarchy> hierarchy = Hierarchy::open({tier_config(scratch_, "ssd", quota)}, "monarch-run.test");
-    const std::string run_dir = scratch_.dir("run");
-    Result<BoardFile> board = BoardFile::create(run_dir);
-    EXPECT_TRUE(dataset.ok() && hierarchy.ok() && board.ok());
-    dataset_.emplace(dataset.take());
-    hierarchy_.emplace(hierarchy.take());
-    board_.emplace(board.take());
-    std::vector<TierView> views;
-    for (const Tier& t : hierarchy_->tiers()) views.push_back({t.name(), t.copies_path(), t.device()});
-    Result<std::unique_ptr<Catalog>> catalog = Catalog::create(
-        run_dir, dataset_->root_views(), dataset_->prefixes, views,
-        {config_.stage_wait_max, 0, false, config_.metadata == AgentConfig::Metadata::kServe});
-    EXPECT_TRUE(catalog.ok());
-    catalog_ = catalog.take();
-    source_.emplace(catalog_.get(), &*dataset_, board_->get(), &rates_);
+      : clock_(clock),
+        config_(std::move(config)),
+        rates_(config_),
+        parts_(scratch_, pfs, quota,
+               {config_.stage_wait_max, 0, false, config_.metadata == AgentConfig::Metadata::kServe}),
+        source_(parts_.catalog.get(), &*parts_.dataset, board(), &rates_) {
     Result<std::unique_ptr<PeerNode>> node = PeerNode::create(
-        job, config_, {catalog_.get(), &*hierarchy_, &*dataset_, board_->get(), &*source_}, *clock_);
+        job, config_, {parts_.catalog.get(), &*parts_.hierarchy, &*parts_.dataset, board(), &source_},
+        *clock_);
     EXPECT_TRUE(node.ok());
     peers = node.take();
-    placement = std::make_unique<PlacementHandler>(catalog_.get(), &*hierarchy_, &*dataset_, board_->get(),
-                                                   config_, &rates_, peers->source());
+    placement = std::make_unique<PlacementHandler>(parts_.catalog.get(), &*parts_.hierarchy, &*parts_.dataset,
+                                                   board(), config_, &rates_, peers->source());
     EXPECT_TRUE(placement->start().ok());
     const Status started =
         peers->start({[this](const RelPath& path, uint32_t piece) { placement->demand_chunk(path, piece); },
@@ -86,25 +60,21 @@ class Member {
     walker_.reset();
     placement->stop();
   }
-  Result<std::unique_ptr<PeerNode>> another(const PeerNodeOptions& job) {
-    return PeerNode::create(job, config_,
-                            {catalog_.get(), &*hierarchy_, &*dataset_, board_->get(), &*source_});
-  }
   // As an agent does at its end, but for as long as it takes.
   void account(int64_t patience_ns) { peers->account(clock_->now_ns() + patience_ns); }
   // As if it was found in a walk.
   void find(const std::string& path) {
-    EXPECT_NE(catalog_->add(rel(path), DT_REG), 0u);
+    EXPECT_NE(parts_.catalog->add(rel(path), DT_REG), 0u);
     placement->catalog_grew();
   }
   void walk() {
-    walker_ = std::make_unique<Walker>(catalog_.get(), &*dataset_, board_->get(), &rates_.pfs_stats,
+    walker_ = std::make_unique<Walker>(parts_.catalog.get(), &*parts_.dataset, board(), &rates_.pfs_stats,
                                        [this] { placement->catalog_grew(); });
     peers->walk(walker_.get(), 2);
   }
 
   uint64_t word(const std::string& path) const {
-    const Found found = catalog_->reader().find(rel(path));
+    const Found found = reader().find(rel(path));
     return found ? found.entry->state.load(std::memory_order_acquire) : 0;
   }
   State state(const std::string& path) const { return state_of(word(path)); }
@@ -117,32 +87,32 @@ class Member {
     });
   }
   std::string copy(const std::string& path) {
-    return path_of_copy(hierarchy_->tiers()[0], catalog_->reader().find(rel(path)).ref);
+    return path_of_copy(parts_.tier(), reader().find(rel(path)).ref);
   }
   // Whether another node has told what the PFS says of the file.
   bool is_told(const std::string& path) const {
-    const Found found = catalog_->reader().find(rel(path));
-    return found && catalog_->reader().seen_file(*found.entry) != nullptr;
+    const Found found = reader().find(rel(path));
+    return found && reader().seen_file(*found.entry) != nullptr;
   }
   // As a task that asks the PFS, and tells.
   Ref see(const std::string& path) {
-    struct stat st;
-    if (::stat((dataset_->roots[0].path + "/" + path).c_str(), &st) != 0) return 0;
-    const Ref ref = catalog_->add(rel(path), DT_REG);
+    struct stat st {};
+    if (::stat((parts_.dataset->roots[0].path + "/" + path).c_str(), &st) != 0) return 0;
+    const Ref ref = parts_.catalog->add(rel(path), DT_REG);
     const Seen seen = {
         ref,
         rel(path).hash,
         {st.st_dev, st.st_ino, static_cast<uint64_t>(st.st_size), static_cast<uint64_t>(st.st_blocks),
          ns_of(st.st_atim), ns_of(st.st_mtim), ns_of(st.st_ctim), st.st_mode, st.st_uid, st.st_gid,
          static_cast<uint32_t>(st.st_nlink), static_cast<uint32_t>(st.st_blksize), 0}};
-    return catalog_->add_seen(seen) ? ref : 0;
+    return parts_.catalog->add_seen(seen) ? ref : 0;
   }
-  bool walked() const { return catalog_->reader().walked(0); }
-  const CatalogReader& reader() const { return catalog_->reader(); }
-  uint64_t counter(AgentCounter c) const { return total(*board_->get(), c); }
-  Board* board() { return board_->get(); }
-  int files() { return files_on(hierarchy_->tiers()[0]); }
-  uint64_t used() { return hierarchy_->tiers()[0].used(); }
+  bool walked() const { return reader().walked(0); }
+  const CatalogReader& reader() const { return parts_.catalog->reader(); }
+  uint64_t counter(AgentCounter c) const { return parts_.counter(c); }
+  Board* board() const { return parts_.board(); }
+  int files() { return files_on(parts_.tier()); }
+  uint64_t used() { return parts_.tier().used(); }
 
   std::unique_ptr<PeerNode> peers;
   std::unique_ptr<PlacementHandler> placement;
@@ -153,20 +123,15 @@ class Member {
   const Scratch scratch_;
   const AgentConfig config_;
   Rates rates_;
-  std::optional<Dataset> dataset_;
-  std::optional<Hierarchy> hierarchy_;
-  std::optional<BoardFile> board_;
-  std::unique_ptr<Catalog> catalog_;
-  std::optional<PfsSource> source_;
+  AgentParts parts_;
+  PfsSource source_;
   std::unique_ptr<Walker> walker_;
 };
 
-class PeerNodeTest : public ::testing::Test {
+class PeerNodeTest : public PeerTest {
  protected:
-  static void SetUpTestSuite() {
-    for (const int signal : {SIGPIPE, SIGIO}) ::signal(signal, SIG_IGN);  // as the agent does
-  }
   void SetUp() override {
+    ::signal(SIGIO, SIG_IGN);  // as the agent does
     clock_.end_sleeps();
     config_.threads = 6;
     config_.prefetch = AgentConfig::Prefetch::kOff;
@@ -183,7 +148,7 @@ class PeerNodeTest : public ::testing::Test {
     file("three", 3 * kMiB + 5);
   }
   void start(uint32_t nodes) {
-    for (uint32_t i = 0; i < nodes; ++i) job_.nodes.push_back({kLoopback, {free_port()}});
+    job_.nodes = nodes_here(nodes);
     job_.identity = "c.1.0";
     for (uint32_t i = 0; i < nodes; ++i) start_one(i);
   }
@@ -200,15 +165,25 @@ class PeerNodeTest : public ::testing::Test {
       for (const std::string& name : names) EXPECT_TRUE(nodes_[who[i]]->place(name)) << name;
     });
   }
-  // All at once.
-  void place_all(NodeIndex node) {
-    for (const std::string& name : names_) nodes_[node]->placement->demand(rel(name));
-    for (const std::string& name : names_)
-      EXPECT_TRUE(eventually([&] { return nodes_[node]->state(name) == State::kPlaced; })) << name;
-  }
   void expect_right(NodeIndex node) {
     for (const std::string& name : names_)
       EXPECT_TRUE(contents(nodes_[node]->copy(name)) == contents(pfs_ + "/" + name)) << name;
+  }
+  // A byte of the node's copy is another one then.
+  void rot(NodeIndex node, const std::string& name) {
+    const Fd copy(::open(nodes_[node]->copy(name).c_str(), O_WRONLY | O_CLOEXEC));
+    EXPECT_EQ(::pwrite(copy.get(), "?", 1, kMiB + 3), 1);
+  }
+  void link_to(const std::string& name, const std::string& other) {
+    std::filesystem::create_hard_link(pfs_ + "/" + name, pfs_ + "/" + other);
+  }
+  struct stat pfs_stat(const std::string& name) const {
+    struct stat st {};
+    EXPECT_EQ(::stat((pfs_ + "/" + name).c_str(), &st), 0);
+    return st;
+  }
+  bool settles(NodeIndex node, const std::string& name, State state) {
+    return eventually([&] { return nodes_[node]->state(name) == state; });
   }
   // As time passes: seldom enough for what has begun to end before.
   bool eventually_later(const std::function<bool()>& condition, int step_ms = patience::kPeerRestMs) {
@@ -251,48 +226,37 @@ class PeerNodeTest : public ::testing::Test {
   std::vector<std::unique_ptr<Member>> nodes_;
 };
 
-TEST_F(PeerNodeTest, EachByteIsReadOnceAndEachNodeHasIt) {
-  small_files();
-  start(3);
-  epoch({0, 1, 2});
-  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
-  EXPECT_EQ(sum(AgentCounter::peer_bytes), 2 * bytes_);
-  EXPECT_EQ(sum(AgentCounter::peer_files), 2 * not_empty());
-  for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
-}
-
-TEST_F(PeerNodeTest, TheFirstNodeHasWhatAllHaveCounted) {
+TEST_F(PeerNodeTest, EachByteIsReadOnceAndTheFirstNodeKnows) {
   small_files();
   start(3);
   EXPECT_EQ(nodes_[1]->board()->nodes, 3u);
   epoch({0, 1, 2});
-  const uint64_t from_pfs = sum(AgentCounter::agent_bytes_pfs), staged = sum(AgentCounter::staged_bytes);
-  const uint64_t own = nodes_[0]->counter(AgentCounter::agent_bytes_pfs);
-  Board* const board = nodes_[0]->board();
+  for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
+  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
+  EXPECT_EQ(sum(AgentCounter::peer_bytes), 2 * bytes_);
+  EXPECT_EQ(sum(AgentCounter::peer_files), 2 * not_empty());
+  const uint64_t staged = sum(AgentCounter::staged_bytes);
   for (const NodeIndex node : {1u, 2u}) {
     nodes_[node]->tells = true;
     nodes_[node].reset();
   }
   nodes_[0]->account(20'000'000'000);
-  const OthersTotals others = others_of(*board);
+  const OthersTotals others = others_of(*nodes_[0]->board());
+  const auto all = [&](AgentCounter c) { return others.counts[c] + nodes_[0]->counter(c); };
   EXPECT_EQ(others.ended, 2u);
-  EXPECT_EQ(own + others.counts[AgentCounter::agent_bytes_pfs], from_pfs);
-  EXPECT_EQ(from_pfs, bytes_);
-  EXPECT_EQ(
-      others.counts.placed_bytes[static_cast<uint32_t>(Medium::kSsd)] + tier_totals(*board, 0).placed_bytes,
-      staged);
-  EXPECT_EQ(others.counts[AgentCounter::peer_bytes] + nodes_[0]->counter(AgentCounter::peer_bytes),
-            2 * bytes_);
-  EXPECT_EQ(others.counts[AgentCounter::served_bytes] + nodes_[0]->counter(AgentCounter::served_bytes),
-            2 * bytes_);
-  EXPECT_GE(others.counts[AgentCounter::served_files] + nodes_[0]->counter(AgentCounter::served_files),
-            2 * not_empty());
-  EXPECT_EQ(others.counts[AgentCounter::dup_files] + nodes_[0]->counter(AgentCounter::dup_files), 0u);
+  EXPECT_EQ(others.counts.placed_bytes[static_cast<uint32_t>(Medium::kSsd)] +
+                tier_totals(*nodes_[0]->board(), 0).placed_bytes,
+            staged);
+  EXPECT_EQ(all(AgentCounter::agent_bytes_pfs), bytes_);
+  EXPECT_EQ(all(AgentCounter::peer_bytes), 2 * bytes_);
+  EXPECT_EQ(all(AgentCounter::served_bytes), 2 * bytes_);
+  EXPECT_GE(all(AgentCounter::served_files), 2 * not_empty());
+  EXPECT_EQ(all(AgentCounter::dup_files), 0u);
 }
 
 TEST_F(PeerNodeTest, LargeFilesAreReadOnceToo) {
-  config_.stage_wait_max = 4 * kMiB;
-  for (int i = 0; i < 3; ++i) file("large" + std::to_string(i), 9 * kMiB + static_cast<uint64_t>(i));
+  config_.stage_wait_max = kMiB;
+  for (int i = 0; i < 2; ++i) file("large" + std::to_string(i), 3 * kMiB + static_cast<uint64_t>(i));
   start(3);
   std::atomic<bool> ended{false};
   std::thread passes([&] {  // slowly: who serves a piece that does not come does not wait for ever
@@ -355,25 +319,10 @@ TEST_F(PeerWalkTest, OneNodeReadsTheDirectoriesForAll) {
   EXPECT_EQ(nodes_[2]->counter(AgentCounter::walk_dirs), 0u) << "it is told what it missed";
 }
 
-TEST_F(PeerWalkTest, AnotherNodeGoesOnWithTheWalk) {
-  config_.pfs_stats = 40;
-  start(3);
-  for (const auto& node : nodes_) node->walk();
-  ASSERT_TRUE(eventually([&] { return nodes_[2]->counter(AgentCounter::walk_files) > 150; }));
-  const uint64_t read = nodes_[0]->counter(AgentCounter::walk_dirs);
-  nodes_[0].reset();
-  EXPECT_TRUE(eventually_later([&] { return nodes_[1]->counter(AgentCounter::walk_dirs) > 0; }));
-  EXPECT_TRUE(
-      eventually_later([&] { return nodes_[1]->walked() && nodes_[2]->walked(); }, patience::kPeerSoonMs));
-  for (const NodeIndex node : {1u, 2u}) expect_all(node);
-  EXPECT_LE(sum(AgentCounter::walk_dirs) + read, paths_.size() + 25) << "but for what was on its way";
-  EXPECT_EQ(nodes_[2]->counter(AgentCounter::walk_dirs), 0u);
-}
-
 TEST_F(PeerNodeTest, TheNamesOfOneFileAreReadOnce) {
   file("a", 3 * kMiB + 5);
   for (const char* name : {"b", "c"}) {
-    ASSERT_EQ(::link((pfs_ + "/a").c_str(), (pfs_ + "/" + name).c_str()), 0);
+    link_to("a", name);
     names_.emplace_back(name);
   }
   start(3);
@@ -383,51 +332,6 @@ TEST_F(PeerNodeTest, TheNamesOfOneFileAreReadOnce) {
   epoch({2, 0, 1});
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
   for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
-}
-
-TEST_F(PeerNodeTest, WhatIsMarkedByAnyOfItsNamesIsNotSent) {
-  file("a", 1000);
-  ASSERT_EQ(::link((pfs_ + "/a").c_str(), (pfs_ + "/b").c_str()), 0);
-  start(2);
-  EXPECT_TRUE(nodes_[0]->place("a"));
-  set_invalid(nodes_[0]->board(), rel("a").hash, kChangedFiles);  // nobody is told yet
-  EXPECT_TRUE(nodes_[1]->place("b"));
-  EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
-}
-
-// More than a message has.
-TEST_F(PeerNodeTest, AHomeThatComesLateHearsOfAllThatIsHeld) {
-  constexpr int kFiles = 900;
-  for (int i = 0; i < kFiles; ++i) file(std::to_string(i), 100);
-  start(2);
-  nodes_[1].reset();
-  place_all(0);
-  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
-  start_one(1);
-  place_all(1);
-  EXPECT_EQ(nodes_[1]->counter(AgentCounter::peer_files), uint64_t{kFiles});
-  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
-  expect_right(1);
-}
-
-TEST_F(PeerNodeTest, ADeputyHearsOfAllThatIsHeld) {
-  constexpr int kFiles = 900;
-  for (int i = 0; i < kFiles; ++i) file(std::to_string(i), 100);
-  start(3);
-  place_all(0);
-  nodes_[2].reset();
-  place_all(1);
-  EXPECT_EQ(nodes_[1]->counter(AgentCounter::peer_files), uint64_t{kFiles});
-}
-
-TEST_F(PeerNodeTest, WhatANodeTakesWithItIsReadAgain) {
-  small_files();
-  start(3);
-  epoch({2});
-  nodes_[2].reset();
-  epoch({0, 1});
-  EXPECT_LE(sum(AgentCounter::agent_bytes_pfs), bytes_ + bytes_ / 10) << "of the two that are left";
-  for (const NodeIndex node : {0u, 1u}) expect_right(node);
 }
 
 TEST_F(PeerNodeTest, WhatHasChangedOnThePfsIsReadThere) {
@@ -458,10 +362,10 @@ class Asked {
 };
 
 TEST_F(PeerNodeTest, OneNodeAsksThePfsForAll) {
-  config_.stage_wait_max = 4 * kMiB;
+  config_.stage_wait_max = kMiB;
   file("f", 100000);
   file("empty", 0);
-  file("large", 9 * kMiB + 3);
+  file("large", 2 * kMiB + 3);
   start(3);
   for (const std::string& name : names_) {
     EXPECT_TRUE(nodes_[0]->place(name));
@@ -491,48 +395,16 @@ TEST_F(PeerNodeTest, WhatATaskHasSeenAllNodesKnow) {
   EXPECT_GT(asked.times(), 0) << "no copy is compared with what a task says";
 }
 
-TEST_F(PeerNodeTest, WhatHasChangedSinceItWasToldIsLeftToThePfs) {
-  file("f", 100000);
-  start(2);
-  EXPECT_TRUE(nodes_[0]->place("f"));
-  ASSERT_TRUE(is_told(1, "f"));
-  nodes_[0].reset();
-  // The same inode, size and mtime.
-  const Fd file(::open((pfs_ + "/f").c_str(), O_WRONLY | O_CLOEXEC));
-  struct stat st;
-  ASSERT_TRUE(::fstat(file.get(), &st) == 0 && ::pwrite(file.get(), "changed", 7, 100) == 7);
-  const timespec times[2] = {st.st_atim, st.st_mtim};
-  ASSERT_EQ(::futimens(file.get(), times), 0);
-  nodes_[1]->placement->demand(rel("f"));
-  EXPECT_TRUE(eventually([&] { return nodes_[1]->state("f") == State::kDropped; }));
-  EXPECT_EQ(nodes_[1]->used(), 0u);
-}
-
-TEST_F(PeerNodeTest, WhatIsMarkedIsNotStagedByWhatWasTold) {
-  file("f", 100000);
-  start(2);
-  EXPECT_TRUE(nodes_[0]->place("f"));
-  ASSERT_TRUE(is_told(1, "f"));
-  struct stat st;
-  ASSERT_EQ(::stat((pfs_ + "/f").c_str(), &st), 0);
-  set_invalid(nodes_[1]->board(), mark_of_inode(st.st_ino), kChangedInodes);
-  const std::string now = noise(90000, 99);
-  scratch_.file("pfs/f", now);
-  EXPECT_TRUE(nodes_[1]->place("f"));
-  EXPECT_TRUE(contents(nodes_[1]->copy("f")) == now);
-}
-
 // As a file that is emptied and written anew just then: whichever look at it finds it empty.
 TEST_F(PeerNodeTest, AFileThatShrinksAndGrowsEndsNoAgent) {
   for (int i = 0; i < 6; ++i) file(std::to_string(i), 2 * kMiB + 5);
   start(2);
   for (int i = 0; i < 6; ++i) {
     const std::string name = std::to_string(i);
-    struct stat st;
-    ASSERT_EQ(::stat((pfs_ + "/" + name).c_str(), &st), 0);
+    const ino_t inode = pfs_stat(name).st_ino;
     std::atomic<int> looks{0};
     const Intercept shrunk(Call::kFstatResult, [&](Arguments& a) {
-      if (a.st->st_ino == st.st_ino && looks++ == i) a.st->st_size = 0;
+      if (a.st->st_ino == inode && looks++ == i) a.st->st_size = 0;
       return 0;
     });
     nodes_[0]->placement->demand(rel(name));
@@ -570,7 +442,9 @@ TEST_F(PeerNodeTest, WhoEndsClosesNoOtherNodesBoard) {
   nodes_[1]->board()->header.closed = kEnding;
   set_invalid(nodes_[1]->board(), rel("f").hash);
   nodes_[1]->peers->tell_changes();
-  EXPECT_TRUE(eventually([&] { return is_invalid(*nodes_[0]->board(), rel("f").hash); }));
+  sync(1, 0);
+  EXPECT_TRUE(is_invalid(*nodes_[0]->board(), rel("f").hash));
+  sync(1, 0);  // all of the first one has been entered
   EXPECT_EQ(nodes_[0]->board()->header.closed, kServes);
 }
 
@@ -622,17 +496,17 @@ TEST_P(AllMarksTest, WhoComesLateHearsOfThem) {
 }
 
 TEST_F(PeerNodeTest, AMarkedFileIsNotSent) {
-  for (const char* name : {"by/its/path", "by/its/inode", "by/a/directory"}) file(name, 100000);
+  for (const char* name : {"by/its/path", "by/its/inode", "by/a/directory", "by/other"}) file(name, 100000);
+  link_to("by/other", "name");
   start(2);
   for (const std::string& name : names_) EXPECT_TRUE(nodes_[0]->place(name));
-  struct stat st;
-  ASSERT_EQ(::stat((pfs_ + "/by/its/inode").c_str(), &st), 0);
-  set_invalid(nodes_[0]->board(), rel("by/its/path").hash);
-  set_invalid(nodes_[0]->board(), mark_of_inode(st.st_ino), kChangedInodes);
+  for (const char* name : {"by/its/path", "by/other"}) set_invalid(nodes_[0]->board(), rel(name).hash);
+  set_invalid(nodes_[0]->board(), mark_of_inode(pfs_stat("by/its/inode").st_ino), kChangedInodes);
   set_invalid(nodes_[0]->board(), rel("by/a").hash, kChangedDirectories);
+  names_.back() = "name";
   for (const std::string& name : names_) EXPECT_TRUE(nodes_[1]->place(name));
   EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
-  EXPECT_EQ(nodes_[1]->counter(AgentCounter::agent_bytes_pfs), 300000u);
+  EXPECT_EQ(nodes_[1]->counter(AgentCounter::agent_bytes_pfs), bytes_);
   EXPECT_EQ(sum(AgentCounter::dup_files), 0u) << "no node had it as it is";
 }
 
@@ -640,10 +514,7 @@ TEST_F(PeerNodeTest, ACopyThatHasRottenIsFoundOut) {
   file("f", 2 * kMiB + 7);
   start(3);
   EXPECT_TRUE(nodes_[0]->place("f"));
-  {
-    const Fd copy(::open(nodes_[0]->copy("f").c_str(), O_WRONLY | O_CLOEXEC));
-    ASSERT_EQ(::pwrite(copy.get(), "?", 1, kMiB + 3), 1);
-  }
+  rot(0, "f");
   for (const NodeIndex node : {1u, 2u}) {
     EXPECT_TRUE(nodes_[node]->place("f"));
     EXPECT_TRUE(contents(nodes_[node]->copy("f")) == contents(pfs_ + "/f"));
@@ -654,44 +525,22 @@ TEST_F(PeerNodeTest, ACopyThatHasRottenIsFoundOut) {
   EXPECT_EQ(sum(AgentCounter::peer_bad), 1u);
 }
 
-// Its own tasks would read on from it: no other node need ask for it again.
-TEST_F(PeerNodeTest, ANodeLooksAtItsCopyAsSoonAsAnotherOneHasFoundItWrong) {
-  file("f", 2 * kMiB + 7);
-  file("g", 1000);
-  start(2);
-  for (const std::string& name : names_) EXPECT_TRUE(nodes_[0]->place(name));
-  {
-    const Fd copy(::open(nodes_[0]->copy("f").c_str(), O_WRONLY | O_CLOEXEC));
-    ASSERT_EQ(::pwrite(copy.get(), "?", 1, kMiB + 3), 1);
-  }
-  EXPECT_TRUE(nodes_[1]->place("f"));
-  EXPECT_TRUE(eventually([&] { return nodes_[0]->state("f") == State::kNoFit; }));
-  EXPECT_EQ(nodes_[0]->state("g"), State::kPlaced);
-}
-
 // Whichever of its names leads to the copy.
 TEST_F(PeerNodeTest, ARottenCopyIsFoundByNoneOfItsNames) {
   constexpr NodeIndex kHome = 1;
-  struct stat st;
   do {  // a file of that home, by its inode
     file("x" + std::to_string(names_.size()), 2 * kMiB + 7);
-    ASSERT_EQ(::stat((pfs_ + "/" + names_.back()).c_str(), &st), 0);
-  } while (home_of(key_of_inode(0, st.st_ino), 3) != kHome);
-  for (const char* name : {"f", "g", "h"})
-    std::filesystem::create_hard_link(pfs_ + "/" + names_.back(), pfs_ + "/" + name);
+  } while (home_of(key_of_inode(0, pfs_stat(names_.back()).st_ino), 3) != kHome);
+  for (const char* name : {"f", "g", "h"}) link_to(names_.back(), name);
   start(3);
   for (const char* name : {"f", "g"}) EXPECT_TRUE(nodes_[0]->place(name));
-  {
-    const Fd copy(::open(nodes_[0]->copy("f").c_str(), O_WRONLY | O_CLOEXEC));
-    ASSERT_EQ(::pwrite(copy.get(), "?", 1, kMiB + 3), 1);
-  }
+  rot(0, "f");
   EXPECT_TRUE(nodes_[kHome]->place("f"));
   for (const NodeIndex node : {0u, 2u}) sync(kHome, node);  // it has told what it got
   // Its deputy hears of all copies that there are.
   nodes_[kHome].reset();
   EXPECT_TRUE(nodes_[2]->place("f"));
-  for (const char* name : {"f", "g"})
-    EXPECT_TRUE(eventually([&] { return nodes_[0]->state(name) == State::kNoFit; })) << name;
+  for (const char* name : {"f", "g"}) EXPECT_TRUE(settles(0, name, State::kNoFit)) << name;
   EXPECT_TRUE(eventually([&] { return nodes_[0]->used() == 0; }));
   EXPECT_EQ(tier_totals(*nodes_[0]->board(), 0).placed_bytes, 0u);
   EXPECT_EQ(nodes_[0]->files(), 0);
@@ -715,50 +564,6 @@ TEST_F(PeerNodeTest, AHolderShortOfDescriptorsIsAskedAgain) {
   EXPECT_EQ(opens, 2);
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
   EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
-}
-
-// Both wait for the same file, whose first read takes so long.
-class PeerSlowPfsTest : public PeerNodeTest {
- protected:
-  void place_by_both(int64_t first_read_ns) {
-    file("f", 100000);
-    start(2);
-    std::atomic<int> reads{0};
-    Gate gate;
-    gate.shut();
-    const Intercept slow(Call::kPread, [&](Arguments&) {
-      if (reads++ == 0) gate.pass();
-      return 0;
-    });
-    nodes_[0]->placement->demand(rel("f"));
-    EXPECT_TRUE(gate.await_waiting(1));
-    nodes_[1]->placement->demand(rel("f"));
-    // It follows: each time the reader waits for the piece, and it waits for the reader.
-    for (int64_t left = first_read_ns; left > 0; left -= patience::kPeerSoonMs * 1'000'000) {
-      EXPECT_TRUE(clock_.await_waiting(2));
-      clock_.advance(std::min(left, patience::kPeerSoonMs * int64_t{1'000'000}));
-    }
-    if (first_read_ns > Directory::kLeaseNs) {
-      EXPECT_TRUE(
-          eventually_later([&] { return nodes_[1]->state("f") == State::kPlaced; }, patience::kPeerSoonMs));
-    }
-    gate.open();
-    EXPECT_TRUE(nodes_[1]->place("f"));
-    EXPECT_TRUE(eventually([&] { return nodes_[0]->state("f") == State::kPlaced; }));
-    for (const auto& node : nodes_) node->account(0);
-  }
-};
-
-TEST_F(PeerSlowPfsTest, WhoIsSlowWithinItsLeaseIsWaitedFor) {
-  place_by_both(Directory::kLeaseNs - 1);
-  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
-  EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
-}
-
-TEST_F(PeerSlowPfsTest, WhatANodeDoesNotGiveInTimeCountsAsReadAgain) {
-  place_by_both(Directory::kLeaseNs + 1);
-  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 2 * bytes_);
-  EXPECT_EQ(sum(AgentCounter::dup_files), 1u);
 }
 
 // Whatever becomes of the connections: the reader is there, and its home says so.
@@ -828,52 +633,6 @@ TEST_F(PeerNodeTest, WhoFollowsAReaderOfAFileThatChangesHasNoMixture) {
   EXPECT_GT(nodes_[2]->counter(AgentCounter::peer_bytes), 0u) << "it has followed";
 }
 
-// It is read at the rate of what nobody waits for.
-TEST_F(PeerNodeTest, WhatAnotherNodesTaskWaitsForIsReadAtOnce) {
-  config_.prefetch = AgentConfig::Prefetch::kOn;
-  config_.pfs_bandwidth = 256 << 10;
-  file("f", 3 * kMiB);
-  start(2);
-  for (const auto& node : nodes_) node->walk();
-  NodeIndex reader = 0;
-  ASSERT_TRUE(eventually([&] {
-    reader = 1 - reader;
-    return nodes_[reader]->counter(AgentCounter::agent_bytes_pfs) > 0;
-  }));
-  EXPECT_TRUE(nodes_[1 - reader]->place("f"));
-  EXPECT_EQ(nodes_[reader]->counter(AgentCounter::agent_bytes_pfs), bytes_) << "by who had begun";
-  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
-  EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
-}
-
-// All of them take longer than a lease; none of them is lost by that.
-TEST_F(PeerNodeTest, WhoWaitsForThePfsBehindOthersKeepsItsLeases) {
-  constexpr int kFiles = 8;
-  constexpr int64_t kReadNs = Directory::kLeaseNs / 5;
-  config_.threads = 1;
-  for (int i = 0; i < kFiles; ++i) file("f" + std::to_string(i), 100000);
-  start(2);
-  std::atomic<int> now{0}, most{0}, asked{0};
-  const Intercept slow(Call::kPread, [&](Arguments& call) {
-    if (call.bytes < 100000) return 0;
-    most = std::max<int>(most, ++now);
-    const auto left = static_cast<size_t>(kFiles - ++asked);
-    EXPECT_TRUE(clock_.await_waiting(left));
-    clock_.advance(kReadNs);
-    EXPECT_TRUE(clock_.await_waiting(left)) << "they have looked whether the first one moves";
-    sync(0, 1);
-    --now;
-    return 0;
-  });
-  for (const std::string& name : names_) nodes_[0]->placement->demand(rel(name));
-  for (const std::string& name : names_) EXPECT_TRUE(nodes_[0]->place(name));
-  for (const std::string& name : names_) EXPECT_TRUE(nodes_[1]->place(name));
-  for (const auto& node : nodes_) node->account(0);
-  EXPECT_EQ(most, 1);
-  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
-  EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
-}
-
 // A piece takes longer than a lease at its rate: who comes meanwhile hurries the reader.
 TEST_F(PeerNodeTest, WhoWaitsForItsRateIsHurried) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
@@ -885,20 +644,9 @@ TEST_F(PeerNodeTest, WhoWaitsForItsRateIsHurried) {
   nodes_[0]->find(name);
   ASSERT_TRUE(eventually([&] { return nodes_[0]->counter(AgentCounter::agent_bytes_pfs) >= kMiB; }));
   EXPECT_TRUE(nodes_[1]->place(name));
-  EXPECT_TRUE(eventually([&] { return nodes_[0]->state(name) == State::kPlaced; }));
+  EXPECT_TRUE(settles(0, name, State::kPlaced));
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
   EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
-}
-
-TEST_F(PeerNodeTest, WithoutRoomThePfsHasIt) {
-  quota_ = kMiB;
-  file("f", 2 * kMiB);
-  file("g", 1000);
-  start(2);
-  nodes_[0]->placement->demand(rel("f"));
-  EXPECT_TRUE(eventually([&] { return nodes_[0]->state("f") == State::kNoFit; }));
-  for (const auto& node : nodes_) EXPECT_TRUE(node->place("g"));
-  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 1000u);
 }
 
 // All that this process has sent by the connections that it has. What was sent again counts once.
@@ -1039,29 +787,6 @@ TEST_F(PeerNodeTest, WhoHasOtherSettingsIsToldOf) {
     });
     EXPECT_NE(said.find("it has other settings"), std::string::npos) << said;
   }
-}
-
-TEST_F(PeerNodeTest, WithoutANameOfItsKeyThereIsNone) {
-  start(1);
-  job_.identity = "";
-  const auto none = nodes_[0]->another(job_);
-  ASSERT_FALSE(none.ok());
-  EXPECT_TRUE(none.error().text.starts_with("the job's name for its peers is empty")) << none.error().text;
-}
-
-TEST_F(PeerNodeTest, AFailingTierIsNoPeersFault) {
-  file("f", 100000);
-  start(2);
-  EXPECT_TRUE(nodes_[0]->place("f"));
-  const uint64_t used = nodes_[1]->used();
-  {
-    const Intercept full(Call::kPwrite, [](Arguments&) { return ENOSPC; });
-    nodes_[1]->placement->demand(rel("f"));
-    EXPECT_TRUE(eventually([&] { return nodes_[1]->state("f") == State::kNoFit; }));
-  }
-  EXPECT_EQ(nodes_[1]->counter(AgentCounter::tier_errors), 1u);
-  EXPECT_EQ(nodes_[1]->counter(AgentCounter::agent_bytes_pfs), 0u);
-  EXPECT_EQ(nodes_[1]->used(), used);
 }
 
 TEST_F(PeerNodeTest, WhoCannotReadAFileIsNotSentIt) {
