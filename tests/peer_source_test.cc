@@ -3,33 +3,18 @@
 #include "runtime/peer/peer_source.h"
 
 #include <dirent.h>
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <functional>
 #include <iterator>
 #include <map>
-#include <memory>
 #include <mutex>
-#include <optional>
-#include <string>
 #include <thread>
-#include <vector>
 
-#include "runtime/metadata/board.h"
-#include "runtime/peer/control.h"
-#include "runtime/peer/fetch.h"
-#include "runtime/peer/serve.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
-#include "tests/loopback.h"
+#include "tests/gate.h"
 #include "tests/manual_clock.h"
-#include "tests/scratch.h"
-#include "tests/tiers.h"
+#include "tests/peer_fixture.h"
 
 namespace monarch {
 namespace {
@@ -37,25 +22,30 @@ namespace {
 constexpr NodeIndex kOwn = 1, kOthers[] = {0, 2};
 constexpr uint64_t kMiB = kPieceBytes;
 
-// What another node has of a file: its first pieces, or all.
-class Pieces : public ServedFile {
+// A copy of which the first pieces are there.
+std::unique_ptr<ServedFile> pieces_of(const std::string& path, const FileIdentity& identity, uint64_t there) {
+  const auto check = [checks = checks_of(contents(path)), there](uint64_t piece) {
+    return piece < there ? std::optional(checks.at(piece)) : std::nullopt;
+  };
+  return std::make_unique<SentFile>(path, identity, check);
+}
+
+// Each read of a whole piece on the PFS waits until so many may.
+class HeldReads {
  public:
-  Pieces(const std::string& path, const FileIdentity& identity, uint64_t there)
-      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), identity_(identity), there_(there) {}
-  int copy() const override { return fd_.get(); }
-  FileIdentity identity() const override { return identity_; }
-  std::optional<uint64_t> check(uint64_t piece, int) override {
-    if (piece >= there_) return {};
-    std::string bytes(std::min(kMiB, identity_.bytes - piece * kMiB), '\0');
-    EXPECT_EQ(::pread(copy(), bytes.data(), bytes.size(), static_cast<off_t>(piece * kMiB)),
-              static_cast<ssize_t>(bytes.size()));
-    return check_of_piece(bytes.data(), bytes.size());
+  bool await(int count) {
+    return eventually([&] { return reads_ == count; });
   }
+  void let(int count) { may_ = count; }
 
  private:
-  const Fd fd_;
-  const FileIdentity identity_;
-  const uint64_t there_;
+  std::atomic<int> reads_{0}, may_{0};
+  const Intercept slow_{Call::kPread, [this](Arguments& call) {
+                          if (call.bytes < kMiB) return 0;
+                          const int own = ++reads_;
+                          (void)eventually([&] { return may_ >= own; });
+                          return 0;
+                        }};
 };
 
 // Another node: what it was told it keeps, and what it is asked it answers once it is to.
@@ -64,7 +54,7 @@ class Other {
   Other(NodeIndex own, ControlOptions options) {
     options.hello.node = own;
     options.hello.incarnation = own + 1;
-    ControlHandlers handlers;
+    ControlHandlers handlers = silent_handlers();
     handlers.message = [this](NodeIndex, const MessageHeader& header, std::string_view body) -> std::string {
       const std::lock_guard hold(lock_);
       said_.push_back({header, std::string(body)});
@@ -72,10 +62,6 @@ class Other {
       const auto at = want ? answers_.find(want->key) : answers_.end();
       return at == answers_.end() ? "" : at->second;
     };
-    handlers.met = [](const Hello&) {};
-    handlers.gone = [](NodeIndex) {};
-    handlers.unreachable = [](NodeIndex, bool) {};
-    handlers.wrong = [](NodeIndex) {};
     handlers.data = [this](NodeIndex, Fd socket, Tls tls) {
       const std::lock_guard hold(lock_);
       if (serve_) serve_->add(std::move(socket), std::move(tls));  // else it is hung up on
@@ -153,7 +139,7 @@ class Other {
   std::unique_ptr<Serve> serve_;
 };
 
-class PeerSourceTest : public ::testing::Test {
+class PeerSourceTest : public PeerTest {
  protected:
   explicit PeerSourceTest(uint64_t pfs_bandwidth = 0) : config_(with_rate(pfs_bandwidth)) {}
   static AgentConfig with_rate(uint64_t bytes) {
@@ -161,34 +147,15 @@ class PeerSourceTest : public ::testing::Test {
     config.pfs_bandwidth = bytes;
     return config;
   }
-  static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }
   void SetUp() override {
     clock_.end_sleeps();
-    const std::string pfs = scratch_.dir("pfs"), run_dir = scratch_.dir("run");
-    Result<Dataset> dataset = Dataset::open({pfs});
-    Result<Hierarchy> hierarchy =
-        Hierarchy::open({tier_config(scratch_, "ssd", 1 << 30)}, "monarch-run.test");
-    Result<BoardFile> board = BoardFile::create(run_dir);
-    Result<PeerTls> tls = PeerTls::create("c.1.0", JobKey());
-    ASSERT_TRUE(dataset.ok() && hierarchy.ok() && board.ok() && tls.ok());
-    dataset_.emplace(dataset.take());
-    hierarchy_.emplace(hierarchy.take());
-    board_.emplace(board.take());
-    tls_ = tls.take();
-    std::vector<TierView> views;
-    for (const Tier& t : hierarchy_->tiers()) views.push_back({t.name(), t.copies_path(), t.device()});
-    Result<std::unique_ptr<Catalog>> catalog = Catalog::create(
-        run_dir, dataset_->root_views(), dataset_->prefixes, views, {4 * kMiB, 0, false, true});
-    ASSERT_TRUE(catalog.ok());
-    catalog_ = catalog.take();
-    pfs_.emplace(catalog_.get(), &*dataset_, board_->get(), &rates_);
-    holdings_.emplace(HoldingsOptions{catalog_.get(), &*hierarchy_, board_->get(), 1, 3,
+    holdings_.emplace(HoldingsOptions{parts_.catalog.get(), &*parts_.hierarchy, parts_.board(), 1, 3,
                                       [](const RelPath&, uint32_t) {}, nullptr},
                       clock_);
     ToldValuesOptions told;
-    told.catalog = catalog_.get();
-    told.dataset = &*dataset_;
-    told.board = board_->get();
+    told.catalog = parts_.catalog.get();
+    told.dataset = &*parts_.dataset;
+    told.board = parts_.board();
     told.own = kOwn;
     told.nodes = 3;
     told.tell = [](NodeIndex, const std::string&) {};
@@ -198,12 +165,12 @@ class PeerSourceTest : public ::testing::Test {
     make_source();
   }
   void make_source() {
-    source_.emplace(catalog_.get(), &*dataset_, board_->get(), &*pfs_, &*peers_, &*holdings_, &*told_,
-                    bandwidth, readers, clock_);
+    source_.emplace(parts_.catalog.get(), &*parts_.dataset, parts_.board(), &pfs_, &*peers_, &*holdings_,
+                    &*told_, bandwidth, readers, clock_);
   }
   void start_peers() {
     PeersOptions options;
-    for (int i = 0; i < 3; ++i) options.peers.nodes.push_back({kLoopback, {free_port()}});
+    options.peers.nodes = nodes_here(3);
     options.peers.hello.node = kOwn;
     options.peers.hello.incarnation = 99;
     options.peers.tls = &tls_;
@@ -254,7 +221,7 @@ class PeerSourceTest : public ::testing::Test {
     }
     ++names_;
     scratch_.file("pfs/" + file.name, noise(bytes, names_));
-    file.ref = catalog_->add(rel(file.name), DT_REG);
+    file.ref = parts_.catalog->add(rel(file.name), DT_REG);
     struct stat st {};
     EXPECT_EQ(::stat((scratch_ / ("pfs/" + file.name)).c_str(), &st), 0);
     file.identity = identity_of(st);
@@ -267,7 +234,7 @@ class PeerSourceTest : public ::testing::Test {
     Fd to;
   };
   std::shared_ptr<SourceFile> open(const File& file) {
-    Copier copier(board_->get(), &rates_, &stopping_);
+    Copier copier(parts_.board(), &rates_, &stopping_);
     return source_->open(file.ref, file.name, Need::kNow, copier);
   }
   // `paced`: nobody waits for it; `hurry`: until then.
@@ -277,7 +244,7 @@ class PeerSourceTest : public ::testing::Test {
     const std::string path = scratch_.file("copy" + std::to_string(++copies_), "");
     copying->to = Fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
     threads_.emplace_back([this, file, from, copying, paced, hurry, sparse] {
-      Copier copier(board_->get(), &rates_, &stopping_);
+      Copier copier(parts_.board(), &rates_, &stopping_);
       std::thread hurries([&] {
         (void)eventually([&] { return !hurry || copying->ended || *hurry; });
         if (hurry && *hurry) copier.hurry();
@@ -304,8 +271,29 @@ class PeerSourceTest : public ::testing::Test {
     range.file_bytes = range.bytes = file.identity.bytes;
     return from->copy(range, copier);
   }
-  uint64_t read_again() { return total(*board_->get(), AgentCounter::dup_files); }
-  uint64_t read_on_pfs() { return total(*board_->get(), AgentCounter::agent_bytes_pfs); }
+  Status copy_here(const File& file, SourceFile* from, bool paced = false) {
+    Copier copier(parts_.board(), &rates_, &stopping_);
+    return copy_here(file, from, paced, &copier);
+  }
+  static bool ends(const std::shared_ptr<Copying>& copying) {
+    return eventually([&] { return copying->ended.load(); });
+  }
+  // Until it has ended well.
+  static void expect_copied(const std::shared_ptr<Copying>& copying) {
+    ASSERT_TRUE(ends(copying));
+    EXPECT_TRUE(copying->status.ok()) << copying->status.error().text;
+  }
+  // A file that its home, node 0, tells this one to read.
+  File file_to_read(uint64_t bytes = kMiB) {
+    const File file = file_at(0, bytes);
+    others_[0]->answers(file.key, encode(Read{7}));
+    return file;
+  }
+  bool is_asked(NodeIndex node, const File& file, int times = 1) {
+    return eventually([&] { return others_[node]->wants(file.key) == times; });
+  }
+  uint64_t read_again() { return parts_.counter(AgentCounter::dup_files); }
+  uint64_t read_on_pfs() { return parts_.counter(AgentCounter::agent_bytes_pfs); }
   // What this node says that it is reading of the share of that home.
   std::vector<FileInReading> reading_of(NodeIndex home) {
     Other* const other = others_[home].get();
@@ -323,12 +311,9 @@ class PeerSourceTest : public ::testing::Test {
   AgentConfig config_;
   Rates rates_{config_};
   std::atomic<bool> stopping_{false};
-  PeerTls tls_;
-  std::optional<Dataset> dataset_;
-  std::optional<Hierarchy> hierarchy_;
-  std::optional<BoardFile> board_;
-  std::unique_ptr<Catalog> catalog_;
-  std::optional<PfsSource> pfs_;
+  const PeerTls tls_ = make_tls();
+  AgentParts parts_{scratch_, scratch_.dir("pfs"), 1 << 30, {4 * kMiB, 0, false, true}};
+  PfsSource pfs_{parts_.catalog.get(), &*parts_.dataset, parts_.board(), &rates_};
   std::optional<Holdings> holdings_;
   std::optional<ToldValues> told_;
   std::unique_ptr<Other> others_[3];
@@ -346,7 +331,7 @@ TEST_F(PeerSourceTest, WhatWasGivenUpIsNotSaidToBeRead) {
   ASSERT_TRUE(eventually([&] { return home->wants(file.key) == 1; }));
   source_->given_up(file.ref);
   home->answer_at_last(file.key, Read{7});
-  ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
+  ASSERT_TRUE(ends(copying));
   EXPECT_FALSE(copying->status.ok());
   EXPECT_EQ(read_on_pfs(), 0u);
   EXPECT_TRUE(reading_of(0).empty());
@@ -358,45 +343,25 @@ TEST_F(PeerSourceTest, WhatWasGivenUpIsNotSaidToBeRead) {
   })) << "nobody else waits for its lease to end";
 }
 
-TEST_F(PeerSourceTest, WhatWasGivenUpBeforeItBeganDoesNotBegin) {
-  const File file = file_at(0, 3 * kMiB);
-  const auto opened = open(file);
-  source_->given_up(file.ref);
-  others_[0]->answers(file.key, encode(Read{7}));
-  const auto copying = copy(file, opened);
-  ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
-  EXPECT_FALSE(copying->status.ok());
-  EXPECT_EQ(others_[0]->wants(file.key), 0);
-  EXPECT_TRUE(reading_of(0).empty());
-}
-
 // Else who follows gets a hole for a piece, and does not believe this node any more.
 TEST_F(PeerSourceTest, WhatAnAttemptThatWasGivenUpHasReadIsNotInTheNextOne) {
-  const File file = file_at(0, kMiB);
-  others_[0]->answers(file.key, encode(Read{7}));
-  std::atomic<int> reads{0};
-  std::atomic<int> goes_on{0};
-  const Intercept slow(Call::kPread, [&](Arguments& call) {
-    if (call.bytes < kMiB) return 0;
-    const int own = ++reads;
-    (void)eventually([&] { return goes_on >= own; });
-    return 0;
-  });
+  const File file = file_to_read();
+  HeldReads held;
   const auto first = copy(file, open(file));
-  ASSERT_TRUE(eventually([&] { return reads == 1; }));
+  ASSERT_TRUE(held.await(1));
   source_->given_up(file.ref);
   const auto second = copy(file, open(file));
-  ASSERT_TRUE(eventually([&] { return reads == 2; }));
-  goes_on = 1;
-  ASSERT_TRUE(eventually([&] { return first->ended.load(); }));
+  ASSERT_TRUE(held.await(2));
+  held.let(1);
+  ASSERT_TRUE(ends(first));
   Get get;
   get.path = file.name;
   GetResult why = GetResult::kOk;
   const std::unique_ptr<ServedFile> served = holdings_->open(get, &why);
   ASSERT_NE(served, nullptr);
   EXPECT_EQ(served->check(0, 0), std::nullopt);
-  goes_on = 2;
-  ASSERT_TRUE(eventually([&] { return second->ended.load(); }));
+  held.let(2);
+  ASSERT_TRUE(ends(second));
   EXPECT_TRUE(second->status.ok()) << second->status.error().text;
   EXPECT_NE(served->check(0, 0), std::nullopt);
 }
@@ -404,17 +369,16 @@ TEST_F(PeerSourceTest, WhatAnAttemptThatWasGivenUpHasReadIsNotInTheNextOne) {
 TEST_F(PeerSourceTest, AHomeThatDoesNotAnswerHoldsUpNoOtherFile) {
   const File slow = file_at(0, kMiB), beside = file_at(0, kMiB), elsewhere = file_at(2, kMiB);
   const auto waits = copy(slow, open(slow));
-  ASSERT_TRUE(eventually([&] { return others_[0]->wants(slow.key) == 1; }));
+  ASSERT_TRUE(is_asked(0, slow));
   for (const File& file : {beside, elsewhere}) {
     others_[home_of(file.key, 3)]->answers(file.key, encode(Read{7}));
     const auto copying = copy(file, open(file));
-    EXPECT_TRUE(eventually([&] { return copying->ended.load(); }));
-    EXPECT_TRUE(copying->status.ok());
+    expect_copied(copying);
   }
   EXPECT_FALSE(waits->ended);
   EXPECT_EQ(read_on_pfs(), 2 * kMiB);
   others_[0]->answer_at_last(slow.key, Read{8});
-  EXPECT_TRUE(eventually([&] { return waits->ended.load(); }));
+  EXPECT_TRUE(ends(waits));
 }
 
 // One thread reads a part on the PFS, another one asks for another part: the first one goes on, and who gives
@@ -424,22 +388,16 @@ TEST_F(PeerSourceTest, AHomeThatDoesNotAnswerHoldsUpNoReader) {
   const File file = file_at(0, kMiB);
   Other* const home = others_[0].get();
   home->answers(file.key, encode(Have{{2}, file.identity}));  // which hangs up on who asks it
-  std::atomic<bool> reads{false}, goes_on{false};
-  const Intercept slow(Call::kPread, [&](Arguments& call) {
-    if (call.bytes < kMiB) return 0;
-    reads = true;
-    (void)eventually([&] { return goes_on.load(); });
-    return 0;
-  });
+  HeldReads held;
   const auto opened = open(file);
   const auto reader = copy(file, opened);
-  ASSERT_TRUE(eventually([&] { return reads.load(); }));
+  ASSERT_TRUE(held.await(1));
   ASSERT_EQ(home->wants(file.key), kFailures);
   home->answers(file.key, "");
   const auto asks = copy(file, opened);
   ASSERT_TRUE(eventually([&] { return home->wants(file.key) == kFailures + 1; }));
-  goes_on = true;
-  EXPECT_TRUE(eventually([&] { return reader->ended.load(); }));
+  held.let(100);
+  EXPECT_TRUE(ends(reader));
   EXPECT_TRUE(reader->status.ok());
   std::atomic<bool> given_up{false};
   threads_.emplace_back([&] {
@@ -449,12 +407,11 @@ TEST_F(PeerSourceTest, AHomeThatDoesNotAnswerHoldsUpNoReader) {
   EXPECT_TRUE(eventually([&] { return given_up.load(); }));
   EXPECT_FALSE(asks->ended);
   home->answer_at_last(file.key, Read{9});
-  EXPECT_TRUE(eventually([&] { return asks->ended.load(); }));
+  EXPECT_TRUE(ends(asks));
   EXPECT_TRUE(reading_of(0).empty());
 }
 
-// Nobody waits for the file as its home is asked: there is time until that one has heard the others. Then a
-// task does.
+// Nobody waits for the file as its home is asked: there is time until that one has heard the others.
 class HurryTest : public PeerSourceTest {
  protected:
   // The last question about the file, as it stands.
@@ -464,89 +421,71 @@ class HurryTest : public PeerSourceTest {
       if (want.key == key) last = want;
     return last;
   }
+  bool asks_on(const File& file, int times) {
+    const int before = others_[0]->wants(file.key);
+    return eventually([&] { return others_[0]->wants(file.key) > before + times; });
+  }
   std::atomic<bool> hurry_{false};
 };
 
-using LaterTest = HurryTest;
-
-TEST_F(LaterTest, ATaskDoesNotWaitBehindAQuestionOfPrefetch) {
-  const File file = file_at(0, kMiB);
-  others_[0]->answers(file.key, encode(Later()));
-  const auto copying = copy(file, open(file), true, &hurry_);
-  ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) > 2; }));
-  clock_.advance_ms(patience::kPeerConnectMs);
-  const int before = others_[0]->wants(file.key);
-  ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) > before + 2; })) << "it goes on asking";
-  EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kPrefetch);
-  hurry_ = true;
-  ASSERT_TRUE(eventually([&] { return last_want(0, file.key)->waits == Waits::kNo; }));
-  EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kDemand);
-  EXPECT_TRUE(eventually([&] { return copying->ended.load(); }));
-  EXPECT_TRUE(copying->status.ok());
+// Then a task does, by the same thread or by another one, for another part of the file; or prefetch does.
+TEST_F(HurryTest, ATaskDoesNotWaitBehindAQuestionOfPrefetch) {
+  enum class Comes { kTaskOfTheSameThread, kTaskOfAnother, kPrefetch };
+  for (const Comes comes : {Comes::kTaskOfTheSameThread, Comes::kTaskOfAnother, Comes::kPrefetch}) {
+    SCOPED_TRACE(static_cast<int>(comes));
+    hurry_ = false;
+    const File file = file_at(0, kMiB);
+    others_[0]->answers(file.key, encode(Later()));
+    const auto opened = open(file);
+    const auto first = copy(file, opened, true, &hurry_);
+    ASSERT_TRUE(asks_on(file, 2));
+    clock_.advance_ms(patience::kPeerConnectMs);
+    ASSERT_TRUE(asks_on(file, 2));
+    EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kPrefetch);
+    auto second = first;
+    if (comes == Comes::kTaskOfTheSameThread)
+      hurry_ = true;
+    else
+      second = copy(file, opened, comes == Comes::kPrefetch);
+    if (comes == Comes::kPrefetch) {
+      ASSERT_TRUE(asks_on(file, 20));
+      EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kPrefetch);
+      others_[0]->answers(file.key, encode(Read{7}));
+    } else {
+      ASSERT_TRUE(eventually([&] { return last_want(0, file.key)->waits == Waits::kNo; }));
+      EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kDemand);
+    }
+    for (const auto& each : {first, second}) expect_copied(each);
+  }
 }
-
-// Another thread has asked, for another part of a large file.
-TEST_F(LaterTest, ATaskDoesNotWaitBehindTheQuestionOfAnotherThread) {
-  const File file = file_at(0, kMiB);
-  others_[0]->answers(file.key, encode(Later()));
-  const auto opened = open(file);
-  const auto prefetch = copy(file, opened, true);
-  ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) > 2; }));
-  clock_.advance_ms(patience::kPeerConnectMs);
-  const auto demand = copy(file, opened);
-  ASSERT_TRUE(eventually([&] { return last_want(0, file.key)->waits == Waits::kNo; }));
-  EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kDemand);
-  EXPECT_TRUE(eventually([&] { return prefetch->ended && demand->ended; }));
-  EXPECT_TRUE(demand->status.ok());
-}
-
-TEST_F(LaterTest, PrefetchBehindAQuestionOfPrefetchIsInNoHurry) {
-  const File file = file_at(0, kMiB);
-  others_[0]->answers(file.key, encode(Later()));
-  const auto opened = open(file);
-  const auto first = copy(file, opened, true);
-  ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) > 2; }));
-  const auto second = copy(file, opened, true);
-  const int before = others_[0]->wants(file.key);
-  ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) > before + 20; }));
-  EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kPrefetch);
-  others_[0]->answers(file.key, encode(Read{7}));
-  EXPECT_TRUE(eventually([&] { return first->ended && second->ended; }));
-  EXPECT_TRUE(first->status.ok() && second->status.ok());
-}
-
-using SilentTest = HurryTest;
 
 // The deputy is asked once the home has had the time that it has where a task waits.
-TEST_F(SilentTest, ATaskDoesNotWaitForAsLongAsPrefetchDoes) {
+TEST_F(HurryTest, ATaskDoesNotWaitForAsLongAsPrefetchDoes) {
   File file = file_at(0, kMiB);
   while (deputy_of(file.key, 3) != 2) file = file_at(0, kMiB);
   others_[2]->answers(file.key, encode(Read{9}));
   const auto copying = copy(file, open(file), true, &hurry_);
-  ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) == 1; }));
+  ASSERT_TRUE(is_asked(0, file));
   clock_.advance_ms(patience::kPeerAnswerMs);
   ASSERT_TRUE(clock_.await_waiting(1)) << "for prefetch it goes on waiting";
   hurry_ = true;
   ASSERT_TRUE(eventually([&] { return copying->hurried.load(); }));
   clock_.advance_ms(patience::kPeerNapMs);
-  ASSERT_TRUE(eventually([&] { return others_[2]->wants(file.key) == 1; }));
+  ASSERT_TRUE(is_asked(2, file));
   EXPECT_EQ(last_want(2, file.key)->purpose, Purpose::kDemand);
-  EXPECT_TRUE(eventually([&] { return copying->ended.load(); }));
-  EXPECT_TRUE(copying->status.ok());
+  expect_copied(copying);
 }
 
 TEST_F(PeerSourceTest, OfItsPartsTheHomeIsAskedOnce) {
-  const File file = file_at(0, kMiB);
-  others_[0]->answers(file.key, encode(Read{7}));
+  const File file = file_to_read();
   std::atomic<int> again{0};
   const Intercept counts(Call::kOpenat, [&](Arguments& call) {
     again += std::string(call.path).starts_with("/proc/self/fd/");
     return 0;
   });
   const auto opened = open(file), by_another = open(file);
-  Copier copier(board_->get(), &rates_, &stopping_);
   for (SourceFile* part : {opened.get(), opened.get(), by_another.get()})
-    EXPECT_TRUE(copy_here(file, part, false, &copier).ok());
+    EXPECT_TRUE(copy_here(file, part).ok());
   EXPECT_EQ(others_[0]->wants(file.key), 1);
   EXPECT_EQ(again, 2) << "who follows reads one copy of each";
 }
@@ -554,8 +493,7 @@ TEST_F(PeerSourceTest, OfItsPartsTheHomeIsAskedOnce) {
 TEST_F(PeerSourceTest, AFileOfAnotherSizeThanWasSeenIsNotAskedFor) {
   File file = file_at(0, kMiB);
   --file.identity.bytes;
-  Copier copier(board_->get(), &rates_, &stopping_);
-  const Status status = copy_here(file, open(file).get(), false, &copier);
+  const Status status = copy_here(file, open(file).get());
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().text, "source: it has another size now");
   EXPECT_EQ(others_[0]->wants(file.key), 0);
@@ -563,14 +501,12 @@ TEST_F(PeerSourceTest, AFileOfAnotherSizeThanWasSeenIsNotAskedFor) {
 
 // Asked for as it is examined, as it is opened on the PFS, and what was examined then.
 TEST_F(PeerSourceTest, WhatThePfsDoesNotSayIsNoFile) {
-  Copier copier(board_->get(), &rates_, &stopping_);
   for (int n = 1; n <= 3; ++n) {
-    const File file = file_at(0, kMiB);
-    others_[0]->answers(file.key, encode(Read{7}));
+    const File file = file_to_read();
     const auto opened = open(file);
     int asked = 0;
     const Intercept fails(Call::kFstat, [&](Arguments&) { return ++asked == n ? EIO : 0; });
-    const Status status = copy_here(file, opened.get(), false, &copier);
+    const Status status = copy_here(file, opened.get());
     ASSERT_FALSE(status.ok()) << n;
     EXPECT_TRUE(status.error().text.starts_with("source: stat")) << status.error().text;
     EXPECT_EQ(status.error().code, EIO);
@@ -579,10 +515,8 @@ TEST_F(PeerSourceTest, WhatThePfsDoesNotSayIsNoFile) {
 }
 
 TEST_F(PeerSourceTest, WhatWasReplacedOrRemovedSinceItWasExaminedIsNotRead) {
-  Copier copier(board_->get(), &rates_, &stopping_);
   for (const bool replaced : {true, false}) {
-    const File file = file_at(0, kMiB);
-    others_[0]->answers(file.key, encode(Read{7}));
+    const File file = file_to_read();
     const auto opened = open(file);
     const std::string path = scratch_ / ("pfs/" + file.name);
     if (replaced) {
@@ -590,7 +524,7 @@ TEST_F(PeerSourceTest, WhatWasReplacedOrRemovedSinceItWasExaminedIsNotRead) {
     } else {
       ASSERT_EQ(::unlink(path.c_str()), 0);
     }
-    const Status status = copy_here(file, opened.get(), false, &copier);
+    const Status status = copy_here(file, opened.get());
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, replaced ? ESTALE : ENOENT);
     EXPECT_TRUE(status.error().text.starts_with(replaced ? "source: it was replaced" : "source: open"))
@@ -602,10 +536,8 @@ TEST_F(PeerSourceTest, WhatWasReplacedOrRemovedSinceItWasExaminedIsNotRead) {
 
 // Another node has told what the PFS says of the file, which nobody looks at here.
 TEST_F(PeerSourceTest, WhatWasToldIsReadAsItWasTold) {
-  Copier copier(board_->get(), &rates_, &stopping_);
   for (const int64_t later_ns : {0, 1}) {
-    const File file = file_at(0, kMiB);
-    others_[0]->answers(file.key, encode(Read{7}));
+    const File file = file_to_read();
     struct stat st {};
     ASSERT_EQ(::stat((scratch_ / ("pfs/" + file.name)).c_str(), &st), 0);
     ToldFile told;
@@ -628,7 +560,7 @@ TEST_F(PeerSourceTest, WhatWasToldIsReadAsItWasTold) {
     const auto opened = open(file);
     ASSERT_NE(opened, nullptr);
     EXPECT_EQ(opened->fd(), -1);
-    const Status status = copy_here(file, opened.get(), false, &copier);
+    const Status status = copy_here(file, opened.get());
     if (later_ns == 0) {
       EXPECT_TRUE(status.ok()) << status.error().text;
       source_->copied(file.ref, 0);
@@ -639,50 +571,45 @@ TEST_F(PeerSourceTest, WhatWasToldIsReadAsItWasTold) {
     }
   }
   EXPECT_EQ(read_on_pfs(), kMiB);
-  const File file = file_at(0, kMiB);
-  others_[0]->answers(file.key, encode(Read{7}));
-  EXPECT_TRUE(copy_here(file, open(file).get(), false, &copier).ok());
+  const File file = file_to_read();
+  EXPECT_TRUE(copy_here(file, open(file).get()).ok());
   source_->copied(file.ref, 0);
   EXPECT_EQ(learned_, 1);
 }
 
 TEST_F(PeerSourceTest, WhatIsGivenUpIsNoOtherFile) {
-  const File files[] = {file_at(0, kMiB), file_at(0, kMiB), file_at(0, kMiB)};
+  const File files[] = {file_to_read(), file_to_read(), file_to_read()};
   std::vector<std::shared_ptr<SourceFile>> opened;
-  for (const File& file : files) {
-    others_[0]->answers(file.key, encode(Read{7}));
-    opened.push_back(open(file));
-  }
+  for (const File& file : files) opened.push_back(open(file));
   source_->given_up(files[1].ref);
-  Copier copier(board_->get(), &rates_, &stopping_);
-  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(copy_here(files[i], opened[i].get(), false, &copier).ok(), i != 1);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(copy_here(files[i], opened[i].get()).ok(), i != 1);
+  EXPECT_EQ(others_[0]->wants(files[1].key), 0) << "it did not begin";
 }
 
 TEST_F(PeerSourceTest, WhatTheJobHasChangedComesFromThePfsAlone) {
   const File file = file_at(0, kMiB);
-  Copier copier(board_->get(), &rates_, &stopping_);
+  Copier copier(parts_.board(), &rates_, &stopping_);
   const auto anew = source_->open(file.ref, file.name, Need::kAnew, copier);
   ASSERT_NE(anew, nullptr);
-  EXPECT_TRUE(copy_here(file, anew.get(), false, &copier).ok());
+  EXPECT_TRUE(copy_here(file, anew.get()).ok());
   EXPECT_EQ(others_[0]->wants(file.key), 0);
   EXPECT_EQ(read_on_pfs(), kMiB);
 }
 
 TEST_F(PeerSourceTest, WhatWasGivenUpWhileThePfsOpensItIsNotRead) {
-  const File file = file_at(0, kMiB);
-  others_[0]->answers(file.key, encode(Read{7}));
+  const File file = file_to_read();
   const auto opened = open(file);
-  std::atomic<bool> opens{false}, goes_on{false};
+  Gate gate;
+  gate.shut();
   const Intercept slow(Call::kOpenBeneath, [&](Arguments&) {
-    opens = true;
-    (void)eventually([&] { return goes_on.load(); });
+    gate.pass();
     return 0;
   });
   const auto copying = copy(file, opened);
-  EXPECT_TRUE(eventually([&] { return opens.load(); }));
+  EXPECT_TRUE(gate.await_waiting(1));
   source_->given_up(file.ref);
-  goes_on = true;
-  ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
+  gate.open();
+  ASSERT_TRUE(ends(copying));
   ASSERT_FALSE(copying->status.ok());
   EXPECT_EQ(copying->status.error().code, ECANCELED);
   EXPECT_EQ(read_on_pfs(), 0u);
@@ -693,7 +620,7 @@ TEST_F(PeerSourceTest, WhoWaitsForAnothersQuestionDoesNotAskOnceTheFileWasGivenU
   const File file = file_at(0, kMiB);
   const auto opened = open(file);
   const auto asks = copy(file, opened);
-  ASSERT_TRUE(eventually([&] { return others_[0]->wants(file.key) == 1; }));
+  ASSERT_TRUE(is_asked(0, file));
   const auto waits = copy(file, opened);
   source_->given_up(file.ref);
   others_[0]->answers(file.key, encode(Read{8}));
@@ -709,10 +636,8 @@ TEST_F(PeerSourceTest, WhoWaitsForAnothersQuestionDoesNotAskOnceTheFileWasGivenU
 }
 
 TEST_F(PeerSourceTest, AHomeHearsOfACopyThatIsNoneAnyMore) {
-  const File file = file_at(0, kMiB);
-  others_[0]->answers(file.key, encode(Read{7}));
-  Copier copier(board_->get(), &rates_, &stopping_);
-  EXPECT_TRUE(copy_here(file, open(file).get(), false, &copier).ok());
+  const File file = file_to_read();
+  EXPECT_TRUE(copy_here(file, open(file).get()).ok());
   source_->copied(file.ref, 0);
   source_->given_up(file.ref);
   EXPECT_TRUE(eventually([&] {
@@ -725,23 +650,20 @@ TEST_F(PeerSourceTest, AFileThatIsReadAgainCountsOnce) {
   const File file = file_at(0, kMiB);
   others_[0]->answers(file.key, encode(Have{{2}, file.identity}));  // which hangs up on who asks it
   const auto opened = open(file);
-  Copier copier(board_->get(), &rates_, &stopping_);
-  for (int part = 0; part < 2; ++part) EXPECT_TRUE(copy_here(file, opened.get(), false, &copier).ok());
+  for (int part = 0; part < 2; ++part) EXPECT_TRUE(copy_here(file, opened.get()).ok());
   EXPECT_EQ(read_again(), 1u);
 }
 
 TEST_F(PeerSourceTest, AHomeHearsOfAReaderNowAndThen) {
   constexpr int64_t kOften = Directory::kLeaseNs / 4;
-  Copier copier(board_->get(), &rates_, &stopping_);
   size_t told = 0;
   for (const auto& [piece_ns, times] : {std::pair(int64_t{0}, 0), {kOften / 2, 1}, {kOften, 3}}) {
-    const File file = file_at(0, 3 * kMiB);
-    others_[0]->answers(file.key, encode(Read{7}));
+    const File file = file_to_read(3 * kMiB);
     const Intercept slow(Call::kPread, [&, ns = piece_ns](Arguments& call) {
       if (call.bytes == kMiB) clock_.advance(ns);
       return 0;
     });
-    EXPECT_TRUE(copy_here(file, open(file).get(), false, &copier).ok());
+    EXPECT_TRUE(copy_here(file, open(file).get()).ok());
     (void)reading_of(0);  // all that it was told before is there
     told += static_cast<size_t>(times);
     EXPECT_EQ(others_[0]->said<Progress>().size(), told) << piece_ns;
@@ -762,29 +684,23 @@ class OneReaderTest : public PeerSourceTest {
 TEST_F(OneReaderTest, WhoWaitsKeepsItsLeaseAsLongAsOthersMove) {
   const File first = file_at(0, 3 * kMiB), second = file_at(0, kMiB), empty = file_at(0, 0);
   for (const File& file : {first, second}) others_[0]->answers(file.key, encode(Read{7}));
-  std::atomic<int> reads{0}, may{0};
-  const Intercept slow(Call::kPread, [&](Arguments& call) {
-    if (call.bytes < kMiB) return 0;
-    const int own = reads++;
-    (void)eventually([&] { return may > own; });
-    return 0;
-  });
+  HeldReads held;
   const auto reader = copy(first, open(first));
-  ASSERT_TRUE(eventually([&] { return reads == 1; }));
+  ASSERT_TRUE(held.await(1));
   const auto waits = copy(second, open(second)), without = copy(empty, open(empty));
-  ASSERT_TRUE(eventually([&] { return others_[0]->wants(second.key) == 1; }));
+  ASSERT_TRUE(is_asked(0, second));
   for (int64_t waited = 0; waited < Directory::kLeaseNs; waited += patience::kPeerLongestNapMs * 1'000'000) {
     ASSERT_TRUE(clock_.await_waiting(2));
     clock_.advance_ms(patience::kPeerLongestNapMs);
   }
   EXPECT_TRUE(reading_of(0).size() == 2) << "all that it was told before is there";
   EXPECT_EQ(told_of(second), 0u);
-  may = 1;
+  held.let(1);
   EXPECT_TRUE(eventually([&] {
     clock_.advance_ms(patience::kPeerLongestNapMs);
     return told_of(second) == 1;
   }));
-  may = 100;
+  held.let(100);
   EXPECT_TRUE(eventually([&] { return reader->ended && waits->ended && without->ended; }));
   EXPECT_TRUE(reader->status.ok() && waits->status.ok() && without->status.ok());
 }
@@ -796,8 +712,7 @@ class SlowPfsTest : public PeerSourceTest {
 };
 
 TEST_F(SlowPfsTest, WhoWaitsForItsRateKeepsItsLease) {
-  const File file = file_at(0, 3 * kMiB);
-  others_[0]->answers(file.key, encode(Read{7}));
+  const File file = file_to_read(3 * kMiB);
   std::atomic<bool> hurry{false};
   const auto copying = copy(file, open(file), true, &hurry);
   EXPECT_TRUE(eventually([&] {
@@ -806,8 +721,7 @@ TEST_F(SlowPfsTest, WhoWaitsForItsRateKeepsItsLease) {
   }));
   EXPECT_FALSE(copying->ended);
   hurry = true;
-  EXPECT_TRUE(eventually([&] { return copying->ended.load(); }));
-  EXPECT_TRUE(copying->status.ok()) << copying->status.error().text;
+  expect_copied(copying);
 }
 
 // Node 2 has what this one needs, or is reading it.
@@ -825,12 +739,12 @@ class SentTest : public PeerSourceTest {
     others_[2]->sends([this, path, identity](GetResult* why) -> std::unique_ptr<ServedFile> {
       *why = says_;
       if (says_ != GetResult::kOk) return nullptr;
-      return std::make_unique<Pieces>(path, identity, there_);
+      return pieces_of(path, identity, there_);
     });
     return file;
   }
   size_t gets() { return others_[2]->gets().size(); }
-  uint64_t from_peers() { return total(*board_->get(), AgentCounter::peer_bytes); }
+  uint64_t from_peers() { return parts_.counter(AgentCounter::peer_bytes); }
 
   std::atomic<GetResult> says_{GetResult::kOk};
   std::atomic<uint64_t> there_{100};
@@ -842,8 +756,7 @@ TEST_F(SentTest, WhatCameOfAFileThatIsBeingReadDoesNotComeAgain) {
   const auto copying = copy(file, open(file), true);
   ASSERT_TRUE(eventually([&] { return gets() > 2; }));
   there_ = 3;
-  ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
-  EXPECT_TRUE(copying->status.ok()) << copying->status.error().text;
+  expect_copied(copying);
   const std::vector<Get> all = others_[2]->gets();
   EXPECT_EQ(all[0].offset, 0u);
   EXPECT_EQ(all[0].inode, 0u) << "it has one name";
@@ -868,13 +781,12 @@ TEST_F(SentTest, OfWrongBytesNothingStaysWhereThereAreZeros) {
   others_[0]->answers(file.key, encode(Have{{2}, identity}));
   others_[2]->sends([=](GetResult* why) -> std::unique_ptr<ServedFile> {
     *why = GetResult::kOk;
-    return std::make_unique<Pieces>(wrong, identity, 100);
+    return pieces_of(wrong, identity, 100);
   });
   File now = file;
   now.identity = identity;
   const auto copying = copy(now, open(now), false, nullptr, true);
-  ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
-  EXPECT_TRUE(copying->status.ok()) << copying->status.error().text;
+  expect_copied(copying);
   EXPECT_GT(gets(), 0u);
   std::string got(zeros.size(), 'x');
   EXPECT_EQ(::pread(copying->to.get(), got.data(), got.size(), 0), static_cast<ssize_t>(got.size()));
@@ -911,8 +823,7 @@ TEST_F(SentTest, WhoHasNothingYetIsAskedAgain) {
     says_ = GetResult::kOk;
     there_ = 1;
     clock_.end_sleeps();
-    ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
-    EXPECT_TRUE(copying->status.ok()) << copying->status.error().text;
+    expect_copied(copying);
   }
   EXPECT_EQ(read_on_pfs(), 0u);
 }
@@ -924,8 +835,7 @@ TEST_F(SentTest, WhoHasNothingForLongIsNotWaitedFor) {
   ASSERT_TRUE(eventually([&] { return gets() > 3; }));
   EXPECT_FALSE(copying->ended);
   clock_.advance_ms(patience::kPeerRetryMs + 1);
-  ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
-  EXPECT_TRUE(copying->status.ok()) << copying->status.error().text;
+  expect_copied(copying);
   EXPECT_EQ(read_on_pfs(), kMiB);
   EXPECT_EQ(read_again(), 1u);
 }
@@ -934,8 +844,7 @@ TEST_F(SentTest, WhatAnotherNodeKnowsToHaveChangedIsReadHereAtOnce) {
   says_ = GetResult::kChanged;
   const File file = file_of_other(kMiB, false);
   const auto copying = copy(file, open(file));
-  ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
-  EXPECT_TRUE(copying->status.ok()) << copying->status.error().text;
+  expect_copied(copying);
   EXPECT_EQ(gets(), 1u);
   EXPECT_EQ(others_[0]->wants(file.key), 1);
   EXPECT_EQ(read_on_pfs(), kMiB);
@@ -947,7 +856,7 @@ TEST_F(SentTest, APieceThatTheTierDoesNotTakeEndsTheCopy) {
   std::atomic<int> writes{0};
   const Intercept full(Call::kPwrite, [&](Arguments&) { return writes++ == 0 ? ENOSPC : 0; });
   const auto copying = copy(file, open(file));
-  ASSERT_TRUE(eventually([&] { return copying->ended.load(); }));
+  ASSERT_TRUE(ends(copying));
   ASSERT_FALSE(copying->status.ok());
   EXPECT_EQ(copying->status.error().code, ENOSPC);
   EXPECT_EQ(writes, 1);
@@ -963,8 +872,7 @@ class RateTest : public SentTest {
 
 TEST_F(RateTest, WhatHasARateIsAskedForInPieces) {
   const File file = file_of_other(3 * kMiB, false);
-  Copier copier(board_->get(), &rates_, &stopping_);
-  EXPECT_TRUE(copy_here(file, open(file).get(), true, &copier).ok());
+  EXPECT_TRUE(copy_here(file, open(file).get(), true).ok());
   const std::vector<Get> all = others_[2]->gets();
   ASSERT_EQ(all.size(), 3u);
   for (size_t i = 0; i < all.size(); ++i) {
@@ -972,7 +880,7 @@ TEST_F(RateTest, WhatHasARateIsAskedForInPieces) {
     EXPECT_EQ(all[i].bytes, i < 2 ? kMiB : 0) << "to the end";
   }
   EXPECT_EQ(from_peers(), 3 * kMiB);
-  EXPECT_TRUE(copy_here(file, open(file).get(), false, &copier).ok());
+  EXPECT_TRUE(copy_here(file, open(file).get()).ok());
   EXPECT_EQ(gets(), 4u) << "what a task waits for comes as a whole";
 }
 
@@ -985,7 +893,7 @@ class SlowRateTest : public SentTest {
 TEST_F(SlowRateTest, WhatATaskWaitsForHoldsUpTheOthersOnly) {
   for (const bool hurried : {false, true}) {
     SCOPED_TRACE(hurried);
-    Copier hurries(board_->get(), &rates_, &stopping_), paced(board_->get(), &rates_, &stopping_);
+    Copier hurries(parts_.board(), &rates_, &stopping_), paced(parts_.board(), &rates_, &stopping_);
     if (hurried) hurries.hurry();
     for (int i = 0; i < 2; ++i) {
       const File file = file_of_other(kMiB, false);
