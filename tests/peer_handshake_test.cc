@@ -2,16 +2,11 @@
 // Two agents of a job meet; others do not.
 #include "runtime/peer/handshake.h"
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <malloc.h>
 #include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,12 +18,11 @@
 
 #include "runtime/peer/wire.h"
 #include "tests/manual_clock.h"
-#include "tests/scratch.h"
+#include "tests/peer_fixture.h"
 
 namespace monarch {
 namespace {
 
-constexpr int kPatienceMs = 20000;
 constexpr char kJob[] = "cluster.17.0";
 
 JobKey key(unsigned char seed) {
@@ -37,24 +31,8 @@ JobKey key(unsigned char seed) {
   return k;
 }
 
-struct Pair {
-  Pair() {
-    int ends[2];
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    dials = Fd(ends[0]);
-    listens = Fd(ends[1]);
-  }
-  Fd dials, listens;
-};
-
-class HandshakeTest : public ::testing::Test {
+class HandshakeTest : public PeerTest {
  protected:
-  static void SetUpTestSuite() { ::signal(SIGPIPE, SIG_IGN); }  // as in an agent
-  static PeerTls tls(const std::string& job, const JobKey& k) {
-    Result<PeerTls> made = PeerTls::create(job, k);
-    EXPECT_TRUE(made.ok()) << made.error().text;
-    return made.take();
-  }
   static Hello hello(NodeIndex node) {
     Hello h;
     h.node = node;
@@ -64,9 +42,9 @@ class HandshakeTest : public ::testing::Test {
   // Nodes 3 and 4 of the job, connected.
   struct Ends {
     Ends(const PeerTls& dialing, const PeerTls& listening, Handshake::After after = Handshake::After::kClear,
-         const Hello& says = hello(3), Pair pair = Pair())
-        : dials(dialing, std::move(pair.dials), Handshake::Side::kDials, says, after),
-          listens(listening, std::move(pair.listens), Handshake::Side::kListens, hello(4), after) {}
+         const Hello& says = hello(3), SocketPair pair = SocketPair())
+        : dials(dialing, std::move(pair.here), Handshake::Side::kDials, says, after),
+          listens(listening, std::move(pair.there), Handshake::Side::kListens, hello(4), after) {}
     Handshake dials, listens;
   };
   // One of a pair alone.
@@ -99,16 +77,16 @@ class HandshakeTest : public ::testing::Test {
   }
   // What the listening end makes of these bytes.
   Status listen_to(const std::string& bytes, int patience_ms = kPatienceMs) {
-    Pair pair;
-    Handshake listens = end_of(std::move(pair.listens), Handshake::Side::kListens);
-    EXPECT_EQ(::write(pair.dials.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+    SocketPair pair;
+    Handshake listens = end_of(std::move(pair.there), Handshake::Side::kListens);
+    write_to(pair.here, bytes);
     return listens.wait(patience_ms);
   }
-  const PeerTls ours = tls(kJob, key(1));
+  const PeerTls ours = make_tls(kJob, key(1));
 };
 
 TEST_F(HandshakeTest, TwoOfAJobMeetAndGoOnInClear) {
-  const PeerTls theirs = tls(kJob, key(1));
+  const PeerTls theirs = make_tls(kJob, key(1));
   Ends both(ours, theirs);
   Handshake &dials = both.dials, &listens = both.listens;
   const Met met = meet(&both);
@@ -175,9 +153,9 @@ TEST_F(HandshakeTest, WhatIsSaidRightAfterItIsNotLost) {
 }
 
 TEST_F(HandshakeTest, ByteByByteItGoesOnWhereItWas) {
-  Pair outer, inner;
-  Handshake dials = end_of(std::move(outer.dials), Handshake::Side::kDials);
-  Handshake listens = end_of(std::move(inner.listens), Handshake::Side::kListens);
+  SocketPair outer, inner;
+  Handshake dials = end_of(std::move(outer.here), Handshake::Side::kDials);
+  Handshake listens = end_of(std::move(inner.there), Handshake::Side::kListens);
   const auto carry = [](const Fd& from, const Fd& to) {
     char byte;
     if (::recv(from.get(), &byte, 1, MSG_DONTWAIT) != 1) return;
@@ -189,8 +167,8 @@ TEST_F(HandshakeTest, ByteByByteItGoesOnWhereItWas) {
     other = listens.step();
     ASSERT_NE(one, Handshake::Step::kFailed) << dials.error().text;
     ASSERT_NE(other, Handshake::Step::kFailed) << listens.error().text;
-    carry(outer.listens, inner.dials);
-    carry(inner.dials, outer.listens);
+    carry(outer.there, inner.here);
+    carry(inner.here, outer.there);
   }
   EXPECT_EQ(one, Handshake::Step::kDone);
   EXPECT_EQ(other, Handshake::Step::kDone);
@@ -217,7 +195,7 @@ TEST_F(HandshakeTest, EncryptedItStaysInTls) {
 TEST_F(HandshakeTest, AnotherKeyIsRefusedByBoth) {
   for (const auto& [job, seed] :
        {std::pair(kJob, 2), {"cluster.18.0", 1}, {"cluster.17.1", 1}, {"cluster.17.00", 1}, {"x", 1}}) {
-    const PeerTls theirs = tls(job, key(static_cast<unsigned char>(seed)));
+    const PeerTls theirs = make_tls(job, key(static_cast<unsigned char>(seed)));
     Ends both(theirs, ours);
     const Met met = meet(&both);
     EXPECT_FALSE(met.dials.ok()) << job;
@@ -231,13 +209,13 @@ TEST_F(HandshakeTest, AnotherKeyIsRefusedByBoth) {
 // A client without the key, which would take any certificate.
 TEST_F(HandshakeTest, AStrangersTlsIsRefused) {
   for (const int newest : {0, TLS1_2_VERSION}) {  // 0: as new as there is
-    Pair pair;
-    Handshake listens = end_of(std::move(pair.listens), Handshake::Side::kListens);
+    SocketPair pair;
+    Handshake listens = end_of(std::move(pair.there), Handshake::Side::kListens);
     auto other = std::async(std::launch::async, [&] { return listens.wait(kPatienceMs); });
     SSL_CTX* context = ::SSL_CTX_new(::TLS_method());
     ASSERT_EQ(::SSL_CTX_set_max_proto_version(context, newest), 1);
     SSL* client = ::SSL_new(context);
-    ::SSL_set_fd(client, pair.dials.get());
+    ::SSL_set_fd(client, pair.here.get());
     EXPECT_LE(::SSL_connect(client), 0);
     const Status refused = other.get();
     ASSERT_FALSE(refused.ok());
@@ -261,15 +239,15 @@ TEST_F(HandshakeTest, AStrangersServerIsRefused) {
   SSL_CTX* context = ::SSL_CTX_new(::TLS_method());
   ASSERT_EQ(::SSL_CTX_use_certificate(context, certificate), 1);
   ASSERT_EQ(::SSL_CTX_use_PrivateKey(context, own), 1);
-  Pair pair;
+  SocketPair pair;
   auto squats = std::async(std::launch::async, [&] {
     SSL* server = ::SSL_new(context);
-    ::SSL_set_fd(server, pair.listens.get());
+    ::SSL_set_fd(server, pair.there.get());
     const int accepted = ::SSL_accept(server);
     ::SSL_free(server);
     return accepted;
   });
-  Handshake dials = end_of(std::move(pair.dials), Handshake::Side::kDials);
+  Handshake dials = end_of(std::move(pair.here), Handshake::Side::kDials);
   const Status refused = dials.wait(kPatienceMs);
   EXPECT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, EACCES) << refused.error().text;
@@ -292,8 +270,8 @@ TEST_F(HandshakeTest, WithoutASocketOrAKeyNothingIsBegun) {
   EXPECT_EQ(none.step(), Handshake::Step::kFailed);
   EXPECT_EQ(none.error().text, "prepare a connection: Bad file descriptor");
   EXPECT_EQ(none.error().code, EBADF);
-  Pair pair;
-  Handshake open(PeerTls(), std::move(pair.dials), Handshake::Side::kDials, hello(4),
+  SocketPair pair;
+  Handshake open(PeerTls(), std::move(pair.here), Handshake::Side::kDials, hello(4),
                  Handshake::After::kClear);
   EXPECT_EQ(open.step(), Handshake::Step::kFailed);
   EXPECT_TRUE(open.error().text.starts_with("prepare a connection: error:")) << open.error().text;
@@ -301,8 +279,8 @@ TEST_F(HandshakeTest, WithoutASocketOrAKeyNothingIsBegun) {
 
 TEST_F(HandshakeTest, WhoSaysNothingIsWaitedForNoLongerThanAskedAndWhoHangsUpNotAtAll) {
   for (const Handshake::Side side : {Handshake::Side::kListens, Handshake::Side::kDials}) {
-    Pair pair;
-    Handshake waits = end_of(std::move(pair.listens), side);
+    SocketPair pair;
+    Handshake waits = end_of(std::move(pair.there), side);
     ManualClock clock;
     auto waited = std::async(std::launch::async, [&] { return waits.wait(200, clock); });
     EXPECT_TRUE(clock.await_waiting(1));
@@ -312,9 +290,9 @@ TEST_F(HandshakeTest, WhoSaysNothingIsWaitedForNoLongerThanAskedAndWhoHangsUpNot
     EXPECT_EQ(late.error().code, ETIMEDOUT);
     EXPECT_EQ(late.error().text, "no answer within 200 ms");
     EXPECT_EQ(waits.step(), Handshake::Step::kFailed) << "for good";
-    Pair other;
-    Handshake left = end_of(std::move(other.listens), side);
-    other.dials.reset();
+    SocketPair other;
+    Handshake left = end_of(std::move(other.there), side);
+    other.here.reset();
     const Status gone = left.wait(kPatienceMs);
     ASSERT_FALSE(gone.ok());
     EXPECT_NE(gone.error().code, ETIMEDOUT) << gone.error().text;
@@ -385,15 +363,14 @@ class Insider {
 
 TEST_F(HandshakeTest, AHelloMayComeInParts) {
   const std::string whole = encode(hello(3));
-  Pair pair;
-  Handshake listens =
-      end_of(std::move(pair.listens), Handshake::Side::kListens, Handshake::After::kEncrypted);
+  SocketPair pair;
+  Handshake listens = end_of(std::move(pair.there), Handshake::Side::kListens, Handshake::After::kEncrypted);
   const std::string_view all = whole;
   constexpr size_t kHeader = MessageHeader::kBytes;
   Insider insider;
   const Status heard = insider.says(
       {all.substr(0, 5), all.substr(5, kHeader - 5), all.substr(kHeader, 1), all.substr(kHeader + 1)},
-      &listens, pair.dials);
+      &listens, pair.here);
   ASSERT_TRUE(heard.ok()) << heard.error().text;
   EXPECT_EQ(listens.theirs().node, 3u);
   EXPECT_EQ(insider.tickets, 0) << "who has the key needs none";
@@ -404,10 +381,10 @@ TEST_F(HandshakeTest, WhatIsNoHelloIsRefused) {
   for (const std::string& words : {std::string(1000, 'x'), std::string("?") + whole.substr(1),
                                    encode_message({MessageType::kWalk}, encode_body(hello(3))),
                                    encode_message({MessageType::kHello}, encode_body(hello(3)) + "x")}) {
-    Pair pair;
+    SocketPair pair;
     Handshake listens =
-        end_of(std::move(pair.listens), Handshake::Side::kListens, Handshake::After::kEncrypted);
-    const Status heard = Insider().says({words}, &listens, pair.dials);
+        end_of(std::move(pair.there), Handshake::Side::kListens, Handshake::After::kEncrypted);
+    const Status heard = Insider().says({words}, &listens, pair.here);
     ASSERT_FALSE(heard.ok());
     EXPECT_EQ(heard.error().text, "the peer does not speak this version");
   }
@@ -416,7 +393,7 @@ TEST_F(HandshakeTest, WhatIsNoHelloIsRefused) {
 TEST_F(HandshakeTest, WhatIsPreparedIsOneJobsOnly) {
   PeerTls::prepare();
   PeerTls::prepare();  // the first one is given back
-  const PeerTls one = tls(kJob, key(1)), other = tls("cluster.18.0", key(2));
+  const PeerTls one = make_tls(kJob, key(1)), other = make_tls("cluster.18.0", key(2));
   Ends same(one, one), others(other, one);
   EXPECT_TRUE(meet(&same).dials.ok());
   const Met met = meet(&others);
@@ -426,7 +403,7 @@ TEST_F(HandshakeTest, WhatIsPreparedIsOneJobsOnly) {
 TEST_F(HandshakeTest, AnIdentityHasALength) {
   EXPECT_FALSE(PeerTls::create("", key(1)).ok());
   EXPECT_FALSE(PeerTls::create(std::string(129, 'x'), key(1)).ok());
-  const PeerTls longest = tls(std::string(128, 'x'), key(1));
+  const PeerTls longest = make_tls(std::string(128, 'x'), key(1));
   Ends both(longest, longest);
   EXPECT_TRUE(meet(&both).dials.ok());
 }

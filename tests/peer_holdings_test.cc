@@ -3,10 +3,6 @@
 #include "runtime/peer/holdings.h"
 
 #include <dirent.h>
-#include <fcntl.h>
-#include <gtest/gtest.h>
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,13 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/metadata/board.h"
-#include "runtime/peer/fetch.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/manual_clock.h"
-#include "tests/scratch.h"
-#include "tests/tiers.h"
+#include "tests/peer_fixture.h"
 
 namespace monarch {
 namespace {
@@ -286,9 +279,11 @@ TEST_F(ComingTest, APieceIsWaitedForUntilItIsThereOrWillNotBe) {
 
 TEST_F(ComingTest, WhoGoesOnKeepsWhatIsThere) {
   holdings_->piece(coming_.get(), 0, 5);
+  copy_.reset();
+  EXPECT_EQ(follow(Purpose::kPrefetch), nullptr) << "it has ended for now";
+  EXPECT_EQ(why_, GetResult::kGone);
   const auto copy = std::make_shared<Fd>(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   EXPECT_EQ(holdings_->begin(ref_, kIdentity, false, copy), coming_);
-  copy_.reset();
   const auto file = follow(Purpose::kPrefetch);
   ASSERT_NE(file, nullptr);
   EXPECT_EQ(file->copy(), copy->get());
@@ -316,12 +311,6 @@ TEST_F(ComingTest, WhoAsksWhileItBeginsAgainIsServed) {
   const auto file = follow(Purpose::kPrefetch);
   ASSERT_NE(file, nullptr);
   EXPECT_EQ(file->copy(), copy_->get());
-}
-
-TEST_F(ComingTest, WhoHasEndedForNowSendsNothing) {
-  copy_.reset();
-  EXPECT_EQ(follow(Purpose::kPrefetch), nullptr);
-  EXPECT_EQ(why_, GetResult::kGone);
 }
 
 TEST_F(ComingTest, WhatWasReplacedMeanwhileBeginsAnew) {
@@ -375,11 +364,8 @@ class DoubtTest : public HoldingsTest {
     ASSERT_TRUE(copy.ok());
     ASSERT_EQ(::pwrite(copy->get(), content.data(), kBytes, 0), static_cast<ssize_t>(kBytes));
     const auto coming = holdings_->begin(ref_, {kBytes, 2, 3, 4, 0}, false, nullptr);
-    for (uint64_t i = 0; i < kPieces; ++i) {
-      const uint64_t at = i * kPieceBytes;
-      checks_.push_back(check_of_piece(content.data() + at, std::min(kPieceBytes, kBytes - at)));
-      holdings_->piece(coming.get(), i, checks_.back());
-    }
+    checks_ = checks_of(content);
+    for (uint64_t i = 0; i < kPieces; ++i) holdings_->piece(coming.get(), i, checks_[i]);
     ASSERT_TRUE(tier().publish(*copy, ref_).ok());
     ASSERT_TRUE(holdings_->copied(ref_, 0));
     writes_ = copy.take();
