@@ -34,6 +34,16 @@ class GatheringTest : public ::testing::Test {
     more = false;
     return gathering.heard(node, gathered, now, &more);
   }
+  bool hear_all(const Nodes& nodes, NodeIndex home, uint64_t next) {
+    return std::all_of(nodes.begin(), nodes.end(), [&](NodeIndex node) { return hear(node, home, next); });
+  }
+  // As the deputy of node 3's files: it has asked all others, and knows what they hold.
+  void know_all_as_deputy() {
+    EXPECT_EQ(ask(3, kOwn, true), kOthers);
+    EXPECT_TRUE(hear_all(kOthers, 3, 9));
+    EXPECT_EQ(ask(3, kOwn, false), Nodes{});
+  }
+  const Nodes kOthers = {0, 1, 2, 4};
   int64_t now = 10 * kSecond;
   bool more = false;
   Members members{kOwn, kNodes};
@@ -47,16 +57,6 @@ TEST_F(GatheringTest, AHomeAsksTheDeputyOfAFileFirst) {
   EXPECT_FALSE(more);
   EXPECT_EQ(ask(kOwn, 3, false), Nodes{}) << "nobody went without it";
   EXPECT_EQ(ask(kOwn, 4, true), Nodes{4});
-}
-
-TEST_F(GatheringTest, AndAllNodesIfTheyWentWithoutIt) {
-  (void)ask(kOwn, 3, true);
-  EXPECT_TRUE(hear(3, kOwn, 5, 1, 1));
-  EXPECT_EQ(ask(kOwn, 3, true), (Nodes{0, 2, 4}));
-  for (const NodeIndex node : {0u, 2u}) EXPECT_TRUE(hear(node, kOwn, 5));
-  EXPECT_EQ(ask(kOwn, 4, true), Nodes{});
-  EXPECT_TRUE(hear(4, kOwn, 5));
-  EXPECT_EQ(ask(kOwn, 4, false), Nodes{});
 }
 
 TEST_F(GatheringTest, WhatIsLongIsAskedForInParts) {
@@ -89,14 +89,14 @@ TEST_F(GatheringTest, WhoHasEverMoreToSayIsNotHeardForEver) {
   uint64_t place = 0;
   const auto talks = [&] { return hear(3, kOwn, ++place, 0) && more; };
   const int64_t begin = now;
-  while (talks() && now - begin < kSecond * 100) now += kPatience / 2;
+  while (talks() && now - begin < kSecond * 100) now += kSecond / 10;
   EXPECT_EQ((now - begin) / kSecond, Gathering::kLongestNs / kSecond);
   now += kPatience;
   EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
   now += Gathering::kAskAgainNs;
   EXPECT_EQ(ask(kOwn, 3, true), Nodes{3});
   EXPECT_EQ(gathering.question(kOwn, 3).from, place) << "it goes on";
-  while (talks() && now - begin < kSecond * 100) now += kPatience / 2;
+  while (talks() && now - begin < kSecond * 100) now += kSecond / 10;
   now += Gathering::kAskAgainNs + kPatience;
   EXPECT_EQ(ask(kOwn, 3, false), Nodes{}) << "ever more seldom";
 }
@@ -114,13 +114,23 @@ TEST_F(GatheringTest, AnAnswerThatComesTwiceIsOne) {
   EXPECT_FALSE(more);
 }
 
-TEST_F(GatheringTest, AnotherLogIsBegunAnew) {
+TEST_F(GatheringTest, AnotherLogIsBegunAnewAndAPartOfItIsNoneOfThisOne) {
   (void)ask(kOwn, 3, true);
   EXPECT_TRUE(hear(3, kOwn, 256, 0));
   Gathered another;
   another.share = kOwn;
   another.log = 8;
+  another.from = 256;
+  another.next = 300;
+  another.ended = 1;
+  EXPECT_TRUE(gathering.heard(3, another, now, &more));
+  EXPECT_FALSE(more);
+  EXPECT_EQ(gathering.question(kOwn, 3).log, 7u);
+  EXPECT_EQ(gathering.question(kOwn, 3).from, 256u);
+  EXPECT_EQ(ask(kOwn, 3, true), Nodes{}) << "its own answer is still to come";
+  another.from = 0;
   another.next = 9;
+  another.ended = 0;
   EXPECT_TRUE(gathering.heard(3, another, now, &more));
   EXPECT_TRUE(more);
   EXPECT_EQ(gathering.question(kOwn, 3).log, 8u);
@@ -143,53 +153,37 @@ TEST_F(GatheringTest, WhoDoesNotAnswerIsNotWaitedForLong) {
   EXPECT_EQ(ask(kOwn, 3, true), Nodes{3});
 }
 
-TEST_F(GatheringTest, ADeputyAsksAllButTheHome) {
-  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4}));
-  for (const NodeIndex node : {0u, 1u, 2u, 4u}) EXPECT_TRUE(hear(node, 3, 9));
-  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
-  EXPECT_EQ(ask(3, 2, false), Nodes{}) << "it is not the deputy";
-}
-
 TEST_F(GatheringTest, WhileTheHomeMayBeInUseADeputyAsksAgain) {
-  (void)ask(3, kOwn, true);
-  for (const NodeIndex node : {0u, 1u, 2u, 4u}) EXPECT_TRUE(hear(node, 3, 9));
-  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
+  know_all_as_deputy();
   members.unreachable(3, now);
   now += Members::kFirstRetry - 1;
   EXPECT_EQ(ask(3, kOwn, false), Nodes{}) << "nobody else uses it";
   now += Gathering::kFreshNs + 1;
-  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4}));
+  EXPECT_EQ(ask(3, kOwn, true), kOthers);
   EXPECT_EQ(gathering.question(3, 2).from, 9u) << "what has come since";
 }
 
-// One node that is away for good does not make what is known of the others old.
-TEST_F(GatheringTest, ADeputyAsksTheOthersAgainThoughOneIsAway) {
-  members.unreachable(4, now);
-  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2}));
-  for (const NodeIndex node : {0u, 1u, 2u}) EXPECT_TRUE(hear(node, 3, 9));
-  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
-  now += Gathering::kFreshNs + 1;
-  members.unreachable(4, now);
-  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2}));
-  for (const NodeIndex node : {0u, 1u, 2u}) EXPECT_TRUE(hear(node, 3, 9));
-  now += 2 * Members::kFirstRetry;
-  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4})) << "it is asked once it can be";
-}
-
-// Nor does one that hangs, and is asked in vain.
-TEST_F(GatheringTest, ADeputyAsksTheOthersAgainThoughOneHangs) {
-  (void)ask(3, kOwn, true);
-  for (const NodeIndex node : {0u, 1u, 2u}) EXPECT_TRUE(hear(node, 3, 9));
+// One node that is away for good, or hangs, does not make what is known of the others old.
+TEST_F(GatheringTest, ADeputyAsksTheOthersAgainThoughOneIsAwayOrHangs) {
+  EXPECT_EQ(ask(3, kOwn, true), kOthers);
+  EXPECT_TRUE(hear_all({0, 1, 2}, 3, 9));
   now += kPatience + 1;
-  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
+  EXPECT_EQ(ask(3, kOwn, false), Nodes{}) << "it hangs";
   now += Gathering::kFreshNs + 1;
   EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2}));
+  EXPECT_TRUE(hear_all({0, 1, 2}, 3, 9));
+  members.unreachable(4, now);
+  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
+  now += Gathering::kFreshNs + 1;
+  members.unreachable(4, now);
+  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2}));
+  EXPECT_TRUE(hear_all({0, 1, 2}, 3, 9));
+  now += 2 * Members::kFirstRetry;
+  EXPECT_EQ(ask(3, kOwn, true), kOthers) << "it is asked once it can be";
 }
 
 TEST_F(GatheringTest, AReaderThatIsSilentMayHaveToldTheHome) {
-  (void)ask(3, kOwn, true);
-  for (const NodeIndex node : {0u, 1u, 2u, 4u}) EXPECT_TRUE(hear(node, 3, 9));
-  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
+  know_all_as_deputy();
   now += 10;
   gathering.doubt(3, 2, now);
   EXPECT_EQ(ask(3, kOwn, true), Nodes{2});
@@ -218,7 +212,7 @@ TEST_F(GatheringTest, AHomeIsToldThatItMissedSomething) {
   EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
   gathering.missed(3, true, now);
   EXPECT_EQ(ask(kOwn, 3, true), (Nodes{0, 2, 3, 4})) << "and others could not, either";
-  for (const NodeIndex node : {0u, 2u, 3u, 4u}) EXPECT_TRUE(hear(node, kOwn, 5));
+  EXPECT_TRUE(hear_all({0, 2, 3, 4}, kOwn, 5));
   EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
   gathering.missed(2, true, now + 1);
   EXPECT_EQ(ask(kOwn, 3, true), Nodes{2}) << "the others have just been asked";
@@ -232,35 +226,17 @@ TEST_F(GatheringTest, WhatWasAskedOfWhoIsAwayIsAskedAnew) {
   (void)ask(3, kOwn, true);
   gathering.parted(2);
   EXPECT_EQ(ask(3, kOwn, true), Nodes{2});
-  for (const NodeIndex node : {0u, 1u, 2u, 4u}) EXPECT_TRUE(hear(node, 3, 9));
+  EXPECT_TRUE(hear_all(kOthers, 3, 9));
   EXPECT_EQ(ask(3, kOwn, false), Nodes{});
   gathering.parted(3);
-  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4})) << "the home was there meanwhile";
+  EXPECT_EQ(ask(3, kOwn, true), kOthers) << "the home was there meanwhile";
 }
 
 TEST_F(GatheringTest, WhoIsNoNodeIsNotAskedAbout) {
   EXPECT_EQ(ask(kNodes, kOwn, false), Nodes{});
   gathering.doubt(kNodes, 2, now);
   gathering.doubt(3, kNodes, now);
-  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4}));
-}
-
-TEST_F(GatheringTest, WhoIsNeitherHomeNorDeputyAsksNobody) { EXPECT_EQ(ask(3, 2, false), Nodes{}); }
-
-TEST_F(GatheringTest, APartOfAnotherLogIsNoneOfThisOne) {
-  (void)ask(kOwn, 3, true);
-  EXPECT_TRUE(hear(3, kOwn, 256, 0));
-  Gathered other;
-  other.share = kOwn;
-  other.log = 8;
-  other.from = 256;
-  other.next = 300;
-  other.ended = 1;
-  EXPECT_TRUE(gathering.heard(3, other, now, &more));
-  EXPECT_FALSE(more);
-  EXPECT_EQ(gathering.question(kOwn, 3).log, 7u);
-  EXPECT_EQ(gathering.question(kOwn, 3).from, 256u);
-  EXPECT_EQ(ask(kOwn, 3, true), Nodes{}) << "its own answer is still to come";
+  EXPECT_EQ(ask(3, kOwn, true), kOthers);
 }
 
 // What is under way need not be asked for again.
@@ -279,21 +255,20 @@ TEST_F(GatheringTest, WhoHasBeenAskedIsNotAskedTwice) {
   EXPECT_EQ(ask(kOwn, 3, true), Nodes{});
 }
 
-TEST_F(GatheringTest, WhatIsKnownIsFreshForSomeTime) {
-  (void)ask(3, kOwn, true);
-  for (const NodeIndex node : {0u, 1u, 2u, 4u}) EXPECT_TRUE(hear(node, 3, 9));
-  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
+TEST_F(GatheringTest, WhatADeputyHearsOfAllIsFreshForSomeTime) {
+  know_all_as_deputy();
+  EXPECT_EQ(ask(3, 2, false), Nodes{}) << "it is not the deputy";
   now += Gathering::kFreshNs;
   EXPECT_EQ(ask(3, kOwn, false), Nodes{});
   ++now;
-  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2, 4})) << "that it was asked meanwhile makes it no fresher";
+  EXPECT_EQ(ask(3, kOwn, true), kOthers) << "that it was asked meanwhile makes it no fresher";
 }
 
 TEST_F(GatheringTest, WhatAHomeKnowsOfItsOwnStaysKnown) {
   (void)ask(kOwn, 3, true);
   EXPECT_TRUE(hear(3, kOwn, 5, 1, 1));
   EXPECT_EQ(ask(kOwn, 3, true), (Nodes{0, 2, 4}));
-  for (const NodeIndex node : {0u, 2u, 4u}) EXPECT_TRUE(hear(node, kOwn, 5));
+  EXPECT_TRUE(hear_all({0, 2, 4}, kOwn, 5));
   EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
   now += 2 * Gathering::kFreshNs;
   EXPECT_EQ(ask(kOwn, 3, false), Nodes{}) << "nobody else enters anything while it is there";

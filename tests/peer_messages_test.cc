@@ -177,13 +177,6 @@ TEST(MessagesTest, PiecesAreBounded) {
   EXPECT_FALSE(decode_piece(unknown));
 }
 
-TEST(MessagesTest, WhatIsCutShortIsNone) {
-  const std::string ping = encode(Ping()), piece = encode_piece({1, 5});
-  ASSERT_EQ(ping.size(), MessageHeader::kBytes);
-  EXPECT_FALSE(decode_header(std::string_view(ping).substr(0, ping.size() - 1)));
-  EXPECT_FALSE(decode_piece(std::string_view(piece).substr(0, piece.size() - 1)));
-}
-
 TEST(MessagesTest, AGetEndsWithAPieceOrWithTheFile) {
   constexpr uint64_t kFile = 3 * kPieceBytes + 5;
   const auto end = [](uint64_t offset, uint64_t bytes) {
