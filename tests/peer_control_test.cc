@@ -312,21 +312,6 @@ TEST_F(ControlTest, WhoDoesNotAnswerIsWaitedForNoLongerThanAsked) {
   EXPECT_EQ(late.get().error().code, ETIMEDOUT);
 }
 
-TEST_F(ControlTest, HowLongItIsWaitedForMayChangeMeanwhile) {
-  const auto one = start(0), other = start(1);
-  other->answers = false;
-  std::atomic<int> patience_ms{1000};
-  auto late = std::async(std::launch::async, [&] {
-    return one->control->ask(1, encode(Want{}), 1, [&] { return patience_ms.load(); });
-  });
-  ASSERT_TRUE(one->clock.await_waiting(1));
-  one->clock.advance_ms(50);
-  ASSERT_TRUE(one->clock.await_waiting(1));
-  patience_ms = 50;
-  one->clock.advance_ms(patience::kPeerNapMs);
-  EXPECT_EQ(late.get().error().text, "no answer within 50 ms");
-}
-
 TEST_F(ControlTest, WhatComesTooLateIsNobodysAnswer) {
   const auto one = start(0), other = start(1);
   expect_read(one->want(1), 0);
@@ -681,25 +666,6 @@ TEST_F(ControlTest, WhereNobodyCanBeAcceptedItRests) {
     is_short = false;
     one->clock.advance_ms(patience::kPeerRestMs);
     return start(1)->want(0).ok() ? 0 : 3;
-  });
-  if (result == 77) GTEST_SKIP() << "not to be had here";
-  EXPECT_EQ(result, 0);
-}
-
-// That nobody else waits is no lack of anything: the next one is accepted as soon as it comes.
-TEST_F(ControlTest, WhereNobodyWaitsItDoesNotRest) {
-  const int result = in_child([&] {
-    static std::atomic<int> asked{0};
-    if (!before_call(SYS_accept4, [](CallArguments) {
-          ++asked;
-          return 0;
-        }))
-      return 77;
-    const auto one = start(0);
-    const Fd stranger = dial(one->control->port());
-    if (!eventually([&] { return asked == 2; })) return 1;  // it, and nobody
-    const Fd next = dial(one->control->port());
-    return eventually([&] { return asked == 4; }) ? 0 : 2;
   });
   if (result == 77) GTEST_SKIP() << "not to be had here";
   EXPECT_EQ(result, 0);

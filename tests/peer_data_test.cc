@@ -435,16 +435,16 @@ TEST_P(PeerDataTest, WhoHasNoAddressOrDoesNotAcceptIsNotReached) {
 class SlowWireTest : public PeerTest {
  protected:
   static constexpr int kPatience = 2000;
-  static constexpr size_t kParts = 25, kPart = 64 << 10;
+  static constexpr size_t kPart = 64 << 10, kAll = 25 * kPart;
   void SetUp() override {
     const int least = 1;
-    EXPECT_EQ(::setsockopt(here.get(), SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
+    EXPECT_EQ(::setsockopt(here, SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
   }
   // The other end gives or takes a part, by `step`, each tenth of a second until `ended` or all have moved:
   // 2.5 s in all.
   void slowly(const std::function<bool()>& ended, const std::function<ssize_t(char*)>& step) {
     std::vector<char> part(kPart);
-    for (size_t moved = 0; moved < kParts * kPart && !ended();) {
+    for (size_t moved = 0; moved < kAll && !ended();) {
       EXPECT_TRUE(eventually([&] { return clock.waiting() == 1 || ended(); }));
       clock.advance_ms(100);
       EXPECT_TRUE(eventually([&] {
@@ -466,38 +466,23 @@ class SlowWireTest : public PeerTest {
     works.join();
     return status;
   }
-  ssize_t give(char* part) const { return ::send(there.get(), part, kPart, MSG_NOSIGNAL); }
   ManualClock clock;
   const SocketPair pair{SOCK_NONBLOCK};
-  const Fd &here = pair.here, &there = pair.there;
-  std::vector<char> to = std::vector<char>(kParts * kPart);
+  const int here = pair.here.get(), there = pair.there.get();
+  std::vector<char> to = std::vector<char>(kAll);
 };
 
-TEST_F(SlowWireTest, APieceComesAsLongAsItMoves) {
-  EXPECT_TRUE(
-      beside([&] { return Wire(here.get(), nullptr, clock).receive_slowly(to.data(), to.size(), kPatience); },
-             [&](char* part) { return give(part); })
-          .ok());
-}
-
-TEST_F(SlowWireTest, WhatIsNoPieceHasALimit) {
-  const Status late =
-      beside([&] { return Wire(here.get(), nullptr, clock).receive(to.data(), to.size(), kPatience); },
-             [&](char* part) { return give(part); });
-  ASSERT_FALSE(late.ok());
-  EXPECT_EQ(late.error().code, ETIMEDOUT);
-}
-
-TEST_F(SlowWireTest, APieceGoesAsLongAsItMoves) {
+TEST_F(SlowWireTest, APieceComesAndGoesAsLongAsItMoves) {
+  Wire wire(here, nullptr, clock);
+  const auto give = [&](char* part) { return ::send(there, part, kPart, MSG_NOSIGNAL); };
+  const auto take = [&](char* part) { return ::recv(there, part, kPart, 0); };
   const Scratch scratch;
-  const Fd file(::open(scratch.file("f", noise(kParts * kPart, 1)).c_str(), O_RDONLY | O_CLOEXEC));
-  EXPECT_TRUE(
-      beside(
-          [&] {
-            return Wire(here.get(), nullptr, clock).send_file(file.get(), 0, kParts * kPart, kPatience);
-          },
-          [&](char* part) { return ::recv(there.get(), part, kPart, 0); })
-          .ok());
+  const Fd file(::open(scratch.file("f", noise(kAll, 1)).c_str(), O_RDONLY | O_CLOEXEC));
+  EXPECT_TRUE(beside([&] { return wire.receive_slowly(to.data(), kAll, kPatience); }, give).ok());
+  EXPECT_TRUE(beside([&] { return wire.send_file(file.get(), 0, kAll, kPatience); }, take).ok());
+  const Status late = beside([&] { return wire.receive(to.data(), kAll, kPatience); }, give);
+  ASSERT_FALSE(late.ok()) << "what is no piece has a limit";
+  EXPECT_EQ(late.error().code, ETIMEDOUT);
 }
 
 // How many bytes a reader is woken for: parts, then the rest, and in the end any.
@@ -642,38 +627,17 @@ TEST(SocketTest, WhatCannotBeDialledOrListenedAtIsTold) {
   EXPECT_EQ(begin_to_connect("localhost", 1).error().text, "no numeric address: localhost");
   EXPECT_EQ(listen_at("localhost", 1).error().text, "no numeric address: localhost");
   EXPECT_TRUE(begin_to_connect("255.255.255.255", 1).error().text.starts_with("connect: "));
-  EXPECT_EQ(listen_at("203.0.113.1", 7).error().text,
-            "listen at 203.0.113.1 port 7: Cannot assign requested address");
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  const Fd in(ends[0]), out(ends[1]);
-  EXPECT_EQ(end_connecting(in.get()).error().code, ENOTSOCK);
+  EXPECT_EQ(listen_at("203.0.113.1", 7).error().code, EADDRNOTAVAIL);
+  const Fd none(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  EXPECT_EQ(end_connecting(none.get()).error().code, ENOTSOCK);
   rlimit before;
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit none = {0, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const rlimit few = {0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
   const Result<Fd> dials = begin_to_connect(kLoopback, 1), listens = listen_at(kLoopback, 7);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_EQ(dials.error().text, "make a socket: Too many open files");
-  EXPECT_EQ(listens.error().text, "listen at 127.0.0.1 port 7: Too many open files");
-}
-
-// Its last connections wait for a minute, and it has hung up first.
-TEST(SocketTest, AnAgentThatComesAnewListensAtOnce) {
-  const uint16_t port = free_port();
-  {
-    Result<Fd> listens = listen_at(kLoopback, port);
-    ASSERT_TRUE(listens.ok()) << listens.error().text;
-    const Fd dials = dial(port);
-    pollfd at = {listens->get(), POLLIN, 0};
-    ASSERT_EQ(::poll(&at, 1, kPatienceMs), 1);
-    Fd accepted(::accept4(listens->get(), nullptr, nullptr, SOCK_CLOEXEC));
-    accepted.reset();
-    char byte;
-    EXPECT_EQ(::read(dials.get(), &byte, 1), 0);
-  }
-  const Result<Fd> again = listen_at(kLoopback, port);
-  EXPECT_TRUE(again.ok()) << again.error().text;
+  EXPECT_EQ(dials.error().code, EMFILE);
+  EXPECT_EQ(listens.error().code, EMFILE);
 }
 
 // Another one, which is asked and answers what it likes.
@@ -814,37 +778,24 @@ class ServedTest : public PeerTest {
     return static_cast<int>(std::count_if(
         now.begin(), now.end(), [&](const std::string& thread) { return before.count(thread) == 0; }));
   }
-  // A thread that has answered may not wait yet for more, and then does not take what comes next.
-  static bool all_sleep(const std::set<std::string>& before) {
-    for (const std::string& thread : threads()) {
-      std::ifstream stat(thread + "/stat");
-      std::string text;
-      if (before.count(thread) == 0 && std::getline(stat, text) && text[text.rfind(')') + 2] != 'S')
-        return false;
-    }
-    return true;
-  }
   ManualClock clock;  // which stands still
   std::atomic<int> opened{0};
   Gate slow;  // for files of that name
   std::unique_ptr<Serve> serve;
 };
 
-TEST_F(ServedTest, ThreadsBecomeMoreOnlyWhereAllWork) {
-  std::set<std::string> before = threads();
-  start([](ServeOptions* options) { options->threads = 1; });
-  Fd one = connect();
-  for (int i = 0; i < 5; ++i) EXPECT_TRUE(answers(one));
-  EXPECT_EQ(threads_since(before), 1) << "no more than allowed";
-  serve.reset();
-  before = threads();
-  start();
-  one = connect();
-  for (int i = 0; i < 40; ++i) {
-    EXPECT_TRUE(eventually([&] { return all_sleep(before); }));
-    EXPECT_TRUE(answers(one));
+TEST_F(ServedTest, ThreadsBecomeNoMoreThanAllowed) {
+  const std::set<std::string> before = threads();
+  start([](ServeOptions* options) { options->threads = 2; });
+  std::vector<Fd> slow_ones;
+  for (int i = 0; i < 3; ++i) {
+    slow_ones.push_back(connect());
+    ask(slow_ones.back(), "slow");
   }
-  EXPECT_LT(threads_since(before), ServeOptions().threads);
+  EXPECT_TRUE(slow.await_waiting(2));
+  EXPECT_EQ(threads_since(before), 2);
+  slow.open();
+  for (const Fd& by : slow_ones) EXPECT_TRUE(is_answered(by));
 }
 
 // One thread answers both that are idle: it has done with the first when it answers the second.
