@@ -23,11 +23,11 @@ constexpr NodeIndex kOwn = 1, kOthers[] = {0, 2};
 constexpr uint64_t kMiB = kPieceBytes;
 
 // A copy of which the first pieces are there.
-std::unique_ptr<ServedFile> pieces_of(const std::string& path, const FileIdentity& identity, uint64_t there) {
-  const auto check = [checks = checks_of(contents(path)), there](uint64_t piece) {
+std::unique_ptr<ServedFile> pieces_of(const std::string& path, const FileIdentity& identity,
+                                      const std::vector<uint64_t>& checks, uint64_t there) {
+  return std::make_unique<SentFile>(path, identity, [checks, there](uint64_t piece) {
     return piece < there ? std::optional(checks.at(piece)) : std::nullopt;
-  };
-  return std::make_unique<SentFile>(path, identity, check);
+  });
 }
 
 // Each read of a whole piece on the PFS waits until so many may.
@@ -671,17 +671,13 @@ TEST_F(PeerSourceTest, AHomeHearsOfAReaderNowAndThen) {
 }
 
 // The PFS hangs for one file: who waits for its turn behind that is no reader to be waited for.
-class OneReaderTest : public PeerSourceTest {
- protected:
-  OneReaderTest() { readers = 1; }
-  size_t told_of(const File& file) {
+TEST_F(PeerSourceTest, WhoWaitsKeepsItsLeaseAsLongAsOthersMove) {
+  readers = 1;
+  make_source();
+  const auto told_of = [&](const File& file) {
     const auto all = others_[0]->said<Progress>();
-    return static_cast<size_t>(
-        std::count_if(all.begin(), all.end(), [&](const auto& one) { return one.second.key == file.key; }));
-  }
-};
-
-TEST_F(OneReaderTest, WhoWaitsKeepsItsLeaseAsLongAsOthersMove) {
+    return std::count_if(all.begin(), all.end(), [&](const auto& one) { return one.second.key == file.key; });
+  };
   const File first = file_at(0, 3 * kMiB), second = file_at(0, kMiB), empty = file_at(0, 0);
   for (const File& file : {first, second}) others_[0]->answers(file.key, encode(Read{7}));
   HeldReads held;
@@ -694,15 +690,14 @@ TEST_F(OneReaderTest, WhoWaitsKeepsItsLeaseAsLongAsOthersMove) {
     clock_.advance_ms(patience::kPeerLongestNapMs);
   }
   EXPECT_TRUE(reading_of(0).size() == 2) << "all that it was told before is there";
-  EXPECT_EQ(told_of(second), 0u);
+  EXPECT_EQ(told_of(second), 0);
   held.let(1);
   EXPECT_TRUE(eventually([&] {
     clock_.advance_ms(patience::kPeerLongestNapMs);
     return told_of(second) == 1;
   }));
   held.let(100);
-  EXPECT_TRUE(eventually([&] { return reader->ended && waits->ended && without->ended; }));
-  EXPECT_TRUE(reader->status.ok() && waits->status.ok() && without->status.ok());
+  for (const auto& each : {reader, waits, without}) expect_copied(each);
 }
 
 // The PFS has a rate, by which a piece takes an hour.
@@ -729,17 +724,15 @@ class SentTest : public PeerSourceTest {
  protected:
   File file_of_other(uint64_t bytes, bool is_read) {
     const File file = file_at(0, bytes);
-    const std::string path = scratch_ / ("pfs/" + file.name), content = contents(path);
-    std::vector<uint64_t> checks;
-    for (size_t at = 0; at < bytes; at += kMiB)
-      checks.push_back(check_of_piece(content.data() + at, std::min<size_t>(kMiB, bytes - at)));
+    const std::string path = scratch_ / ("pfs/" + file.name);
+    const std::vector<uint64_t> checks = checks_of(contents(path));
     FileIdentity identity = file.identity;
     identity.check = check_of(checks);
     others_[0]->answers(file.key, is_read ? encode(Busy{2}) : encode(Have{{2}, identity}));
-    others_[2]->sends([this, path, identity](GetResult* why) -> std::unique_ptr<ServedFile> {
+    others_[2]->sends([=, this](GetResult* why) -> std::unique_ptr<ServedFile> {
       *why = says_;
       if (says_ != GetResult::kOk) return nullptr;
-      return pieces_of(path, identity, there_);
+      return pieces_of(path, identity, checks, there_);
     });
     return file;
   }
@@ -770,6 +763,7 @@ TEST_F(SentTest, OfWrongBytesNothingStaysWhereThereAreZeros) {
   const File file = file_at(0, 3 * kMiB);
   const std::string path = scratch_ / ("pfs/" + file.name), wrong = scratch_.file("wrong", contents(path));
   const std::string zeros(3 * kMiB, '\0');
+  const std::vector<uint64_t> checks = checks_of(contents(wrong));
   {
     const Fd empty(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
     ASSERT_EQ(::pwrite(empty.get(), zeros.data(), zeros.size(), 0), static_cast<ssize_t>(zeros.size()));
@@ -777,11 +771,11 @@ TEST_F(SentTest, OfWrongBytesNothingStaysWhereThereAreZeros) {
   struct stat st {};
   ASSERT_EQ(::stat(path.c_str(), &st), 0);
   FileIdentity identity = identity_of(st);
-  identity.check = check_of(std::vector<uint64_t>(3, check_of_piece(zeros.data(), kMiB)));
+  identity.check = check_of(checks_of(zeros));
   others_[0]->answers(file.key, encode(Have{{2}, identity}));
   others_[2]->sends([=](GetResult* why) -> std::unique_ptr<ServedFile> {
     *why = GetResult::kOk;
-    return pieces_of(wrong, identity, 100);
+    return pieces_of(wrong, identity, checks, 100);
   });
   File now = file;
   now.identity = identity;
@@ -864,13 +858,9 @@ TEST_F(SentTest, APieceThatTheTierDoesNotTakeEndsTheCopy) {
 }
 
 // Of what nobody waits for.
-class RateTest : public SentTest {
- protected:
-  static constexpr uint64_t kAny = 1 << 30;
-  RateTest() { bandwidth = kAny; }
-};
-
-TEST_F(RateTest, WhatHasARateIsAskedForInPieces) {
+TEST_F(SentTest, WhatHasARateIsAskedForInPieces) {
+  bandwidth = 1 << 30;
+  make_source();
   const File file = file_of_other(3 * kMiB, false);
   EXPECT_TRUE(copy_here(file, open(file).get(), true).ok());
   const std::vector<Get> all = others_[2]->gets();
@@ -885,14 +875,11 @@ TEST_F(RateTest, WhatHasARateIsAskedForInPieces) {
 }
 
 // A piece takes an hour; what a task waits for does not wait, and counts, for two seconds at the most.
-class SlowRateTest : public SentTest {
- protected:
-  SlowRateTest() { bandwidth = 300; }
-};
-
-TEST_F(SlowRateTest, WhatATaskWaitsForHoldsUpTheOthersOnly) {
+TEST_F(SentTest, WhatATaskWaitsForHoldsUpTheOthersOnly) {
+  bandwidth = 300;
   for (const bool hurried : {false, true}) {
     SCOPED_TRACE(hurried);
+    make_source();
     Copier hurries(parts_.board(), &rates_, &stopping_), paced(parts_.board(), &rates_, &stopping_);
     if (hurried) hurries.hurry();
     for (int i = 0; i < 2; ++i) {
@@ -901,7 +888,6 @@ TEST_F(SlowRateTest, WhatATaskWaitsForHoldsUpTheOthersOnly) {
     }
     const File file = file_of_other(kMiB, false);
     EXPECT_TRUE(copy_here(file, open(file).get(), true, &paced).ok());
-    make_source();
   }
 }
 
