@@ -106,8 +106,15 @@ TEST_F(JobPeersTest, AProgramThatFailsOrHangsIsNotWaitedFor) {
   lists("", "exec sleep 600");
   EXPECT_EQ(why_none({kKey, "n[1-3]"}, "n2", 50),
             "the addresses of the job's nodes could not be had in 50 ms");
-  lists("", "exec >&-; exec sleep 600");
-  EXPECT_EQ(why_none({kKey, "n[1-3]"}, "n2", 500), failed) << "it says no more, and stays";
+  lists("", "exec >&-; : >" + (scratch_ / "silent") + "; exec sleep 600");
+  {
+    JobOnNode job = record(1).job;
+    job.node = "n2";
+    PeerSearch search(config_, {kKey, "n[1-3]"}, 3, program_, "");
+    EXPECT_TRUE(eventually([&] { return exists(scratch_ / "silent"); }));
+    EXPECT_EQ(search.finish(job, 7, 50).error().text, failed) << "it says no more, and stays";
+  }
+  EXPECT_TRUE(no_child_is_left());
   lists("", "exec yes");
   EXPECT_EQ(why_none(), "the list of the job's nodes has no end");
   program_ = scratch_ / "nothing";
