@@ -428,6 +428,8 @@ class BadNodeTest : public PeersTest {
         read.insert(read.end(), told->files.begin(), told->files.end());
       if (const auto told = decode<Announce>(body); told && header.type == MessageType::kAnnounce)
         announced.insert(announced.end(), told->files.begin(), told->files.end());
+      if (const auto told = decode<Mark>(body); told && header.type == MessageType::kMark)
+        marks += told->ends_all() ? 0 : 1;
       if (header.type == MessageType::kWalk) return says_of_walk;
       const std::optional<Gather> gather = decode<Gather>(body);
       if (header.type != MessageType::kGather || !gather) return "";
@@ -507,7 +509,7 @@ class BadNodeTest : public PeersTest {
     }));
     return type;
   }
-  std::atomic<int> wanted{0};
+  std::atomic<int> wanted{0}, marks{0};
   Gate thinks;  // before it says where a file is
   std::mutex lock;
   static constexpr char kHangsUp[] = "!";
@@ -564,8 +566,9 @@ TEST_F(BadNodeTest, WhoDidNotAnswerHearsThatItMissedSomething) {
     nodes[0]->clock.advance_ms(patience::kPeerSilenceMs);
     (void)locate(key);
     EXPECT_TRUE(eventually([&] { return all_missed().size() == 1; }));
+    (void)locate(key);
     EXPECT_TRUE(is_heard());
-    EXPECT_EQ(all_missed(), std::vector<uint8_t>{0});
+    EXPECT_EQ(all_missed(), std::vector<uint8_t>{0}) << "once";
     nodes[0].reset();
   }
 }
@@ -697,6 +700,20 @@ TEST_F(BadNodeTest, WhoHasAnsweredSlowlyIsWaitedForLonger) {
     asks.join();
   }
   EXPECT_EQ(nodes[0]->peers->counts().timeouts, 0u);
+}
+
+// Nobody has anything to say to it but that.
+TEST_F(BadNodeTest, WhoMayHaveMissedAChangeIsLookedFor) {
+  options.peers.connect_ms = options.peers.handshake_ms = 100'000'000;  // though much time passes
+  start(0);
+  EXPECT_TRUE(eventually([&] { return is_heard(); }));
+  EXPECT_EQ(marks, 0);
+  nodes[0]->has_changes = true;
+  come(2);
+  EXPECT_TRUE(eventually([&] {
+    nodes[0]->clock.advance_ms(patience::kPeerRestMs);
+    return marks > 0;
+  }));
 }
 
 TEST_F(BadNodeTest, WhoHasMissedNothingOrIsLeftAloneIsNotLookedFor) {
