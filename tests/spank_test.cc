@@ -142,31 +142,6 @@ TEST_F(SpankPlugin, HandsTheOtherOptionsToItsHelpers) {
   EXPECT_EQ(arguments(), "") << "no dataset";
 }
 
-TEST_F(SpankPlugin, AStepHandsItsOptionsToItsHelper) {
-  load();
-  init(S_CTX_REMOTE);
-  option("monarch-tiers", "a,b", 1);
-  option("monarch-dataset", "/data", 1);
-  hook("init_post_opt");
-  EXPECT_EQ(told_helper("MONARCH_JOB_DATASETS"), "/data");
-  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "tiers=a,b");
-  EXPECT_FALSE(has(arguments(), "/data") || has(arguments(), "tiers")) << "all can read a command line";
-  step();
-  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "none");
-}
-
-TEST_F(SpankPlugin, HandsTwinsOfTheOtherOptionsToSlurm) {
-  const std::pair<std::string, std::string> twins[] = {{"PREFETCH", "prefetch"},
-                                                       {"CONSISTENCY", "consistency"},
-                                                       {"TIERS", "tiers"},
-                                                       {"WAIT", "wait"},
-                                                       {"WAIT_TIMEOUT", "wait_timeout"}};
-  for (const auto& [name, twin] : twins) ::setenv(("MONARCH_IO_OPT_" + name).c_str(), twin.c_str(), 1);
-  init(S_CTX_LOCAL);
-  for (const auto& [name, twin] : twins)
-    EXPECT_STREQ(::getenv(("SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_" + twin).c_str()), twin.c_str());
-}
-
 TEST_F(SpankPlugin, NamesWordsOfPlugstackConfThatItDoesNotKnow) {
   char word[] = "colour=red";
   for (const spank_context_t users : {S_CTX_LOCAL, S_CTX_ALLOCATOR}) {
@@ -201,6 +176,12 @@ TEST_F(SpankPlugin, HandsOnWhatPlugstackConfSaysOfTheConfiguration) {
 TEST_F(SpankPlugin, HandsTwinsOfOptionsToSlurm) {
   ::setenv("MONARCH_IO_OPT_DATASET", "/data", 1);
   ::setenv("MONARCH_IO_OPT_NO_MONARCH", "", 1);
+  const std::pair<std::string, std::string> twins[] = {{"PREFETCH", "prefetch"},
+                                                       {"CONSISTENCY", "consistency"},
+                                                       {"TIERS", "tiers"},
+                                                       {"WAIT", "wait"},
+                                                       {"WAIT_TIMEOUT", "wait_timeout"}};
+  for (const auto& [name, twin] : twins) ::setenv(("MONARCH_IO_OPT_" + name).c_str(), twin.c_str(), 1);
   init(S_CTX_REMOTE);
   hook("init_post_opt");
   EXPECT_FALSE(::getenv(kDatasetVariable)) << "not on a node";
@@ -209,6 +190,8 @@ TEST_F(SpankPlugin, HandsTwinsOfOptionsToSlurm) {
   init(S_CTX_LOCAL);
   EXPECT_STREQ(::getenv(kDatasetVariable), "/data");
   EXPECT_STREQ(::getenv(kRefusedVariable), "");
+  for (const auto& [name, twin] : twins)
+    EXPECT_STREQ(::getenv(("SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_" + twin).c_str()), twin.c_str());
   ::setenv(kDatasetVariable, "/other", 1);
   load();
   init(S_CTX_ALLOCATOR);
@@ -248,12 +231,6 @@ TEST_F(SpankPlugin, AJobSubmittedInAJobDoesNotInheritItsMonarch) {
 }
 
 // ---- submission
-
-TEST_F(SpankPlugin, SubmitsWhatCanBeRead) {
-  EXPECT_EQ(submit(scratch_.dir("data")), 0);
-  EXPECT_EQ(submit(scratch_.dir("data") + ":" + scratch_.dir("more"), S_CTX_LOCAL), 0);
-  EXPECT_EQ(said(), "");
-}
 
 TEST_F(SpankPlugin, RefusesWhatCannotBeRead) {
   const std::string data = scratch_.dir("data"), absent = scratch_ / "absent",
@@ -324,21 +301,11 @@ TEST_F(SpankPlugin, WarnsOrSaysNothingWhereTheUserWantsIt) {
   EXPECT_TRUE(has(said(), "info: warning: --monarch-dataset: ")) << said();
   EXPECT_EQ(submit_checked("off"), 0);
   EXPECT_EQ(said(), "");
+  EXPECT_EQ(submit_with({{"monarch-dataset", absent.c_str()}, {"no-monarch", nullptr}}), 0);
+  EXPECT_EQ(said(), "") << "a job without Monarch";
   ::setenv("SLURM_JOB_ID", "7", 1);
   EXPECT_EQ(submit(absent, S_CTX_LOCAL), 0) << "the job was checked";
   EXPECT_EQ(submit(absent), 1) << "another job";
-}
-
-TEST_F(SpankPlugin, DoesNotCheckForAJobWithoutMonarch) {
-  init(S_CTX_ALLOCATOR);
-  option("monarch-dataset", (scratch_ / "absent").c_str());
-  option("no-monarch", nullptr);
-  hook("init_post_opt");
-  EXPECT_EQ(said(), "");
-  fake_.context = S_CTX_REMOTE;
-  note();
-  hook("init_post_opt");
-  EXPECT_EQ(arguments(), "") << "nor is anything started";
 }
 
 TEST_F(SpankPlugin, RefusesADatasetThatTheTiersShare) {
@@ -384,22 +351,6 @@ TEST_F(SpankPlugin, AFileSystemThatHangsDoesNotHangTheSubmission) {
   EXPECT_TRUE(eventually([] { return ::waitpid(-1, nullptr, WNOHANG) != 0; })) << "what looked is killed";
 }
 
-TEST_F(SpankPlugin, AnEndWithoutAFindingIsNone) {
-  ASSERT_EQ(::mkfifo((scratch_ / "monarch.conf").c_str(), 0600), 0);
-  init(S_CTX_ALLOCATOR);
-  option("monarch-dataset", scratch_.dir("data").c_str());
-  const std::string children =
-      "/proc/self/task/" + std::to_string(::gettid()) + "/children";  // of the thread that forks
-  Threads other(1, [&](uint32_t) {
-    pid_t child = 0;
-    EXPECT_TRUE(eventually([&] { return bool(std::ifstream(children) >> child); }));
-    if (child > 0) ::kill(child, SIGKILL);
-  });
-  function("init_post_opt")(nullptr, 0, nullptr);
-  other.join();
-  EXPECT_TRUE(has(said(), "did not answer")) << said();
-}
-
 // As an ordinary user with such a limit, in a child; a child of its own that has ended is still its own
 // afterwards.
 int with_limit(__rlimit_resource_t resource, const std::function<void()>& body) {
@@ -419,13 +370,19 @@ int with_limit(__rlimit_resource_t resource, const std::function<void()>& body) 
   });
 }
 
-TEST_F(SpankPlugin, AShortageLeavesTheCheckOut) {
-  init(S_CTX_ALLOCATOR);
-  option("monarch-dataset", (scratch_ / "absent").c_str());
+TEST_F(SpankPlugin, AShortageLeavesTheCheckOutAndStartsNothing) {
   ::chmod(scratch_.path().c_str(), 0777);
-  for (const auto resource : {RLIMIT_NOFILE, RLIMIT_NPROC})
-    EXPECT_EQ(with_limit(resource, [&] { function("init_post_opt")(nullptr, 0, nullptr); }), 0) << resource;
-  EXPECT_EQ(said(), "");
+  for (const spank_context_t context : {S_CTX_ALLOCATOR, S_CTX_REMOTE}) {
+    load();
+    init(context);
+    option("monarch-dataset", (scratch_ / "absent").c_str(), context == S_CTX_REMOTE);
+    for (const auto resource : {RLIMIT_NOFILE, RLIMIT_NPROC})
+      EXPECT_EQ(with_limit(resource, [&] { function("init_post_opt")(nullptr, 0, nullptr); }), 0) << resource;
+    EXPECT_EQ(arguments(), "");
+    if (context == S_CTX_ALLOCATOR) {
+      EXPECT_EQ(said(), "");
+    }
+  }
 }
 
 // ---- prolog and epilog
@@ -577,6 +534,7 @@ TEST_F(SpankPlugin, WithoutAnItemNothingIsStarted) {
   step({{S_JOB_UID, 0}});
   EXPECT_EQ(arguments(), "");
   EXPECT_TRUE(has(said(), "is root's")) << said();
+  EXPECT_EQ(told(), "monarch: the job runs without Monarch on n1: it is root's\n");
 }
 
 TEST_F(SpankPlugin, WhatIsMissingHasADefault) {
@@ -805,19 +763,6 @@ TEST_F(SpankPlugin, AHelperThatHangsInTheKernelIsNotWaitedFor) {
   });
 }
 
-TEST_F(SpankPlugin, ASignalDoesNotMakeItWaitWithoutAnEnd) {
-  helper("exec sleep 100");
-  struct sigaction act = {}, old;
-  act.sa_handler = [](int) {};
-  ::sigaction(SIGALRM, &act, &old);
-  const itimerval once = {{0, 0}, {0, 500000}}, never = {};
-  ::setitimer(ITIMER_REAL, &once, nullptr);
-  step();
-  ::setitimer(ITIMER_REAL, &never, nullptr);
-  ::sigaction(SIGALRM, &old, nullptr);
-  EXPECT_TRUE(has(said(), "took longer than 3000 ms")) << said();
-}
-
 TEST_F(SpankPlugin, AHelperAnswersWhateverDescriptorsThereAre) {
   EXPECT_EQ(in_child([&] {
               ::close(STDIN_FILENO);
@@ -838,24 +783,6 @@ TEST_F(SpankPlugin, AHelperAnswersWhateverDescriptorsThereAre) {
             0);
   EXPECT_TRUE(has(read("descriptors"), " 2 -> ") && !has(read("descriptors"), " 3 -> "))
       << read("descriptors");
-}
-
-TEST_F(SpankPlugin, AHelperThatAnswersAndStaysIsWaitedForAndKilled) {
-  helper("echo \"off because\" >&3\nexec sleep 1000");
-  while (::waitpid(-1, nullptr, 0) > 0) {  // what a check at submission left behind when it was killed
-  }
-  step();
-  EXPECT_TRUE(has(said(), "took longer than 3000 ms") && has(said(), "on this node: because")) << said();
-  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "nothing is left of it";
-}
-
-TEST_F(SpankPlugin, AShortageStartsNothing) {
-  init(S_CTX_REMOTE);
-  option("monarch-dataset", "/data", 1);
-  ::chmod(scratch_.path().c_str(), 0777);
-  for (const auto resource : {RLIMIT_NOFILE, RLIMIT_NPROC})
-    EXPECT_EQ(with_limit(resource, [&] { function("init_post_opt")(nullptr, 0, nullptr); }), 0) << resource;
-  EXPECT_EQ(arguments(), "");
 }
 
 TEST_F(SpankPlugin, TheHelperHasNothingOfSlurmds) {
@@ -1001,15 +928,6 @@ TEST_F(SpankPlugin, WhatTasksInContainersDoNotSeeIsToldOnceInWhicheverStep) {
   EXPECT_EQ(told(), "");
 }
 
-TEST_F(SpankPlugin, RootsJobsAreTold) {
-  step({{S_JOB_UID, 0}});
-  EXPECT_EQ(told(), "monarch: the job runs without Monarch on n1: it is root's\n");
-  step({{S_JOB_NODEID, 1}});
-  EXPECT_EQ(told(), "");
-  step({{S_JOB_NODEID, 0}, {S_JOB_STEPID, 1}});
-  EXPECT_EQ(told(), "");
-}
-
 TEST_F(SpankPlugin, TasksFailWhereTheUserWantsIt) {
   helper("echo 'fail n1 has too little' >&3");
   step();
@@ -1102,26 +1020,6 @@ TEST_F(SpankWait, RoomMayCome) {
   EXPECT_TRUE(has(all, "no more can be: 2 files have no room, 0 cannot be staged\n")) << all;
 }
 
-TEST_F(SpankWait, BeginsInTime) {
-  step_that_waits("100 1");
-  tell("staging-in", 42);
-  EXPECT_TRUE(has(told(),
-                  "n1: 42% of the dataset is staged after 1 s (7 files, 2.0K): the time of "
-                  "--monarch-wait-timeout is over; staging goes on\n"));
-  std::filesystem::remove(scratch_ / "run/state");
-  EXPECT_TRUE(has(told(), "is over, and the agent has told nothing"));
-}
-
-TEST_F(SpankWait, TellsHowItGoes) {
-  step_that_waits("100 3");
-  tell("staging-in", 42);
-  const std::string all = told();
-  EXPECT_TRUE(has(
-      all, "monarch: n1: 42% of the dataset is staged (7 files, 2.0K); the job begins at 100%, or in 1 s\n"))
-      << all;
-  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 2) << all;
-}
-
 TEST_F(SpankWait, AnAgentThatHasEndedIsNotWaitedFor) {
   step_that_waits("100 60");
   tell("staging-in", 42);
@@ -1149,17 +1047,6 @@ TEST_F(SpankWait, OneTaskTalks) {
   seconds_a_look = 7;
   EXPECT_EQ(told(), "") << "nor how it goes";
   seconds_a_look = 0;
-}
-
-TEST_F(SpankWait, WhatIsNothingToWaitForIsNot) {
-  for (const char* wait : {"", "0 60", "101 60", "80", "x", "80 -1", "80 604801", "-5 60"}) {
-    step_that_waits(wait);
-    EXPECT_EQ(told(), "") << wait;
-    EXPECT_EQ(fake_.environment["MONARCH_IO_RUN_DIR"], scratch_ / "run") << wait;
-  }
-  step_that_waits("100 60");
-  std::filesystem::remove_all(scratch_ / "run");
-  EXPECT_TRUE(has(told(), "do not see")) << "a task that has no agent";
 }
 
 TEST_F(SpankWait, TheAgentIsToldWhenTheFirstTaskBegins) {
@@ -1256,21 +1143,6 @@ TEST_F(SpankWait, WhatTheFileSaysIsBelievedWithinBounds) {
   }
 }
 
-TEST_F(SpankWait, ARunDirectoryThatGoesMeanwhileIsNotWaitedFor) {
-  step_that_waits("100 600");
-  tell("staging-in", 42);
-  const int status = in_child([&] {
-    ::alarm(20);
-    const auto gone = [&](CallArguments a) {
-      return std::string(reinterpret_cast<const char*>(a[1])) == scratch_ / "run" ? ENOENT : 0;
-    };
-    if (!before_call(SYS_openat, gone)) return 99;
-    return function("task_init")(nullptr, 0, nullptr);
-  });
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
-}
-
 TEST_F(SpankWait, ASignalEndsIt) {
   step_that_waits("100 600");
   tell("staging-in", 1);
@@ -1340,6 +1212,7 @@ TEST_F(SpankWait, AnAgentThatTellsNothingIsWaitedForAMinute) {
   seconds_a_look = 0;
   EXPECT_TRUE(has(all, "the time of --monarch-wait-timeout is over; staging goes on\n")) << all;
   const auto lines = std::count(all.begin(), all.end(), '\n');
+  EXPECT_TRUE(has(all, "% of the dataset is staged (7 files, 2.0K); the job begins at 100%, or in ")) << all;
   EXPECT_GT(lines, 3) << all;
   EXPECT_LT(lines, 7) << "ever more seldom: " << all;
 }
