@@ -46,6 +46,7 @@ TEST_F(OneAttemptTest, WhatWasNotMeasuredWholeIsChargedAsBefore) {
 }
 
 TEST_F(OneAttemptTest, WhatCannotBeMeasuredIsChargedAsBefore) {
+  hasten(HastyClock::Pauses::kCountAsWhole);
   std::vector<Removal> removals = aside_one(record(1));
   const int status = in_child([&] {
     if (!before_call(SYS_setfsuid, [](CallArguments) { return EPERM; })) return 99;
@@ -65,45 +66,6 @@ TEST_F(OneAttemptTest, WhatIsRootsIsChargedUntilItIsGone) {
   const std::string log = log_of(std::move(removals), [](Arguments& a) { return *a.path == 'd' ? EIO : 0; });
   EXPECT_NE(log.find("data: Input/output error"), std::string::npos) << log;
   EXPECT_EQ(occupied(), std::nullopt);
-}
-
-TEST_F(OneAttemptTest, OfMemoryTheDirectoryGoesToo) {
-  TierConfig memory;
-  memory.path = scratch_ / "tier";
-  memory.kind = TierConfig::Kind::kTmpfs;
-  memory.quota.bytes = kMiB;
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    m->check(make_job_dir(state_, memory, kAside, record(1).user).ok(), "a tier in memory");
-    std::vector<Removal> removals;
-    removals.push_back({record(1), state_.make_removal(record(1)).take()});
-    const std::string log = log_of(std::move(removals),
-                                   [](Arguments& a) { return a.flags != 0 && kAside == a.path ? EBUSY : 0; });
-    m->check(log.find("remove " + kAside + ": Device or resource busy") != std::string::npos, log);
-    m->check(in_removing() == Names{kRemoval} && occupied() == 0u, "what is left is tried again");
-    end_children();
-  });
-}
-
-TEST_F(OneAttemptTest, OfSeveralPlacesTheFirstIsWarnedOf) {
-  JobRecord r = record(1);
-  make_tier("other");
-  r.tiers.push_back(tier("other", 100 * kMiB));
-  std::vector<Removal> removals = aside_one(r);
-  for (const char* tier : {"tier", "other"})
-    fill_with_roots(scratch_ / (std::string(tier) + "/monarch/" + kAside + "/files/foreign"));
-  const std::string log = log_of(std::move(removals));
-  EXPECT_NE(log.find("clean up: " + r.tiers[0].path), std::string::npos) << log;
-  EXPECT_EQ(log.find("clean up: " + r.tiers[1].path), std::string::npos) << log;
-}
-
-TEST_F(OneAttemptTest, WhyADirectoryCannotBeOpenedIsWarnedOf) {
-  std::vector<Removal> removals = aside_one(record(1));
-  bool found = false;  // that it is there, first
-  const Intercept opens(Call::kOpenat, [&](Arguments& a) {
-    return kAside == a.path && std::exchange(found, true) ? EMFILE : 0;
-  });
-  const std::string log = log_of(std::move(removals));
-  EXPECT_NE(log.find("open " + kAside + ": Too many open files"), std::string::npos) << log;
 }
 
 // Seconds from when a removal that was given up three times is given up once more to when it is tried again.

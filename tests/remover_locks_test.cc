@@ -120,6 +120,7 @@ TEST_F(RemoverTest, WhatItsOwnerKeepsLockedRootDoesNotWaitFor) {
 
 // Just when root removes it, its owner has it locked once more: rmdir(2) hangs, and nobody can kill it.
 TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
+  hasten(HastyClock::Pauses::kShort);
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     LockedDirectory locked(scratch_.file("file", ""));
     if (!locked.is_ready()) return;
@@ -161,6 +162,7 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
 // What its owner has mounted is in the way of one that hangs in rmdir(2), too.
 TEST_F(RemoverTest, OneHangsInAPlaceWhateverItsOwnerMounts) {
   if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
+  hasten(HastyClock::Pauses::kShort);
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     LockedDirectory locked(scratch_.file("file", ""));
     if (!locked.is_ready()) return;

@@ -44,13 +44,6 @@ TEST_F(RemoverTest, WhatIsSetAsideIsOutOfTheWayAndStaysLocked) {
   EXPECT_TRUE(set_aside(state_, {}).empty());
 }
 
-TEST_F(RemoverTest, WhatCannotBeSetAsideIsLeftToOthers) {
-  fs::remove(state_.path() + "/removing");
-  EXPECT_TRUE(aside_one(record(1)).empty());
-  EXPECT_EQ(jobs(), Names{"c.1.n1"}) << "its record stays, for the next job";
-  EXPECT_FALSE(is_locked("jobs/c.1.n1"));
-}
-
 TEST_F(RemoverTest, WhatCannotBeNotedIsLeftToOthers) {
   const Intercept refuse(Call::kRenameat, EIO);
   std::vector<Removal> removals = begin_one(record(1));
@@ -81,17 +74,6 @@ TEST_F(RemoverTest, WhatAKilledHelperBeganToSetAsideIsSetAside) {
   }
 }
 
-TEST_F(RemoverTest, NothingIsLeft) {
-  std::vector<Removal> removals = aside_one(record(1));
-  std::vector<Removal> second = aside_one(record(2));
-  removals.push_back(std::move(second.at(0)));
-  EXPECT_TRUE(remove(std::move(removals), kLong));
-  nothing_is_left();
-  EXPECT_TRUE(Cgroups().names(state_.cgroup_prefix()).empty());
-  EXPECT_TRUE(remove({}, 0));
-  EXPECT_TRUE(children().empty()) << "nothing to do";
-}
-
 TEST_F(RemoverTest, WhatIsRootsGoesAtOnce) {
   std::vector<Removal> removals = aside_one(record(1));
   const std::string dir = scratch_ / ("tier/monarch/" + kAside + "/files");
@@ -100,24 +82,16 @@ TEST_F(RemoverTest, WhatIsRootsGoesAtOnce) {
   nothing_is_left();
 }
 
-// As a start of a release before 0.2.0 left it, in the place of the directory that is root's now.
-TEST_F(RemoverTest, WhatAnEarlierReleaseDidNotGiveToItsOwnerGoes) {
-  std::vector<Removal> removals = aside_one(record(1));
-  for (const std::string& dir : {scratch_ / ("tier/monarch/" + kAside), state_.path() + "/run/" + kAside}) {
-    fs::remove_all(dir + "/files");
-    std::ofstream(dir + "/agent.conf") << "x";
-  }
-  EXPECT_TRUE(remove(std::move(removals), kLong));
-  nothing_is_left();
-}
-
 TEST_F(RemoverTest, WhatIsNotTheOwnersStaysAndIsCharged) {
   JobRecord r = record(1);
   make_tier("small");
   make_tier("none");
+  make_tier("gone");
   r.tiers.push_back(tier("small", 4096));
   r.tiers.push_back(tier("none", 0));
+  r.tiers.push_back(tier("gone", 100 * kMiB));
   std::vector<Removal> removals = aside_one(r);
+  fs::remove_all(scratch_ / ("gone/monarch/" + kAside));
   Names kept;
   for (const char* tier : {"tier", "small", "none"})
     kept.push_back(fill_with_roots(scratch_ / (std::string(tier) + "/monarch/" + kAside + "/files/foreign")));
@@ -127,6 +101,7 @@ TEST_F(RemoverTest, WhatIsNotTheOwnersStaysAndIsCharged) {
   EXPECT_LT(occupied(0).value_or(0), 2 * kMiB);
   EXPECT_EQ(occupied(1), 4096u) << "no more than it had";
   EXPECT_GE(occupied(2).value_or(0), kMiB) << "no quota is known";
+  EXPECT_EQ(occupied(3), 0u) << "what is gone is not charged";
   for (const std::string& file : kept) EXPECT_EQ(contents(file).size(), kMiB);
   EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kAside + "/files")), Names{"foreign"})
       << "the owner's is gone";
@@ -137,38 +112,6 @@ TEST_F(RemoverTest, WhatIsNotTheOwnersStaysAndIsCharged) {
   for (const std::string& file : kept) fs::remove_all(fs::path(file).parent_path());
   EXPECT_TRUE(remove(unattended_removals(state_), kLong));
   nothing_is_left();
-}
-
-TEST_F(RemoverTest, WhatIsGoneIsNotChargedWhileOtherPlacesKeepSomething) {
-  JobRecord r = record(1);
-  for (const char* name : {"gone", "roots"}) {
-    make_tier(name);
-    r.tiers.push_back(tier(name, 100 * kMiB));
-  }
-  std::vector<Removal> removals = aside_one(r);
-  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
-  fs::remove_all(scratch_ / ("gone/monarch/" + kAside));
-  const std::string roots = scratch_ / ("roots/monarch/" + kAside + "/files");
-  for (const std::string& path : {roots, roots + "/data"}) ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);
-  EXPECT_FALSE(remove(std::move(removals), 0));
-  EXPECT_TRUE(eventually([&] { return occupied(0).has_value(); }));
-  EXPECT_EQ(occupied(1), 0u);
-  EXPECT_EQ(occupied(2), 0u);
-}
-
-TEST_F(RemoverTest, WhatStaysIsMeasuredHoweverDeepItIs) {
-  std::vector<Removal> removals = aside_one(record(1));
-  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
-  std::string deep = scratch_ / ("tier/monarch/" + kAside + "/files/foreign");
-  for (int i = 0; i < 150; ++i) fs::create_directory(deep += "/d");
-  rlimit files{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
-  const rlimit few{160, files.rlim_max};
-  ::setrlimit(RLIMIT_NOFILE, &few);
-  EXPECT_FALSE(remove(std::move(removals), 0));
-  ::setrlimit(RLIMIT_NOFILE, &files);
-  EXPECT_TRUE(eventually([&] { return occupied().has_value(); })) << "charged with the whole quota still";
-  EXPECT_LT(occupied().value_or(0), 4 * kMiB);
 }
 
 TEST_F(RemoverTest, ATierThatHangsHoldsNobodyUp) {
@@ -200,15 +143,6 @@ TEST_F(RemoverTest, WhatHangsInTheKernelIsLeftToTheHelpersGroup) {
   });
 }
 
-TEST_F(RemoverTest, OneThatDiesWhileItSetsAsideIsNotWaitedFor) {
-  std::vector<Removal> removals = begin_one(record(1));
-  const Intercept dies(Call::kRenameat, [](Arguments&) { return ::kill(::getpid(), SIGKILL); });
-  const int64_t begin = clock_.now_ms();
-  EXPECT_EQ(set_aside(state_, std::move(removals)).size(), 1u);
-  EXPECT_LT(clock_.now_ms() - begin, patience::kHookStepMs);
-  EXPECT_TRUE(is_unmoved(state_, record(1)));
-}
-
 TEST_F(RemoverTest, WithoutAProcessOrAPipeItIsDoneLater) {
   for (const long call : {SYS_clone, SYS_pipe2}) {
     std::vector<Removal> removals = begin_one(record(1));
@@ -231,6 +165,7 @@ TEST_F(RemoverTest, WithoutAProcessOrAPipeItIsDoneLater) {
 }
 
 TEST_F(RemoverTest, OneThatWasKilledHasNotRemoved) {
+  hasten(HastyClock::Pauses::kCountAsWhole);
   std::vector<Removal> removals = aside_one(record(1));
   const Intercept removes(Call::kUnlinkat, [](Arguments&) { return ::kill(::getpid(), SIGKILL); });
   EXPECT_FALSE(remove(std::move(removals), kLong));
@@ -306,48 +241,6 @@ TEST_F(RemoverTest, WhatCannotBeRenamedIsEmptiedWhereItIs) {
   nothing_is_left();
 }
 
-// Of four places one keeps something; the log names that one, and the name that it has there.
-TEST_F(RemoverTest, TheLogSaysWhereSomethingIsLeft) {
-  const auto before = spdlog::default_logger();
-  JobRecord r = record(1);
-  for (const char* name : {"other", "unmoved"}) {
-    make_tier(name);
-    r.tiers.push_back(tier(name, 100 * kMiB));
-  }
-  struct stat unmoved {};
-  ASSERT_EQ(::stat((scratch_ / "unmoved/monarch").c_str(), &unmoved), 0);
-  const Intercept stays(Call::kRenameat, [&](Arguments& a) {
-    struct stat st;
-    return ::fstat(a.fd, &st) == 0 && st.st_ino == unmoved.st_ino ? EXDEV : 0;
-  });
-  const std::pair<std::string, std::string> places[] = {{scratch_ / "other/monarch", kAside},
-                                                        {scratch_ / "unmoved/monarch", kName},
-                                                        {state_.path() + "/run", kAside}};
-  for (const auto& [place, name] : places) {
-    SCOPED_TRACE(place);
-    const std::string log = scratch_ / ("log" + std::to_string(&place - &places[0].first));
-    ASSERT_TRUE(open_log(log, "info").ok());
-    std::vector<Removal> removals = aside_one(r);
-    const std::string path = place + "/" + name;
-    fill_with_roots(path + "/files/foreign");
-    {
-      // Given up after one attempt: it is later then.
-      static std::optional<LaterBy> later;
-      const Intercept removes(Call::kUnlinkat, [](Arguments&) {
-        if (!later) later.emplace(3600);
-        return 0;
-      });
-      EXPECT_FALSE(remove(std::move(removals), kLong));
-    }
-    const std::string text = contents(log);
-    EXPECT_NE(text.find("clean up: " + place + ": " + name + "/files: "), std::string::npos) << text;
-    EXPECT_NE(text.find(" is left as " + path + ", charged with "), std::string::npos) << text;
-    fs::remove_all(path);
-    fs::remove_all(state_.path() + "/removing/" + kRemoval);
-  }
-  spdlog::set_default_logger(before);
-}
-
 // What is logged of a removal that is given up after one attempt.
 TEST_F(RemoverTest, WhatCannotBeRenamedForAnotherReasonWaits) {
   std::vector<Removal> removals;
@@ -387,9 +280,7 @@ TEST_F(RemoverTest, ATierThatIsAwayIsWaitedFor) {
   r.tiers[0].file_system = "of another disk";
   const auto removal = [&](const std::string& run_dir) {
     fill_job(state_.path() + "/run/" + run_dir);
-    std::vector<Removal> removals;
-    removals.push_back({r, state_.make_removal(r).take()});
-    return removals;
+    return removal_of(r);
   };
   EXPECT_FALSE(remove(removal(kAside), kLong)) << "it comes back, with the job's files";
   EXPECT_TRUE(eventually([&] { return runs().empty(); }));
@@ -417,8 +308,7 @@ TEST_F(RemoverTest, WhatIsOnAnotherFileSystemIsNotChargedAndForgottenAfterAWhile
   JobRecord r = record(1);
   r.tiers[0].file_system = "of another disk";
   fill_job(state_.path() + "/run/" + kAside);
-  std::vector<Removal> removals;
-  removals.push_back({r, state_.make_removal(r).take()});
+  std::vector<Removal> removals = removal_of(r);
   std::string log = logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)) << "at once"; });
   EXPECT_NE(log.find("not mounted there any more: its files are not charged"), std::string::npos) << log;
   Result<JobRecord> left = state_.read_removal(kRemoval);
@@ -449,8 +339,7 @@ TEST_F(RemoverTest, WhatIsInMemoryIsChargedThoughAnotherFileSystemIsThere) {
   r.away_since = 1;
   fill_job(state_.path() + "/run/" + kAside);
   const auto removed = [&] {
-    std::vector<Removal> removals;
-    removals.push_back({r, state_.make_removal(r).take()});
+    std::vector<Removal> removals = removal_of(r);
     return logged([&] {
       EXPECT_FALSE(remove(std::move(removals), 0));
       EXPECT_TRUE(
@@ -478,8 +367,7 @@ TEST_F(RemoverTest, WhatIsFoundUnderAnotherIdIsChargedToThatOne) {
   r.away_since = ::time(nullptr) - 2 * kAwaySeconds;
   fill_job(scratch_ / ("tier/monarch/" + kAside));
   fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
-  std::vector<Removal> removals;
-  removals.push_back({r, state_.make_removal(r).take()});
+  std::vector<Removal> removals = removal_of(r);
   EXPECT_FALSE(remove(std::move(removals), 0));
   EXPECT_TRUE(eventually([&] {
     const Result<JobRecord> now = state_.read_removal(kRemoval);
@@ -495,33 +383,9 @@ TEST_F(RemoverTest, WhereTheDirectoryOfAllJobsIsGoneNothingIsLeft) {
   ASSERT_TRUE(is_file_system_id(r.tiers[0].file_system));
   fs::remove(scratch_ / "tier/monarch");
   fill_job(state_.path() + "/run/" + kAside);
-  std::vector<Removal> removals;
-  removals.push_back({r, state_.make_removal(r).take()});
+  std::vector<Removal> removals = removal_of(r);
   EXPECT_TRUE(remove(std::move(removals), kLong)) << "an administrator has removed it";
   fs::create_directory(scratch_ / "tier/monarch");
-  nothing_is_left();
-}
-
-TEST_F(RemoverTest, WithoutAnIdATierWithoutTheDirectoryOfAllJobsIsAway) {
-  const Intercept fuse(Call::kFstatfsResult, [](Arguments& a) {
-    a.disk->f_type = FUSE_SUPER_MAGIC;
-    std::memset(&a.disk->f_fsid, 0, sizeof a.disk->f_fsid);
-    return 0;
-  });
-  JobRecord r = record(1);
-  r.tiers[0].file_system = file_system_at(r.tiers[0].path);
-  ASSERT_EQ(r.tiers[0].file_system, "type 65735546");
-  fs::rename(scratch_ / "tier/monarch", scratch_ / "tier/hidden");
-  fill_job(state_.path() + "/run/" + kAside);
-  std::vector<Removal> removals;
-  removals.push_back({r, state_.make_removal(r).take()});
-  EXPECT_FALSE(remove(std::move(removals), kLong)) << "the mount that hid it is gone";
-  EXPECT_EQ(in_removing(), Names{kRemoval});
-  fs::rename(scratch_ / "tier/hidden", scratch_ / "tier/monarch");
-  fill_job(scratch_ / ("tier/monarch/" + kAside));
-  r.tiers[0].occupied.reset();
-  EXPECT_TRUE(state_.write_removal(r).ok());
-  EXPECT_TRUE(remove(unattended_removals(state_), kLong));
   nothing_is_left();
 }
 
@@ -536,22 +400,6 @@ TEST_F(RemoverTest, TheFilesOfAJobThatDidNotStartGoAndItsRecordStays) {
   wait_children();
   ASSERT_TRUE(state_.make_removal(record(1)).ok());
   EXPECT_EQ(remove_job_files(state_, record(1)).error().code, ENOTEMPTY);
-}
-
-TEST_F(RemoverTest, WhetherTheyWereRenamedIsNoted) {
-  for (const bool moved : {true, false}) {
-    const Removal job = begin(record(1));
-    fill_with_roots(scratch_ / ("tier/monarch/" + kName + "/files/foreign"));
-    {
-      const Intercept renames(Call::kRenameat, on_tier_alone(moved ? 0 : EXDEV));
-      EXPECT_TRUE(remove_job_files(state_, record(1)).ok());
-    }
-    EXPECT_EQ(is_unmoved(state_, record(1)), !moved);
-    EXPECT_EQ(on_tier(), Names{moved ? kAside : kName});
-    end_children();
-    fs::remove_all(scratch_ / ("tier/monarch/" + on_tier().at(0)));
-    fs::remove_all(state_.path() + "/removing/" + kRemoval);
-  }
 }
 
 // A job whose tier is in memory.
@@ -737,18 +585,6 @@ TEST_F(RemoverTest, UsersMountsAreDetachedAndOthersStay) {
   });
 }
 
-TEST_F(RemoverTest, AUsersMountBelowTheDirectoryIsDetached) {
-  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    std::vector<Removal> removals = aside_one(record(1));
-    fs::create_directory(scratch_ / ("tier/monarch/" + kAside + "/files/sub"));
-    m->fuse("tier/monarch/" + kAside + "/files/sub", kUid);
-    m->check(remove(std::move(removals), kLong), "and all is removed");
-    m->check(on_tier().empty() && in_removing().empty(), "nothing is left");
-    end_children();
-  });
-}
-
 TEST_F(RemoverTest, RenamesWhatIsThere) {
   const Fd jobs = tier_jobs();
   EXPECT_TRUE(rename_aside(jobs.get(), record(1)).ok()) << "nothing";
@@ -823,21 +659,6 @@ TEST_F(RunAsTest, WhatHasComeIsReadThoughAnotherOneTookAllTheTime) {
   EXPECT_TRUE(good.finish(until_ms, &out, sizeof out));
   EXPECT_EQ(out, kNumber);
   EXPECT_TRUE(no_child_is_left());
-}
-
-TEST_F(RunAsTest, WithoutAProcessOrAPipeThereIsNothing) {
-  for (const long call : {SYS_clone, SYS_pipe2}) {
-    const int status = in_child([&] {
-      const pid_t other = ::fork();
-      if (other == 0) ::_exit(0);
-      if (!before_call(call, [](CallArguments) { return EAGAIN; })) return 99;
-      char byte;
-      if (run_as({kUid, kUid, {}}, kLong, &byte, 1, [](int) { return true; })) return 1;
-      return ::waitpid(other, nullptr, 0) == other ? 0 : 2;
-    });
-    if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-    EXPECT_EQ(status, 0) << call;
-  }
 }
 
 // A hook's output is a task's, or slurmd's.
