@@ -155,10 +155,17 @@ class PlacementTest : public ::testing::Test {
   bool placed_at_last(const std::string& path) {
     return eventually([&] { return state(path) == State::kPlaced; });
   }
-  // Asks for a file; its state word once that is settled.
+  // Asks for a file; its state word once that is settled. A copy is counted behind that, before who waits is
+  // woken.
   uint64_t demand(const std::string& path) {
+    const std::atomic<uint32_t>& wakes = (*board_)->parking[rel(path).hash % kParking];
+    const uint32_t before = wakes;
+    const bool is_new = unsettled(state(path));
     placement_->demand(rel(path));
     EXPECT_TRUE(settles(path)) << path;
+    if (is_new && state(path) == State::kPlaced) {
+      EXPECT_TRUE(eventually([&] { return wakes != before; })) << path;
+    }
     return word(path);
   }
   uint64_t counter(AgentCounter c) const { return total(*board_->get(), c); }
