@@ -97,15 +97,6 @@ TEST_F(AccountForTest, WhatWasNotCountedIsSaidSo) {
   EXPECT_FALSE(exists(report_of(r)));
 }
 
-TEST_F(AccountForTest, WhoWantsNoLinesHasNone) {
-  JobRecord r = ended(1);
-  r.of_cluster.config = scratch_.file("monarch.conf", "[accounting]\naccount = off\n");
-  EXPECT_EQ(account(r), "");
-  EXPECT_TRUE(status_.ok());
-  EXPECT_TRUE(state_.spooled().empty());
-  EXPECT_TRUE(exists(report_of(r)));
-}
-
 TEST_F(AccountForTest, WhatCannotBeKeptIsToldAndTriedAgain) {
   const JobRecord r = ended(1);
   for (const char* name : {"spool", "metrics.lock", "reports"}) {

@@ -30,15 +30,6 @@ Result<JobCounters> read_counters(const std::string& run_dir) {
   return account->counters;
 }
 
-TEST(Counters, AreSumsOfTheBoard) {
-  const Scratch scratch;
-  ASSERT_TRUE(BoardFile::create(scratch.path()).ok());
-  Result<JobCounters> c = read_counters(scratch.path());
-  ASSERT_TRUE(c.ok()) << c.error().text;
-  EXPECT_TRUE(plausible(*c));
-  EXPECT_EQ((*c)[TaskCounter::opens_pfs], 0u);
-}
-
 TEST(Counters, HaveWhatOtherNodesTold) {
   const Scratch scratch;
   const Result<BoardFile> board = BoardFile::create(scratch.path());

@@ -52,12 +52,6 @@ TEST_F(CgroupTest, EachHierarchyOnceWithItsControllers) {
   EXPECT_FALSE(found[2].has("cpuset"));
 }
 
-TEST_F(CgroupTest, NamesWithBlanks) {
-  const auto found = read("31 30 0:27 / /mnt/a\\040b\\134c rw - cgroup2 none rw\n");
-  ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(found[0].mount, "/mnt/a b\\c");
-}
-
 TEST_F(CgroupTest, WithoutHierarchiesThereIsNothingToEnd) {
   scratch_.file("none", "30 24 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro\n");
   const Cgroups none(scratch_ / "none");
@@ -152,21 +146,6 @@ TEST_F(PlainGroups, AnErrorNamesWhereThereIsNone) {
   ASSERT_FALSE(s.ok());
   EXPECT_TRUE(s.error().text.starts_with("enter ")) << s.error().text;
   EXPECT_TRUE(groups().end("job", 0)) << "what is not there has ended";
-}
-
-TEST_F(PlainGroups, WhatCannotBeMadeIsNotTriedForEver) {
-  const std::string parent = v1_ + "/monarch";
-  std::filesystem::remove_all(parent);
-  ASSERT_EQ(::symlink((scratch_ / "missing/directory").c_str(), parent.c_str()), 0);
-  Status s = groups().make("job", 0);
-  ASSERT_FALSE(s.ok());
-  EXPECT_EQ(s.error().code, ENOENT);
-  EXPECT_TRUE(s.error().text.starts_with("make " + parent + "/job: ")) << s.error().text;
-  std::filesystem::remove(parent);
-  scratch_.file("v1/monarch", "");
-  s = groups().make("job", 0);
-  ASSERT_FALSE(s.ok());
-  EXPECT_EQ(s.error().code, ENOTDIR);
 }
 
 TEST_F(PlainGroups, WhatIsInThemIsFrozenWhileItIsKilled) {
@@ -266,21 +245,6 @@ TEST_F(PlainGroups, WhereTheirParentsAreNothingOfTheRootsIsOpened) {
   }));
 }
 
-TEST_F(PlainGroups, WithoutAProcessThereIsNoParentAndNobodyElsesIsWaitedFor) {
-  std::filesystem::remove_all(v1_ + "/monarch");
-  const int status = in_child([&] {
-    const pid_t other = ::fork();
-    if (other == 0) ::_exit(0);
-    siginfo_t ended;
-    if (::waitid(P_PID, static_cast<id_t>(other), &ended, WEXITED | WNOWAIT) != 0) return 1;
-    if (!before_call(SYS_clone, [](CallArguments) { return EAGAIN; })) return 99;
-    if (groups().make("job", 0).error().code != EAGAIN) return 2;
-    return ::waitpid(other, nullptr, 0) == other ? 0 : 3;
-  });
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
-}
-
 TEST_F(PlainGroups, UsersCannotListThem) {
   const auto mode = [&](const std::string& path) {
     struct stat st {};
@@ -324,32 +288,6 @@ TEST_F(PlainGroups, WhereTheRootTakesNoProcessTheyAreLeftForThatOfTheFirst) {
   EXPECT_EQ(in("v1/init/cgroup.procs") + in("v2/init/cgroup.procs"), "") << "where it takes one they are not";
 }
 
-TEST(AgentMemory, OtherFileSystemsAreNotInMemory) {
-  TierConfig disk;
-  disk.quota.bytes = uint64_t{1} << 40;
-  disk.path = "/proc";
-  EXPECT_EQ(agent_memory({}, {disk}, 0), uint64_t{2} << 30);
-}
-
-TEST_F(CgroupTest, OneIsMadeAlsoIfItsParentIsRemovedMeanwhile) {
-  const std::string mount = scratch_.dir("v1");
-  scratch_.file("mountinfo", "1 0 0:1 / " + mount + " rw - cgroup none rw,freezer\n");
-  const int status = in_child([&] {
-    bool removed = false;
-    const auto remove_parent = [&](CallArguments a) {
-      const std::string path = reinterpret_cast<const char*>(a[kMkdirPath]);
-      if (path.ends_with("/monarch/job") && !std::exchange(removed, true))
-        std::filesystem::remove(mount + "/monarch");
-      return 0;
-    };
-    if (!before_call(kMkdirCall, remove_parent)) return 99;
-    return Cgroups(scratch_ / "mountinfo").make("job", 0).ok() && removed ? 0 : 1;
-  });
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
-  EXPECT_TRUE(std::filesystem::is_directory(mount + "/monarch/job"));
-}
-
 // Of version 1 alone: the other one has the kernel kill all that is in a group.
 TEST(RealGroups, WhatIsInThemIsKilled) {
   const Scratch scratch;
@@ -377,53 +315,6 @@ TEST(RealGroups, WhatIsInThemIsKilled) {
   ::waitpid(member, nullptr, 0);
   groups.remove_if_empty(name);
   if (!entered) GTEST_SKIP() << "no control group can be made here";
-}
-
-TEST(RealGroups, AnEmptyOneEndsAtOnce) {
-  const Cgroups groups;
-  const std::string name = "unit-test." + std::to_string(::getpid());
-  if (!groups.make(name, 0).ok()) {
-    groups.remove_if_empty(name);
-    GTEST_SKIP() << "no control group can be made here";
-  }
-  errno = 0;
-  EXPECT_TRUE(groups.end(name, 0));
-  EXPECT_TRUE(groups.names(name).empty());
-}
-
-// As in a container with a namespace of its own, whose root has given its controllers to its groups.
-TEST(RealGroups, AreLeftWhereTheRootTakesNoProcess) {
-  const Scratch scratch;
-  std::string root, controller;
-  const Cgroups all;
-  for (const CgroupHierarchy& h : all.hierarchies())
-    if (h.unified) root = h.mount + "/unit-test." + std::to_string(::getpid());
-  const auto write = [](const std::string& path, const std::string& text) {
-    return static_cast<bool>(std::ofstream(path) << text << std::flush);
-  };
-  const bool made = !root.empty() && ::mkdir(root.c_str(), 0755) == 0;
-  const bool given = made && ::mkdir((root + "/first").c_str(), 0755) == 0 &&
-                     std::ifstream(root + "/cgroup.controllers") >> controller &&
-                     write(root + "/cgroup.subtree_control", "+" + controller);
-  if (given) {
-    const Cgroups groups(scratch.file("mountinfo", "1 0 0:1 / " + root + " rw - cgroup2 none rw\n"),
-                         scratch.file("of_first", "0::/first\n"));
-    EXPECT_EQ(in_child([&] {
-                if (!groups.make("job", 0).ok() || !groups.enter("job").ok()) return 1;
-                if (write(root + "/cgroup.procs", "0")) return 2;
-                groups.leave("job");
-                std::ifstream in(root + "/first/cgroup.procs");
-                int pid = 0;
-                return in >> pid && pid == ::getpid() ? 0 : 3;
-              }),
-              0);
-    EXPECT_NE(::access((root + "/monarch/job").c_str(), F_OK), 0) << "and are removed";
-  }
-  for (const char* group : {"/monarch/job", "/monarch", "/first", ""}) {
-    const std::string path = root + group;
-    if (made) eventually([&] { return ::rmdir(path.c_str()) == 0 || errno == ENOENT; });
-  }
-  if (!given) GTEST_SKIP() << "no group with a controller of version 2 can be made here";
 }
 
 // A group of this machine's as a hierarchy, whose root all users can list, and a group of a step's.

@@ -235,14 +235,6 @@ TEST_F(JobDirTest, AFileSystemWhereRootIsAnotherIsNoTier) {
   EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"});
 }
 
-TEST_F(JobDirTest, AndNothingIsLeftThere) {
-  const Intercept squash(Call::kFstatat, [](Arguments& a) {
-    return ::fchownat(a.fd, a.path, 65533, 65533, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
-  });
-  EXPECT_EQ(make().error().code, EPERM);
-  EXPECT_TRUE(in_tier().empty());
-}
-
 // Such as FAT and some network file systems, where chown(2) does nothing and says that all is well.
 TEST_F(JobDirTest, AFileSystemWithoutOwnersOrModesIsNoTier) {
   for (const bool owners : {false, true}) {
@@ -256,25 +248,6 @@ TEST_F(JobDirTest, AFileSystemWithoutOwnersOrModesIsNoTier) {
     EXPECT_NE(s.error().text.find("does not keep owners and modes"), std::string::npos) << s.error().text;
     EXPECT_TRUE(fs::is_empty(jobs())) << "nothing is left";
   }
-}
-
-TEST_F(JobDirTest, WhatChangesMeanwhileIsLookedAtAgain) {
-  scratch_.file("tier/monarch", "");
-  ASSERT_EQ(::chown(jobs().c_str(), 65533, 65533), 0);
-  int short_of_descriptors = 0;
-  bool vanished = false;
-  const Intercept vanishes(Call::kFstatat, [&](Arguments&) {
-    if (vanished || fs::is_directory(jobs())) return 0;  // the latter: in the parent of who makes it
-    fs::remove(jobs());
-    vanished = true;
-    short_of_descriptors = 1;
-    return 0;
-  });
-  const Intercept opens(Call::kOpenBeneath,
-                        [&](Arguments&) { return short_of_descriptors-- == 1 ? EMFILE : 0; });
-  const Status s = make();
-  EXPECT_TRUE(s.ok()) << s.error().text;
-  EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"});
 }
 
 TEST_F(JobDirTest, WhatIsRootsByThenIsGivenBack) {
@@ -333,37 +306,6 @@ TEST_F(JobDirTest, WhatFailsLeavesNothingAndSaysWhy) {
   EXPECT_TRUE(fs::is_empty(jobs()));
 }
 
-TEST_F(JobDirTest, WhatFailsOnceIsNotPassedOver) {
-  for (const int failing : {1, 2}) {
-    int looks = 0;
-    const Intercept refuse(Call::kFstat, [&](Arguments&) { return ++looks == failing ? EIO : 0; });
-    EXPECT_EQ(make_tier_jobs(state_, tier_).error().code, EIO) << failing;
-    EXPECT_TRUE(in_tier().empty()) << failing;
-  }
-  {
-    const pid_t own = ::getpid();
-    const Intercept refuse(Call::kOpenBeneath, [&](Arguments&) { return ::getpid() == own ? EMFILE : 0; });
-    EXPECT_EQ(make().error().code, EMFILE) << "that it was made does not mean that it can be opened";
-  }
-  const Intercept refuse(Call::kChmod, [&](Arguments& a) {
-    struct stat st;
-    return ::fstat(a.fd, &st) == 0 && st.st_ino == stat_of(jobs()).st_ino ? EPERM : 0;
-  });
-  EXPECT_EQ(make().error().code, EPERM) << "users may list it";
-  EXPECT_TRUE(fs::is_empty(jobs()));
-}
-
-TEST_F(JobDirTest, WithoutAPipeNothingIsMade) {
-  const int status = in_child([&] {
-    if (!before_call(SYS_pipe2, [](CallArguments) { return EMFILE; })) return 99;
-    const Status s = make();
-    return s.error().code == EMFILE && s.error().text.starts_with("pipe: ") ? 0 : 1;
-  });
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
-  EXPECT_TRUE(in_tier().empty());
-}
-
 // Of an earlier release, a job's directory is its owner's.
 TEST_F(JobDirTest, WhatAUserHasMountedOnItsDirectoryIsNotAskedWhoseItIs) {
   if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
@@ -385,13 +327,6 @@ TEST_F(JobDirTest, WhatAUserHasMountedInATierIsNotAskedWhoseItIs) {
     const Status s = check_tier_jobs(scratch_ / "tier");
     m->check(!s.ok() && s.error().code == EXDEV, "it is told that something is mounted there");
   });
-}
-
-TEST_F(JobDirTest, ARunDirectoryThatCannotBeGivenAwayIsNone) {
-  const Intercept refuse(Call::kChown, EPERM);
-  const Status s = make_run_dir(scratch_ / "run/files", 0, kFiles, kOwner);
-  ASSERT_FALSE(s.ok());
-  EXPECT_TRUE(s.error().text.starts_with("fill ")) << s.error().text;
 }
 
 TEST_F(JobDirTest, ARunDirectoryWithoutABoundIsLogged) {

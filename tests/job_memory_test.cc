@@ -106,18 +106,6 @@ TEST_F(JobMemoryTest, WhatIsNotANumberTellsNothing) {
   EXPECT_EQ(memory_used(scratch_ / "directory").error().code, EISDIR);
 }
 
-TEST_F(JobMemoryTest, WithoutTheProcessesThereIsNoGroup) {
-  const int status = in_child([] {
-    const auto hide = [](CallArguments a) {
-      return std::string(reinterpret_cast<const char*>(a[1])) == "/proc" ? EMFILE : 0;
-    };
-    if (!before_call(SYS_openat, hide)) return 99;
-    return find_memory_group(1).empty() ? 0 : 1;
-  });
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
-}
-
 class MemoryGroupTest : public JobMemoryTest {
  protected:
   void SetUp() override {

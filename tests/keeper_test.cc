@@ -72,17 +72,6 @@ TEST_F(KeeperTest, ADutyThatGoesOnIsNeitherBegunAnewNorLeftAlone) {
   EXPECT_EQ(called().size(), 1u);
 }
 
-TEST_F(KeeperTest, WithoutRoomForAProcessADutyIsDoneLater) {
-  helper("exit 0");
-  line(1);
-  int refused = 0;
-  const int status = keep_with(SYS_clone, [&](CallArguments) { return ++refused <= 2 ? EAGAIN : 0; });
-  if (status == kNoTraps) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
-  EXPECT_TRUE(lines().empty());
-  EXPECT_EQ(called().size(), 1u);
-}
-
 TEST_F(KeeperTest, ADutyWhoseKeeperIsGoneDoesNothing) {
   helper("exit 0");
   line(1);
@@ -243,24 +232,6 @@ TEST_F(KeeperStartTest, IsStartedOnceAndNotWaitedForWhereSomethingIsLeftAndNobod
   const Fd lock(::open((state_.path() + "/keeper.lock").c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_EQ(::flock(lock.get(), LOCK_EX | LOCK_NB), 0);
   EXPECT_EQ(executed(), 0) << "one lives";
-}
-
-TEST_F(KeeperTest, ThatCannotBeStartedIsLogged) {
-  line(1);
-  EXPECT_EQ(in_child([&] {
-              if (!before_call(SYS_clone, [](CallArguments) { return EAGAIN; })) return 0;
-              const std::string said = logged([&] { ensure_keeper(request()); });
-              return said.find("keeper: fork: Resource temporarily") == std::string::npos ? 1 : 0;
-            }),
-            0);
-  fs::remove(scratch_ / "state/keeper.lock");
-  scratch_.dir("state/keeper.lock");
-  const std::string said = logged([&] { ensure_keeper(request()); });
-  EXPECT_NE(said.find("keeper.lock: Is a directory"), std::string::npos) << said;
-  scratch_.file("plain", "");
-  const KeeperRequest nowhere = {scratch_ / "plain", "", "", ""};
-  ensure_keeper(nowhere);
-  EXPECT_EQ(keep(nowhere), 1);
 }
 
 }  // namespace

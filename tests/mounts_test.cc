@@ -52,28 +52,6 @@ TEST_F(MountsTest, TheJobsOwnMemoryIsDetachedAndNoOther) {
   });
 }
 
-TEST_F(MountsTest, TheJobsOwnMemoryIsTold) {
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    const auto told = [&](const std::string& name) {
-      return is_of_job_tmpfs(Fd(::open((scratch_ / name).c_str(), O_RDONLY | O_CLOEXEC)).get());
-    };
-    m->check(!told("jobs/job"), "a directory is no tmpfs");
-    m->tmpfs("jobs/job", kTmpfsSource);
-    m->check(told("jobs/job"), "ours is told");
-    m->tmpfs("jobs/job2", "tmpfs");
-    m->check(!told("jobs/job2"), "another is not ours");
-    m->check(!is_of_job_tmpfs(-1), "nor is nothing");
-  });
-}
-
-TEST_F(MountsTest, WhatCannotBeDetachedIsNotCounted) {
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    m->tmpfs("jobs/job", kTmpfsSource);
-    if (!before_call(SYS_umount2, [](CallArguments) { return EPERM; })) return;
-    detached(m, "job", kOwner, 0, "what the kernel keeps");
-  });
-}
-
 TEST_F(MountsTest, BelowWhatHasNoPathNothingIsDetached) {
   EXPECT_EQ(detach_mounts(-1, "job", kOwner, Detach::kAll), 0);
   in_private_mounts(scratch_, [&](PrivateMounts* m) {

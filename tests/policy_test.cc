@@ -82,15 +82,6 @@ class PolicyTest : public ::testing::Test {
   const JobFacts job_ = facts_of("gpu", "physics", "high");
 };
 
-TEST_F(PolicyTest, WithoutASectionAllIsAsConfigured) {
-  const Config whole = mine("", job_);
-  EXPECT_EQ(whole.tiers.size(), 2u);
-  EXPECT_EQ(whole.agent.pfs_opens, 5u);
-  EXPECT_EQ(whole.agent.max_files, 0u);
-  EXPECT_EQ(whole.tiers[0].job_capacity.percent, 100);
-  EXPECT_EQ(whole.tiers[1].job_capacity.percent, 10);
-}
-
 TEST_F(PolicyTest, TheMoreSpecialSectionGoesBeforeTheMoreGeneralOne) {
   const std::string keys[] = {"[policy.qos.high]\npfs_opens = 40\n",
                               "[policy.account.physics]\npfs_opens = 30\n",
@@ -120,36 +111,26 @@ TEST_F(PolicyTest, SlurmTellsAccountsAndQosApartWithoutCase) {
 }
 
 TEST_F(PolicyTest, SwitchedOffIsToldWithItsReason) {
-  EXPECT_EQ(refusal("[policy.partition.gpu]\nenabled = off\n", job_),
-            "the administrator has switched it off for jobs of partition gpu (monarch.conf: "
-            "[policy.partition.gpu] enabled = off)");
-  EXPECT_EQ(refusal("[policy.account.physics]\nenabled = off\n", job_),
-            "the administrator has switched it off for jobs of account physics (monarch.conf: "
-            "[policy.account.physics] enabled = off)");
-  EXPECT_EQ(refusal("[policy.qos.high]\nenabled = off\n", job_),
-            "the administrator has switched it off for jobs with QOS high (monarch.conf: [policy.qos.high] "
-            "enabled = off)");
-  const std::string only_gpu = "[policy]\nenabled = off\n[policy.partition.gpu]\nenabled = on\n";
+  const std::string off = "the administrator has switched it off for jobs";
+  for (const auto& [section, of] : {std::pair("partition.gpu", " of partition gpu"),
+                                    {"account.physics", " of account physics"},
+                                    {"qos.high", " with QOS high"}})
+    EXPECT_EQ(refusal(std::string("[policy.") + section + "]\nenabled = off\n", job_),
+              off + of + " (monarch.conf: [policy." + section + "] enabled = off)");
+  const std::string general = off + " (monarch.conf: [policy] enabled = off)",
+                    only_gpu = "[policy]\nenabled = off\n[policy.partition.gpu]\nenabled = on\n";
   EXPECT_EQ(refusal(only_gpu, job_), "");
-  EXPECT_EQ(
-      refusal(only_gpu, facts_of("cpu", "", "")),
-      "the administrator has switched it off for jobs (monarch.conf: [policy] enabled = off); it is on for "
-      "partition gpu");
-  EXPECT_EQ(
-      refusal(only_gpu + "[policy.qos.High]\nenabled = on\n[policy.account.x]\nenabled = off\n",
-              facts_of("cpu", "", "")),
-      "the administrator has switched it off for jobs (monarch.conf: [policy] enabled = off); it is on for "
-      "partition gpu, qos high");
+  EXPECT_EQ(refusal(only_gpu + "[policy.qos.High]\nenabled = on\n[policy.account.x]\nenabled = off\n",
+                    facts_of("cpu", "", "")),
+            general + "; it is on for partition gpu, qos high");
   JobFacts unknown = job_;
   unknown.known = false;
-  EXPECT_EQ(
-      refusal(only_gpu, unknown),
-      "the administrator has switched it off for jobs (monarch.conf: [policy] enabled = off); it is on for "
-      "partition gpu, and slurmctld has not told the job's partition, account and QOS");
+  EXPECT_EQ(refusal(only_gpu, unknown),
+            general +
+                "; it is on for partition gpu, and slurmctld has not told the job's partition, account "
+                "and QOS");
   unknown.asked = false;
-  EXPECT_EQ(refusal("[policy]\nenabled = off\n", unknown),
-            "the administrator has switched it off for jobs (monarch.conf: [policy] enabled = off)")
-      << "nobody had to ask";
+  EXPECT_EQ(refusal("[policy]\nenabled = off\n", unknown), general) << "nobody had to ask";
 }
 
 TEST_F(PolicyTest, UsersAndGroupsAreAllowedAndDenied) {
@@ -367,23 +348,6 @@ TEST_F(FactsTest, WhatCannotBeLookedUpIsNotKnown) {
     *error = 0;
     clock_.pass_once({});
   }
-}
-
-TEST_F(FactsTest, WithoutAProcessToAskNothingIsKilled) {
-  const int status = as_nobody([] {
-    const rlimit none{0, 0};
-    bool killed = false;
-    const auto note_kill = [&](CallArguments) {
-      killed = true;
-      return EPERM;
-    };
-    if (::setrlimit(RLIMIT_NPROC, &none) != 0 || !before_call(SYS_kill, note_kill)) return 99;
-    JobFacts facts;
-    NameSearch({1, 1, {}}, {}).finish(20000, &facts);
-    return killed || facts.named ? 1 : 0;
-  });
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
 }
 
 TEST_F(PolicyTest, TheUsersOptionsGoBeforeTheDefaultsAsFarAsTheyMay) {

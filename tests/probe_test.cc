@@ -58,22 +58,6 @@ TEST_F(ProbeTest, ProcessThatDiesHasNotAnsweredAndIsNotWaitedFor) {
   EXPECT_LT(clock_.now_ms() - begin, kLong);
 }
 
-TEST_F(ProbeTest, WithoutAProcessOrAPipeNothingIsKnownToHang) {
-  for (const long call : {SYS_clone, SYS_pipe2}) {
-    const int status = in_child([&] {
-      ::alarm(100);
-      const pid_t other = ::fork();
-      if (other == 0) ::_exit(0);
-      if (!before_call(call, [](CallArguments) { return EAGAIN; })) return 99;
-      if (probe(state_, {scratch_ / "tier", scratch_ / "tier"}, kLong) != std::vector<bool>(2, true))
-        return 1;
-      return ::waitpid(other, nullptr, 0) == other ? 0 : 2;  // nobody else's child is waited for
-    });
-    if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-    EXPECT_EQ(status, 0);
-  }
-}
-
 TEST_F(ProbeTest, AProcessThatHangsInTheKernelIsLeftToTheHelpersGroup) {
   const Cgroups groups;
   if (!groups.make(state_.helpers_cgroup(), 0).ok()) GTEST_SKIP() << "no control group can be made here";

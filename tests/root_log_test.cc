@@ -154,39 +154,6 @@ TEST_F(RootLogTest, WhatIsNoFileIsNotMade) {
   EXPECT_FALSE(has(complaints(), "instead")) << complaints();
 }
 
-TEST_F(RootLogTest, AnErrorSaysWhatFailed) {
-  if (::access("/dev/log", F_OK) == 0) GTEST_SKIP() << "syslog is here";
-  const auto fails = [](CallArguments) { return EIO; };
-  [[maybe_unused]] const auto last_descriptor = [](CallArguments) {
-    const rlimit none = {0, 0};
-    return ::setrlimit(RLIMIT_NOFILE, &none) == 0 ? 0 : errno;
-  };
-  const std::string text = complains(file_, SYS_socketpair, fails);
-  if (text == "untrapped") GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_TRUE(has(text, "log " + file_ + ": Input/output error; to stderr instead\n")) << text;
-  const std::string unread = complains(file_, SYS_recvmsg, fails);
-  EXPECT_TRUE(has(unread, "log " + file_ + ": Input/output error; to stderr instead\n")) << unread;
-#ifndef __SANITIZE_ADDRESS__  // UBSan, beside it, looks at memory by a pipe
-  fs::remove(file_);          // it was made
-  const std::string none = complains(file_, SYS_recvmsg, last_descriptor);
-  EXPECT_TRUE(has(none, "log " + file_ + ": no descriptor is left; to stderr instead\n")) << none;
-  EXPECT_TRUE(has(none, ": line\n")) << none;
-#endif
-}
-
-TEST_F(RootLogTest, WithoutItsStateTheErrorIsTold) {
-  if (::access("/dev/log", F_OK) == 0) GTEST_SKIP() << "syslog is here";
-  EXPECT_EQ(in_child([&] {
-              redirect();
-              const RootLog log(scratch_.file("no/state", ""), file_);
-              return 0;
-            }),
-            0);
-  const std::string said = complaints();
-  EXPECT_TRUE(has(said, "log " + file_ + ": ") && has(said, "no/state") && has(said, "; to stderr instead\n"))
-      << said;
-}
-
 TEST_F(RootLogTest, AnErrorIsTold) {
   if (::access("/dev/log", F_OK) == 0) GTEST_SKIP() << "syslog is here";
   const std::string said = complains(scratch_ / "tier");

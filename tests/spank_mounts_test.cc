@@ -198,37 +198,6 @@ TEST_F(SpankMounts, TheExternStepHasNoTasksToMountItFor) {
   });
 }
 
-TEST_F(SpankMounts, ARunDirectoryThatIsNoPathIsNotMounted) {
-  helper("echo \"ready run $here/libmonarch_preload.so\" >&3");
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    step_on(m);
-    m->check(kept_ == 0, "nothing is kept");
-    enter_jobs_namespace(m);
-    begin_task(m, 0);
-    m->check(mounted() == 0, "nothing is mounted");
-  });
-}
-
-TEST_F(SpankMounts, WhereTheNamespaceIsNotToldItIsAPlainDirectory) {
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    const auto hidden = [](CallArguments a) {
-      for (const long argument : {a[0], a[1]})  // readlinkat(2) has it behind a descriptor
-        if (argument > 4096 && std::string(reinterpret_cast<const char*>(argument)) == "/proc/self/ns/mnt")
-          return ENOENT;
-      return 0;
-    };
-#ifdef SYS_readlink
-    if (!before_call(SYS_readlink, hidden)) return;
-#else
-    if (!before_call(SYS_readlinkat, hidden)) return;
-#endif
-    step_on(m);
-    m->check(::getenv("MONARCH_MOUNT_NAMESPACE") == nullptr, "it is not noted");
-    m->check(has(arguments(), " --own-mounts "), "it is told: " + arguments());
-    m->check(kept_ == 0, "nothing is kept");
-  });
-}
-
 TEST_F(SpankMounts, WhereSlurmstepdIsInAnotherNamespaceItIsAPlainDirectory) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     step_on(m, "mnt:[1]");

@@ -48,15 +48,6 @@ std::vector<Spooled> lines(int count, int64_t first) {
   return all;
 }
 
-TEST(Spool, OldLinesAreDropped) {
-  const SpoolConfig config{2, 100};
-  const int64_t now = 1000000;
-  const std::vector<Spooled> out = excess(
-      {{"young", now - 10, 0}, {"old", now - 2 * 86400 - 1, 0}, {"just", now - 2 * 86400, 0}}, config, now);
-  ASSERT_EQ(out.size(), 1u);
-  EXPECT_EQ(out[0].name, "old");
-}
-
 TEST(Spool, OfTooManyTheOldestAreDropped) {
   const SpoolConfig config{7, 100};
   EXPECT_TRUE(excess(lines(100, 5000), config, 6000).empty());
@@ -352,25 +343,6 @@ TEST_F(SpoolTest, AFlushIsDueWhenALineIs) {
   EXPECT_TRUE(flush_is_due(state_)) << "who may never come: it is looked after at times";
 }
 
-TEST_F(SpoolTest, ALongWaitIsWarnedOfOnceInAWhile) {
-  const std::string mark = state_.path() + "/spool_warned";
-  line(1, Accounting::kSacct, 3000, 100);
-  line(2, Accounting::kSpool, 9000, 100);
-  (void)flush_now();
-  EXPECT_FALSE(fs::exists(mark));
-  line(3, Accounting::kSacct, 4000, 100);
-  (void)flush_now();
-  ASSERT_TRUE(fs::exists(mark));
-  for (const int64_t since : {-3700, 100}) {
-    set_mtime(mark, since);
-    (void)flush_now();
-    EXPECT_LE(std::abs(wait_of(mark)), 20) << "again";
-  }
-  set_mtime(mark, -1000);
-  (void)flush_now();
-  EXPECT_LT(wait_of(mark), -900) << "not yet again";
-}
-
 TEST_F(SpoolTest, AnotherFlushIsWaitedFor) {
   line(1);
   Fd other(::open((state_.path() + "/spool").c_str(), O_RDONLY | O_CLOEXEC));
@@ -489,43 +461,6 @@ TEST_F(SpoolTest, AClusterWithoutDatabaseHoldsUpNoOther) {
   EXPECT_EQ(std::count(asked.begin(), asked.end(), "/etc/live.conf"), 2);
 }
 
-TEST_F(SpoolTest, WhatOneClustersHelperSaidIsNoOthers) {
-  line(1, Accounting::kAuto);
-  line(2, Accounting::kAuto);
-  EXPECT_TRUE(flush_now(Lines::kAll).ok());
-  EXPECT_EQ(called().size(), 2u) << "there is a database";
-  answer(127);
-  line(3);
-  const std::string good = scratch_.file("good", "#!/bin/sh\nexit 0\n");
-  fs::permissions(good, fs::perms::owner_all);
-  of_ = {"/etc/other.conf", "", good};
-  line(4);
-  const Status s = flush_now(Lines::kAll);
-  ASSERT_FALSE(s.ok());
-  EXPECT_NE(s.error().text.find("status 127; run it by hand"), std::string::npos) << s.error().text;
-}
-
-TEST_F(SpoolTest, AHelperThatCannotRunIsTold) {
-  const std::string mark = state_.path() + "/account_warned";
-  line(1);
-  line(2);
-  answer(kAway);
-  (void)flush_now(Lines::kAll);
-  EXPECT_FALSE(fs::exists(mark));
-  answer(127);  // of the dynamic linker: no libslurm.so.38
-  const Status s = flush_now(Lines::kAll);
-  EXPECT_NE(s.error().text.find("helper ended with status 127; run it by hand"), std::string::npos)
-      << s.error().text;
-  EXPECT_EQ(called().size(), 2u) << "the second line is not tried";
-  for (const std::string& name : state_.spooled()) set_mtime(path(name), -1);
-  (void)flush_now();
-  EXPECT_TRUE(fs::exists(mark)) << "the keeper logs it, once an hour";
-  scratch_.file("helper", "#!/bin/sh\nkill -9 $$\n");
-  EXPECT_NE(flush_now(Lines::kAll).error().text.find("by signal 9"), std::string::npos);
-  fs::remove(program_);
-  EXPECT_NE(flush_now(Lines::kAll).error().text.find("No such file or directory; run it"), std::string::npos);
-}
-
 TEST_F(SpoolTest, TimesAreThoseOfTheRunThatWasAskedFor) {
   const std::string times = state_.path() + "/jobs/c.7.n1/times", job = state_.path() + "/jobs/c.7.n1/";
   ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
@@ -543,14 +478,6 @@ TEST_F(SpoolTest, TimesAreThoseOfTheRunThatWasAskedFor) {
     ASSERT_TRUE(state_.write_record(record(7)).ok());
   }
   EXPECT_EQ(called().size(), 2u);
-}
-
-TEST_F(SpoolTest, WithoutItsDirectoryAFlushSaysSo) {
-  fs::remove_all(state_.path() + "/spool");
-  const Status s = flush_now();
-  ASSERT_FALSE(s.ok());
-  EXPECT_EQ(s.error().code, ENOENT);
-  EXPECT_TRUE(s.error().text.starts_with("open " + state_.path() + "/spool")) << s.error().text;
 }
 
 constexpr int kNoTraps = 99;
@@ -597,28 +524,6 @@ TEST_F(SpoolTest, HelperThatHangsInTheKernelIsNotWaitedFor) {
   });
 }
 
-TEST_F(TrappedSpoolTest, WithoutAPipeNothingIsAsked) {
-  line(1);
-  EXPECT_TRUE(flushed(SYS_pipe2, [](CallArguments) { return EMFILE; }).starts_with("1 line for sacct waits"));
-  EXPECT_EQ(state_.spooled().size(), 1u);
-  EXPECT_TRUE(called().empty());
-}
-
-TEST_F(TrappedSpoolTest, ALineThatAnotherHasJustWrittenIsNotMissed) {
-  const std::string name = path(line(1));
-  const auto remove = [&](CallArguments a) {
-    if (name == reinterpret_cast<const char*>(a[1])) ::unlink(name.c_str());
-    return 0;
-  };
-  EXPECT_EQ(in_child([&] {
-              (void)open_log(scratch_ / "log", "info").ok();
-              return before_call(SYS_newfstatat, remove) && flush_now().ok() ? 0 : 1;
-            }),
-            0);
-  EXPECT_EQ(contents(scratch_ / "log"), "");
-  EXPECT_TRUE(called().empty());
-}
-
 TEST_F(TrappedSpoolTest, ALineThatCannotBeReadNowIsNotLost) {
   const std::string name = path(line(1));
   for (const int error : {ENOMEM, EMFILE, ENFILE, EIO}) {
@@ -634,35 +539,6 @@ TEST_F(TrappedSpoolTest, ALineThatCannotBeReadNowIsNotLost) {
   EXPECT_TRUE(called().empty());
   EXPECT_TRUE(flush_now().ok());
   EXPECT_EQ(called().size(), 1u);
-}
-
-TEST_F(SpoolTest, AHelperThatCannotRunIsToldOnceInAWhile) {
-  ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok());
-  ASSERT_TRUE(state_.write_record(record(7)).ok());
-  answer(127);
-  EXPECT_EQ(in_child([&] {
-              (void)open_log(scratch_ / "log", "info").ok();
-              for (int i = 0; i < 3; ++i) {
-                ask_times(state_, program_);
-                fs::remove(state_.path() + "/jobs/c.7.n1/times");
-              }
-              return 0;
-            }),
-            0);
-  EXPECT_EQ(called().size(), 3u);
-  const std::string log = contents(scratch_ / "log");
-  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
-}
-
-TEST_F(TrappedSpoolTest, ALockThatCannotBeHadIsNotWaitedFor) {
-  EXPECT_EQ(flushed(SYS_flock, [](CallArguments) { return EIO; }),
-            "lock " + state_.path() + "/spool: Input/output error");
-  const Fd other(::open((state_.path() + "/spool").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
-  PausingClock hasty;
-  state_ = StateDir::open(state_.path(), hasty).take();
-  const Status late = flush_now();
-  EXPECT_EQ(late.error().text, "lock " + state_.path() + "/spool: another flush goes on");
 }
 
 }  // namespace

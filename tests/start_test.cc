@@ -272,15 +272,6 @@ TEST_F(StartTest, TheLastRunIsClearedAway) {
   EXPECT_EQ(of_job(), Names{"failed"});
 }
 
-TEST_F(StartTest, AStartThatWasKilledInTheMiddleIsClearedAway) {
-  configure();
-  const JobRecord r = begin_serving("/data");
-  ASSERT_EQ(::unlink((state_.path() + "/jobs/c.1.n1/serves").c_str()), 0);
-  EXPECT_EQ(error_of(request("/data")), ENOSPC);
-  EXPECT_FALSE(is_running(r.agent));
-  EXPECT_TRUE(on_tier().empty());
-}
-
 TEST_F(StartTest, OfAnEarlierBootNobodyIsKilled) {
   configure();
   JobRecord r = begin_serving("/data");
@@ -460,31 +451,6 @@ TEST_F(TrappedStartTest, WhatTheUserAskedForIsDoneOnce) {
   EXPECT_TRUE(state_.read_failure("c.1.n1")->refused);
 }
 
-TEST_F(TrappedStartTest, WithoutPrefetchNothingIsWaitedFor) {
-  configure_tiers();
-  std::ofstream(scratch_ / "monarch.conf", std::ios::app) << "[agent]\nprefetch = off\n";
-  StartRequest r = request("/data");
-  r.options = "wait=80% tiers=open";
-  EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
-  EXPECT_TRUE(state_.read("jobs/c.1.n1/remark")->starts_with("--monarch-wait has no effect on n1"))
-      << *state_.read("jobs/c.1.n1/remark");
-  EXPECT_FALSE(exists(state_.path() + "/jobs/c.1.n1/wait"));
-  EXPECT_TRUE(end_agent(state_, *state_.read_record("c.1.n1"), 10000));
-}
-
-TEST_F(StartTest, SlurmctldIsAskedForTheJobsPartitionOnce) {
-  configure();
-  std::ofstream(scratch_ / "monarch.conf", std::ios::app) << "[policy.partition.gpu]\nenabled = off\n";
-  StartRequest r = request("/data");
-  r.of_cluster.account_program =
-      scratch_.file("program", "#!/bin/sh\necho x >>" + (scratch_ / "asked") + "\necho cpu; echo; echo\n");
-  ::chmod(r.of_cluster.account_program.c_str(), 0755);
-  EXPECT_EQ(error_of(r), ENOSPC);
-  r.datasets = "/other";
-  EXPECT_EQ(error_of(r), ENOSPC) << "another step";
-  EXPECT_EQ(contents(scratch_ / "asked"), "x\n");
-}
-
 TEST_F(TrappedStartTest, AnAgentThatCannotBeExecutedIsNone) {
   configure_tiers();
   EXPECT_EQ(start_with(request("/data"), SYS_execve, [](CallArguments) { return EACCES; }),
@@ -535,26 +501,6 @@ TEST_F(TrappedStartTest, WhatAnotherStepMetMeanwhileIsNotTriedAgain) {
     return 0;
   };
   EXPECT_EQ(start_with(request("/data"), SYS_flock, note), "it is Tuesday");
-}
-
-TEST_F(TrappedStartTest, WhatIsServedIsNotToldIfItCannotBeRead) {
-  configure();
-  const JobRecord r = begin_serving("/data");
-  const auto third = [count = 0](CallArguments a) mutable {
-    return std::string(reinterpret_cast<const char*>(a[1])).ends_with("/serves") && ++count == 3 ? EIO : 0;
-  };
-  EXPECT_EQ(start_with(request("/other"), SYS_openat, third), "started ");
-  EXPECT_TRUE(is_running(r.agent));
-}
-
-TEST_F(TrappedStartTest, AFailureThatCannotBeNotedIsLogged) {
-  configure();
-  const auto refuse = [](CallArguments a) {
-    return std::string(reinterpret_cast<const char*>(a[1])).ends_with("/failed.new") ? ENOSPC : 0;
-  };
-  EXPECT_TRUE(start_with(request("/data"), SYS_openat, refuse).starts_with("no tier can be used"));
-  const std::string log = contents(scratch_ / "logged");
-  EXPECT_NE(log.find("failed.new: No space left on device"), std::string::npos) << log;
 }
 
 TEST(AgentConf, TheDatasetIsPrefetchedWhereThatIsWanted) {
@@ -676,27 +622,6 @@ TEST_F(StrayGroupsTest, ThoseThatHangAreWaitedForTogether) {
     sweep_cgroups(state_);
     return groups.names(state_.cgroup_prefix()).empty();
   }));
-}
-
-TEST_F(StrayGroupsTest, AHelperWhoseGroupIsRemovedMeanwhileMakesItAnew) {
-  const Cgroups groups;
-  const std::string name = state_.helpers_cgroup();
-  if (!groups.make(name, 0).ok()) GTEST_SKIP() << "no control group can be made here";
-  groups.remove_if_empty(name);
-  const int status = in_child([&] {
-    std::set<std::string> removed;
-    const auto remove_once = [&](CallArguments a) {
-      const std::string path = reinterpret_cast<const char*>(a[1]);
-      const std::string dir = path.substr(0, path.rfind('/'));
-      if (path.ends_with(name + "/cgroup.procs") && removed.insert(dir).second) ::rmdir(dir.c_str());
-      return 0;
-    };
-    if (!before_call(SYS_openat, remove_once)) return 99;
-    const HelperCgroup own(state_);
-    return groups.processes(name) == std::vector<int>{::getpid()} ? 0 : 1;
-  });
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
 }
 
 TEST_F(StartTest, TheUserIsToldOnceForEachReason) {

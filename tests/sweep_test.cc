@@ -140,6 +140,8 @@ TEST_F(NodeSweepTest, WhatIsAsideGoesIfItIsThisNodesAndNoRecordNamesIt) {
       ".removed." + name(2),                                 // no serial
       ".removed." + name(2) + ".077",                        // not as it is written
       ".removed." + name(2) + ".7x",                         //
+      ".removed." + name(2) + ".",                           //
+      ".removed." + name(2) + ".+7",                         //
       ".removed.0" + name(2) + ".7",                         //
       ".removed.c.0" + std::to_string(job(2)) + ".0.n1.77",  //
       ".removed.c.x.0.n1.77",                                //
@@ -277,13 +279,6 @@ TEST_F(SweepSpoiltTest, ARecordThatIsNotThereYetIsNotSpoilt) {
   EXPECT_EQ(jobs(), (Names{key(1), key(2), key(3)}));
 }
 
-TEST_F(NodeSweepTest, WhatWasBeingRemovedIsForgotten) {
-  scratch_.file("state/jobs/.gone." + key(1) + "/alone", "1");
-  sweep_now({});
-  EXPECT_TRUE(jobs().empty());
-  EXPECT_NE(::access((scratch_ / ("state/jobs/.gone." + key(1))).c_str(), F_OK), 0);
-}
-
 TEST_F(SweepSpoiltTest, WhatIsOlderThanTheBootIsNobodysAnyMore) {
   make_key(key(1));
   make_key("c.n1");
@@ -382,15 +377,6 @@ TEST_F(UnrecordedTest, WhatAKilledStartDidNotGiveToItsOwnerIsTaken) {
   EXPECT_EQ(taken[0].record.name, name(1));
   EXPECT_EQ(taken[0].record.user.uid, 0u);
   EXPECT_EQ(taken[1].record.user.uid, kUid) << "that of what is in it";
-}
-
-TEST_F(UnrecordedTest, WhatIsAsideAlreadyKeepsItsSerial) {
-  fill_job(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));
-  const std::vector<Removal> taken = take({scratch_ / "tier"});
-  ASSERT_EQ(taken.size(), 1u);
-  EXPECT_EQ(taken[0].record.name, name(1));
-  EXPECT_EQ(taken[0].record.serial, 77u);
-  EXPECT_FALSE(is_unmoved(state_, taken[0].record));
 }
 
 TEST_F(UnrecordedTest, WhatWasToldItsAgentGoesUnlessItIsAnothersByNow) {
@@ -497,32 +483,6 @@ TEST_F(LiveTest, WhileItsAgentIsInAGroupOfAnotherStateDirectory) {
       << "this one would have a record";
 }
 
-TEST_F(LiveTest, ItsMemoryIsMeasuredToo) {
-  TierConfig memory;
-  memory.path = scratch_ / "tier";
-  memory.kind = TierConfig::Kind::kTmpfs;
-  memory.quota.bytes = 4 * kMiB;
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    m->check(make_job_dir(state_, memory, name(1), {kUid, kUid, {}}).ok(), "a tier in memory");
-    std::ofstream(scratch_ / ("tier/monarch/" + name(1) + "/files/data")) << noise(kMiB, 1);
-    (void)start_slurmstepd(job(1));
-    std::vector<Removal> taken = take({scratch_ / "tier"});
-    m->check(taken.size() == 1 && taken[0].record.tiers.at(0).kind == TierConfig::Kind::kTmpfs,
-             "it is taken");
-    const std::string removal = taken.at(0).record.removal();
-    m->check(stays(std::move(taken)), "and stays");
-    m->check(left_of(removal).tiers.at(0).occupied == kMiB, "it is charged by what is in it");
-    end_children();
-  });
-}
-
-TEST_F(UnrecordedTest, WhatNoJobOfOursWasCalledIsNotTaken) {
-  for (const char* serial : {"", ".", ".077", ".7x", ".+7", ".x"})
-    fill_job(scratch_ / ("tier/monarch/.removed." + name(1) + serial));
-  EXPECT_TRUE(take({scratch_ / "tier"}).empty());
-  EXPECT_TRUE(in_removing().empty());
-}
-
 TEST_F(UnrecordedTest, WhatSomethingElseIsMountedOnIsNotTaken) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     fill_job(scratch_ / ("tier/monarch/" + name(1)));
@@ -530,22 +490,6 @@ TEST_F(UnrecordedTest, WhatSomethingElseIsMountedOnIsNotTaken) {
     m->check(take({scratch_ / "tier"}).empty(), "nobody knows whose it is");
     m->check(in_removing().empty(), "and nothing is noted");
   });
-}
-
-TEST_F(UnrecordedTest, WhatCannotBeNotedIsNotTaken) {
-  fill_job(scratch_ / ("tier/monarch/" + name(1)));
-  const int status = in_child([&] {
-    const auto refuse = [](CallArguments a) {
-      return std::string(reinterpret_cast<const char*>(a[1])).ends_with("/unmoved.new") ? ENOSPC : 0;
-    };
-    if (!before_call(SYS_openat, refuse)) return 99;
-    bool none = false;
-    const std::string log = logged([&] { none = take({scratch_ / "tier"}).empty(); });
-    if (log.find("unmoved.new: No space left") == std::string::npos) return 2;
-    return none && log.find("have no record any more") == std::string::npos ? 0 : 1;
-  });
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
 }
 
 TEST_F(UnrecordedTest, RoomIsMadeInAllPlacesOrItIsNotNoted) {
@@ -588,7 +532,7 @@ TEST_F(UnrecordedTest, AJobThatBeginsAnewGetsItsName) {
   EXPECT_TRUE(is_unmoved(state_, taken[1].record)) << "another job's";
 }
 
-// What a record names is its job's, and what cannot be renamed is told and tried again.
+// What a record names is its job's.
 TEST_F(UnrecordedTest, OnlyWhatHadNoRecordMakesRoom) {
   const JobRecord known = record(job(1));
   fill_job(scratch_ / ("tier/monarch/" + known.name));
@@ -597,16 +541,6 @@ TEST_F(UnrecordedTest, OnlyWhatHadNoRecordMakesRoom) {
   make_room_for(state_, known.name, {scratch_ / "tier"});
   EXPECT_EQ(on_tier(), Names{name(1)});
   EXPECT_TRUE(is_unmoved(state_, known));
-
-  fill_job(scratch_ / ("tier/monarch/" + name(2)));
-  const std::vector<Removal> taken = take({scratch_ / "tier"});
-  ASSERT_EQ(taken.size(), 1u);
-  const std::string in_the_way = scratch_ / ("tier/monarch/" + taken[0].record.aside());
-  fill_job(in_the_way);
-  const std::string log = logged([&] { make_room_for(state_, name(2), {scratch_ / "tier"}); });
-  EXPECT_NE(log.find("set aside " + name(2)), std::string::npos) << log;
-  EXPECT_TRUE(is_unmoved(state_, taken[0].record));
-  EXPECT_TRUE(exists(scratch_ / ("tier/monarch/" + name(2))));
 }
 
 // As it is after a boot: of any node and cluster.
@@ -768,11 +702,6 @@ TEST_F(NodeSweepTest, WhatIsNotedOfAFailedStartGoesOnceItsJobHasNoSlurmstepd) {
   note(7, "failed", patience::kFailedSeconds + 100);
   sweep_now({});
   EXPECT_EQ(jobs(), (Names{key(2), key(3), key(4), key(6), key(9)}));
-}
-
-TEST_F(NodeSweepTest, WhereThereIsNothingToDoNothingIsStarted) {
-  sweep_all({});
-  EXPECT_TRUE(children().empty());
 }
 
 }  // namespace

@@ -150,28 +150,6 @@ class MemoryGroups {
   std::vector<std::string> made_;
 };
 
-TEST_F(WatchTest, AJobsMemoryCountsInTheGroupOfItsTasks) {
-  MemoryGroups groups(id(1));
-  if (!groups.can()) GTEST_SKIP() << "no memory controller of version 1";
-  EXPECT_EQ(find_memory_group(id(1)), "");
-  const Stepd first = start_stepd(1, "extern", "r"), other = start_stepd(2, "0", "r");
-  EXPECT_EQ(find_memory_group(id(1)), "") << "there is none yet";
-  groups.put("a", other.tasks[0]);
-  EXPECT_EQ(find_memory_group(id(1)), "") << "that is of another job's process";
-  const std::string mine = groups.put("a", first.tasks[0]);
-  EXPECT_EQ(find_memory_group(id(1)), mine);
-  EXPECT_TRUE(memory_used(mine).ok());
-  const Stepd second = start_stepd(1, "0");
-  groups.put("a", second.pid);
-  EXPECT_EQ(find_memory_group(id(1)), mine) << "a slurmstepd is in it itself with version 2";
-  groups.put("b", second.pid);
-  EXPECT_EQ(find_memory_group(id(1)), "") << "jobs of two clusters";
-  for (const Stepd* stepd : {&first, &other, &second}) {
-    for (const pid_t task : stepd->tasks) ::kill(task, SIGKILL);
-    end(stepd->pid);
-  }
-}
-
 TEST_F(WatchTest, WhatHasNoAgentIsNotLookedAtUnlessItsHelperWasKilled) {
   JobRecord job = record(id(1));
   job.serial = static_cast<uint64_t>(::time(nullptr)) * 1000000000;
@@ -464,51 +442,6 @@ class TrappedWatchTest : public WatchTest {
   static std::string stat_of(pid_t pid) { return "/proc/" + std::to_string(pid) + "/stat"; }
 };
 
-TEST_F(TrappedWatchTest, AKernelThatDoesNotTellOfChildrenIsNotNeeded) {
-  const JobRecord job = begin_job(1);
-  const Stepd stepd = start_stepd(1, "0", "r");
-  stop(stepd.tasks[0]);
-  const pid_t keeper = ::fork();
-  if (keeper == 0) {
-    ::alarm(100);
-    const auto hide = [](CallArguments a) {
-      return std::string(reinterpret_cast<const char*>(a[1])).ends_with("/children") ? ENOENT : 0;
-    };
-    if (!before_call(SYS_openat, hide)) ::_exit(kNoTraps);
-    watch();
-    scratch_.file("looked", "");
-    if (!eventually([&] { return exists(scratch_ / "began"); })) ::_exit(2);
-    const int64_t seen = boot_seconds();  // what it has seen it believes within a second
-    if (!eventually([&] { return boot_seconds() > seen + 1; })) ::_exit(3);
-    watch();
-    ::_exit(0);
-  }
-  ASSERT_TRUE(eventually([&] { return exists(scratch_ / "looked"); }));
-  EXPECT_TRUE(noted(1, "suspended"));
-  const Stepd later = start_stepd(1, "1", "r");
-  scratch_.file("began", "");
-  int status = -1;
-  EXPECT_EQ(::waitpid(keeper, &status, 0), keeper);
-  EXPECT_EQ(status, 0);
-  EXPECT_FALSE(noted(1, "suspended")) << "another step runs";
-}
-
-TEST_F(TrappedWatchTest, ATaskThatHasJustEndedDoesNotCount) {
-  (void)begin_job(1);
-  const Stepd stepd = start_stepd(1, "0", "rr");
-  stop(stepd.tasks[0]);
-  watch_without(stat_of(stepd.tasks[1]), ENOENT);
-  EXPECT_TRUE(noted(1, "suspended"));
-}
-
-TEST_F(TrappedWatchTest, ASlurmstepdThatHasJustEndedIsNotNoted) {
-  (void)begin_job(1);
-  const Stepd stepd = start_stepd(1, "0", "r");
-  watch_without(stat_of(stepd.pid), ENOENT);
-  EXPECT_FALSE(noted(1, "slurmstepd"));
-  EXPECT_TRUE(need_look());
-}
-
 TEST_F(TrappedWatchTest, AnAgentThatNobodyWouldWakeDoesNotRest) {
   const JobRecord job = begin_job(1);
   const Stepd stepd = start_stepd(1, "0", "r");
@@ -516,16 +449,6 @@ TEST_F(TrappedWatchTest, AnAgentThatNobodyWouldWakeDoesNotRest) {
   watch_without("/suspended.new", ENOSPC);
   EXPECT_FALSE(noted(1, "suspended"));
   EXPECT_EQ(state_of(job.agent.pid), 'S');
-}
-
-TEST_F(TrappedWatchTest, AJobThatBeginsIsNoOldNote) {
-  const std::string dir = old_note();
-  const std::string its_record = "state/" + note(1, "record.json");
-  watch_with(SYS_flock, [&](CallArguments) {
-    scratch_.file(its_record, "{}");
-    return 0;
-  });
-  EXPECT_TRUE(exists(dir));
 }
 
 TEST_F(TrappedWatchTest, AStepThatBeginsMeanwhileKeepsTheNote) {
