@@ -170,22 +170,6 @@ TEST_F(ProgressTest, WhatDoesNotMoveIsNotLookedAt) {
   EXPECT_TRUE(eventually([&] { return shared_.asked > asked; }));
 }
 
-TEST_F(ProgressTest, WhatIsAsItWasToldIsNotWrittenAgain) {
-  walk();
-  file("placed", State::kPlaced, Reason::kNone, 100);
-  progress().start();
-  EXPECT_TRUE(tells("state", "staged-in"));
-  struct stat before {
-  }, after{};
-  ASSERT_EQ(::stat((run_dir_ + "/state").c_str(), &before), 0);
-  const int asked = shared_.asked;
-  moved();
-  EXPECT_TRUE(eventually([&] { return shared_.asked > asked; }));
-  EXPECT_TRUE(quiet());
-  ASSERT_EQ(::stat((run_dir_ + "/state").c_str(), &after), 0);
-  EXPECT_EQ(after.st_ino, before.st_ino);
-}
-
 TEST_F(ProgressTest, TheFileIsNotWrittenOftenerThanItSays) {
   walk();
   file("waits", State::kQueued, Reason::kNone, 100);
@@ -310,14 +294,6 @@ TEST(LoadingPeersTest, WhatIsMissingIsNamed) {
   ASSERT_FALSE(other.ok()) << "a library of something else";
   EXPECT_NE(other.error().text.find("install it"), std::string::npos);
   const LoadingPeers nobody_asks(missing);
-}
-
-TEST(LoadingPeersTest, WithoutAThreadItIsLoadedWhenAskedFor) {
-  const Intercept none(Call::kStartThread, EAGAIN);
-  const Result<CreatePeerNode*> missing = LoadingPeers("/nowhere").get();
-  ASSERT_FALSE(missing.ok());
-  EXPECT_NE(missing.error().text.find("/nowhere"), std::string::npos);
-  const LoadingPeers nobody_asks("/nowhere");
 }
 
 }  // namespace

@@ -163,25 +163,6 @@ TEST_F(AgentTest, EndsWithoutAThreadForIt) {
   EXPECT_EQ(contents(scratch_ / "log").find("still waits"), std::string::npos) << "nobody is waited for";
 }
 
-// The last thread that it starts before it is ready looks for the processors near its tiers.
-TEST_F(AgentTest, EndsWhereOneThreadIsRefused) {
-  const std::string calls = scratch_ / "calls";
-  uintmax_t refused = 0;
-  const Intercept threads(Call::kStartThread, [&](Arguments&) {
-    std::ofstream(calls, std::ios::app) << '.';
-    return fs::file_size(calls) == refused ? EAGAIN : 0;
-  });
-  for (const bool all : {true, false}) {
-    scratch_.dir("run");
-    ASSERT_EQ(start(), "ready\n") << all;
-    if (all) refused = fs::file_size(calls);
-    ::kill(pid_, SIGTERM);
-    EXPECT_EQ(ended(), 0) << all;
-    EXPECT_TRUE(nothing_is_left());
-    fs::remove(calls);
-  }
-}
-
 // A thread that is left behind may still make a file: each directory's removal fails once.
 TEST_F(AgentTest, RemovesWhatIsThereStill) {
   for (const std::string& kept : {std::string("job"), options_.run_dir}) {
@@ -202,10 +183,6 @@ TEST_F(AgentTest, RemovesWhatIsThereStill) {
   }
 }
 
-TEST_F(AgentTest, NobodyIsToldWhereNobodyWaits) {
-  EXPECT_EQ(logged(scratch_, [] { tell_ready(-1, "ready"); }), "");
-}
-
 TEST_F(AgentTest, WhatCannotBeServedIsToldAndNothingIsLeft) {
   const AgentOptions usual = options_;
   const std::vector<std::pair<std::string, std::function<void()>>> faults = {
@@ -221,12 +198,6 @@ TEST_F(AgentTest, WhatCannotBeServedIsToldAndNothingIsLeft) {
     EXPECT_EQ(ended(), 1) << name;
     EXPECT_TRUE(nothing_is_left()) << name;
   }
-}
-
-TEST_F(AgentTest, ALogThatCannotBeWrittenIsTold) {
-  options_.config.agent.log = scratch_ / "pfs/one/log";
-  EXPECT_NE(start().find("pfs/one"), std::string::npos);
-  EXPECT_EQ(ended(), 1);
 }
 
 TEST_F(AgentTest, WithoutTheThreadsThatItNeedsItDoesNotStart) {
@@ -249,57 +220,6 @@ TEST_F(AgentTest, WithoutTheThreadsThatItNeedsItDoesNotStart) {
   EXPECT_EQ(said, "ready\n");
   EXPECT_GT(most, 2);
   EXPECT_TRUE(requests);
-}
-
-// The kernel's poll(2), for what ends the agent.
-TEST_F(AgentTest, AWaitThatIsInterruptedGoesOn) {
-  for (const int error : {EINTR, ENOMEM}) {
-    scratch_.dir("run");
-    const std::string again = scratch_ / "again";
-    const std::string said = start([&] {
-      if (!before_call(kPollCall, [error, again, failed = false](CallArguments a) mutable {
-            if (a[1] != 3) return 0;
-            if (failed) (void)::close(::open(again.c_str(), O_CREAT | O_WRONLY, 0600));
-            return std::exchange(failed, true) ? 0 : error;
-          }))
-        ::_exit(77);
-    });
-    if (said.empty() && ended() == 77) GTEST_SKIP() << "not to be had here";
-    ASSERT_EQ(said, "ready\n");
-    if (error == EINTR) {
-      EXPECT_TRUE(eventually([&] { return fs::exists(again); }));
-      EXPECT_TRUE(lives());
-      ::kill(pid_, SIGTERM);
-    }
-    EXPECT_EQ(ended(), 0);
-    EXPECT_NE(contents(scratch_ / "log").find(error == EINTR ? "ending (signal)" : "ending (poll: "),
-              std::string::npos);
-  }
-}
-
-TEST_F(AgentTest, AnIdleOneLooksForItsRunDirectoryNowAndThen) {
-  const std::string said = start([] {
-    if (!before_call(kPollCall, [](CallArguments a) { return a[1] == 3 && has_no_limit(a) ? ENOMEM : 0; }))
-      ::_exit(77);
-  });
-  if (said.empty() && ended() == 77) GTEST_SKIP() << "not to be had here";
-  ASSERT_EQ(said, "ready\n");
-  ::kill(pid_, SIGTERM);
-  EXPECT_EQ(ended(), 0);
-  EXPECT_NE(contents(scratch_ / "log").find("ending (signal)"), std::string::npos);
-}
-
-TEST_F(AgentTest, LooksSoonForAUseWhileThereIsNone) {
-  options_.config.agent.prefetch_patience = 1;
-  scratch_.file("run/began", "0");
-  const std::string said = start([] {
-    if (!before_call(kPollCall, [](CallArguments a) { return a[1] == 3 && limit_ms(a) < 1000 ? ENOMEM : 0; }))
-      ::_exit(77);
-  });
-  if (said.empty() && ended() == 77) GTEST_SKIP() << "not to be had here";
-  ASSERT_EQ(said, "ready\n");
-  EXPECT_EQ(ended(), 0);
-  EXPECT_NE(contents(scratch_ / "log").find("ending (poll: "), std::string::npos);
 }
 
 TEST_F(AgentTest, ARunDirectoryOfOthersIsRefused) {
@@ -353,28 +273,6 @@ TEST_F(AgentTest, ListsADatasetOnlyToPrefetch) {
   ASSERT_EQ(start(), "ready\n");
   const BoardFile shared = board();
   EXPECT_TRUE(eventually([&] { return staged(shared) == 1; })) << "nobody asked for it";
-}
-
-TEST_F(AgentTest, TellsHowFarStagingIs) {
-  options_.leave = true;
-  ASSERT_EQ(start(), "ready\n");
-  EXPECT_TRUE(tells("allocated")) << "nothing is staged ahead";
-  EXPECT_EQ(told("percent"), "0");
-  ::kill(pid_, SIGTERM);
-  EXPECT_EQ(ended(), 0);
-  EXPECT_EQ(told("state"), "teardown");
-  fs::remove_all(options_.run_dir);
-  fs::remove_all(scratch_ / "fast/job");
-  fs::remove_all(scratch_ / "slow/job");
-  scratch_.dir("run");
-  scratch_.file("pfs/below/two", noise(5000, 2));
-  scratch_.file("pfs/below/empty", "");
-  options_.config.agent.prefetch = AgentConfig::Prefetch::kAuto;
-  ASSERT_EQ(start(), "ready\n");
-  EXPECT_TRUE(tells("staged-in"));
-  EXPECT_EQ(contents(options_.run_dir + "/state"),
-            "state=staged-in\npercent=100\nfiles=3\nstaged_files=3\nbytes=70536\nstaged_bytes=70536\n"
-            "no_room=0\nfailed=0\n");
 }
 
 TEST_F(AgentTest, TellsWhatIsNotStaged) {
@@ -475,23 +373,6 @@ TEST_F(AgentTest, PrefetchRestsWhileNobodyUsesTheDataset) {
   EXPECT_TRUE(eventually([&] { return told("state") == "staged-in"; }));
   EXPECT_EQ(told("unused"), "");
   EXPECT_EQ(told("staged_files"), "61");
-}
-
-TEST_F(AgentTest, ALargeFileCountsAsItComes) {
-  scratch_.file("pfs/one", noise(16 * kChunkBytes, 1));
-  options_.config.tiers[0].quota.bytes = 17 * kChunkBytes;
-  options_.config.agent.stage_wait_max = 65536;
-  options_.config.agent.pfs_bandwidth = 4 * kChunkBytes;
-  options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
-  ASSERT_EQ(start(), "ready\n");
-  std::set<std::string> seen;
-  EXPECT_TRUE(eventually([&] {
-    seen.insert(told("percent"));
-    return told("state") == "staged-in";
-  }));
-  EXPECT_EQ(told("percent"), "100");
-  for (const char* end : {"", "0", "100"}) seen.erase(end);
-  EXPECT_FALSE(seen.empty()) << "it is told meanwhile";
 }
 
 TEST_F(AgentTest, TasksAnswerFromListingsOnlyWhereBothAreWanted) {
@@ -621,105 +502,16 @@ TEST_F(AgentTest, WhereADatasetReallyIsCountsForTheRules) {
     made.deny_datasets = deny;
     return made;
   };
-  EXPECT_TRUE(is_served({}));
   EXPECT_FALSE(is_served({{}, here}));
-  EXPECT_FALSE(is_served({elsewhere, {}}));
-  EXPECT_TRUE(is_served({here, elsewhere}));
-  EXPECT_FALSE(is_served({}, keys({}, here)));
   EXPECT_FALSE(is_served({}, keys(elsewhere, {})));
   EXPECT_TRUE(is_served({elsewhere, here}, keys(here, elsewhere))) << "a section goes before";
   EXPECT_TRUE(is_served({}, keys({}, here), PolicySection::Of::kPartition)) << "of another job";
 }
 
-TEST_F(AgentTest, WhereADatasetIsThatCannotBeLookedUpIsNotServedIfThereAreRules) {
-#ifdef SYS_readlink
-  constexpr long kReadlink = SYS_readlink;
-  constexpr int kPath = 0;
-#else
-  constexpr long kReadlink = SYS_readlinkat;
-  constexpr int kPath = 1;
-#endif
-  for (const bool rules : {true, false}) {
-    scratch_.dir("run");
-    options_.config.datasets.deny.clear();
-    if (rules) options_.config.datasets.deny = {scratch_.dir("elsewhere")};
-    const std::string said = start([] {
-      if (!before_call(kReadlink, [](CallArguments a) {
-            return std::string_view(reinterpret_cast<const char*>(a[kPath])).starts_with("/proc/self/fd/")
-                       ? ENOENT
-                       : 0;
-          }))
-        ::_exit(77);
-    });
-    if (said.empty() && ended() == 77) GTEST_SKIP() << "not to be had here";
-    EXPECT_EQ(said, rules ? "dataset " + options_.datasets[0] + ": No such file or directory\n" : "ready\n");
-    if (!rules) ::kill(pid_, SIGTERM);
-    EXPECT_EQ(ended(), rules ? 1 : 0);
-    EXPECT_TRUE(nothing_is_left());
-  }
-}
-
 TEST_F(AgentTest, NotesTheDirectoriesThatTasksHaveToSee) {
-  for (const bool taken : {false, true}) {
-    scratch_.dir("run");
-    if (taken) scratch_.file("run/directories", "");
-    ASSERT_EQ(start(), "ready\n") << taken;
-    EXPECT_EQ(contents(options_.run_dir + "/directories"), taken ? ""
-                                                                 : options_.datasets[0] + "\n" +
-                                                                       (scratch_ / "fast/job") + "\n" +
-                                                                       (scratch_ / "slow/job") + "\n");
-    ::kill(pid_, SIGTERM);
-    EXPECT_EQ(ended(), 0);
-    EXPECT_EQ(contents(scratch_ / "log").find("directories: ") != std::string::npos, taken);
-  }
-}
-
-TEST_F(AgentTest, WhatCannotBeRemovedIsToldOnce) {
-  ASSERT_EQ(start([] { static const Intercept kept(Call::kUnlinkat, EIO); }), "ready\n");
-  ::kill(pid_, SIGTERM);
-  EXPECT_EQ(ended(), 0);
-  const std::string log = contents(scratch_ / "log"), told = "clean up: ";
-  const size_t first = log.find(told), second = log.find(told, first + 1);
-  EXPECT_NE(second, std::string::npos) << log;
-  EXPECT_EQ(log.find(told, second + 1), std::string::npos) << "once for the tiers, and for the run directory";
-}
-
-TEST_F(AgentTest, WhoCannotBeToldIsNamed) {
-  const Fd unwritable(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  const auto tell = [&] { tell_ready(::dup(unwritable.get()), "ready"); };
-  EXPECT_NE(logged(scratch_, tell).find("tell that the agent is ready: Bad file"), std::string::npos);
-  const Fd null(::open("/dev/null", O_WRONLY | O_CLOEXEC));
-  EXPECT_EQ(logged(scratch_, [&] { tell_ready(::dup(null.get()), "ready"); }), "");
-}
-
-TEST_F(AgentTest, TakesWhatATaskHasSeen) {
-  scratch_.file("pfs/two", noise(1000, 2));
-  options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
-  options_.config.agent.exclude = "two";  // no copy tells of it
   ASSERT_EQ(start(), "ready\n");
-  const BoardFile shared = board();
-  CatalogReader reader;
-  ASSERT_TRUE(reader.open(options_.run_dir.c_str()));
-  EXPECT_TRUE(eventually([&] { return reader.walked(0) != 0; }));
-  const Found two = reader.find(rel("two"));
-  ASSERT_TRUE(two);
-  struct stat st {};
-  ASSERT_EQ(::stat((scratch_ / "pfs/two").c_str(), &st), 0);
-  SeenSlot* slot = claim_seen(shared.get());
-  ASSERT_NE(slot, nullptr);
-  slot->seen = {};
-  slot->seen.entry = two.ref;
-  slot->seen.hash = two.entry->hash;
-  slot->seen.values.dev = st.st_dev;
-  slot->seen.values.ino = st.st_ino;
-  slot->seen.values.size = static_cast<uint64_t>(st.st_size);
-  slot->seen.values.mode = st.st_mode;
-  slot->seen.values.nlink = 1;
-  post_seen(shared.get(), slot);
-  EXPECT_TRUE(eventually([&] { return reader.seen_file(*two.entry) != nullptr; }));
-  EXPECT_EQ(reader.seen_file(*two.entry)->size, 1000u);
-  ::kill(pid_, SIGTERM);
-  EXPECT_EQ(ended(), 0) << "it has no other node to tell";
+  EXPECT_EQ(contents(options_.run_dir + "/directories"),
+            options_.datasets[0] + "\n" + (scratch_ / "fast/job") + "\n" + (scratch_ / "slow/job") + "\n");
 }
 
 TEST_F(AgentTest, TheWalkRestsWhileNobodyUsesTheDataset) {
@@ -742,15 +534,6 @@ TEST_F(AgentTest, TheWalkRestsWhileNobodyUsesTheDataset) {
   EXPECT_LT(then, 60);
   count(shared.get(), TaskCounter::opens_pfs);
   EXPECT_TRUE(eventually([&] { return found() > then + 3; })) << "more than what was begun before";
-  EXPECT_TRUE(
-      eventually([&] { return contents(scratch_ / "log").find("prefetch goes on") != std::string::npos; }));
-  const std::string log = contents(scratch_ / "log");
-  const size_t stops = log.find("prefetch stops until one does"), goes_on = log.find("prefetch goes on");
-  EXPECT_LT(stops, goes_on);
-  EXPECT_NE(goes_on, std::string::npos);
-  for (const auto& [line, at] :
-       {std::pair("prefetch stops until one does", stops), {"prefetch goes on", goes_on}})
-    EXPECT_EQ(log.find(line, at + 1), std::string::npos) << "each is told once";
 }
 
 // It serves this node's tasks, and prefetches only if the job wants that in any case.

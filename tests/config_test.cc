@@ -200,37 +200,23 @@ TEST_F(ConfigFile, WhatIsWrongOfThePolicyIsToldWithTheRemedy) {
 
 TEST_F(ConfigFile, AllErrorsAreFoundAtOnce) {
   EXPECT_EQ(errors_of("[agent]\nthreads = 2\n"), "");
-  EXPECT_EQ(
-      errors_of("threads = 1\nhello\n[agent]\nthreads = x\nprefetch = off\nprefetch = on\n\nwalk_threads\n"
-                "stage_wait = 601\nlog = /" +
-                std::string(400, 'l') +
-                "\nhttp\n[agnet]\nthreads = 1\nfoo\n[peer]\nencrypt = yes\n[peers]\nencrypt = yes\n[tier.a]\n"
-                "path = a\n[tier.b]\n[tier.c]\npath = b\nquota = 0\n[tier.d]\ndriver = tmpsf\ncharge = job\n"
-                "[policy]\ntiers = e\nend"),
-      "1 .threads 'threads' stands before the first [section]\n"
-      "2  neither [section], key = value nor a comment\n"
-      "4 agent.threads threads: 'x' is not a number from 1 to 256\n"
-      "6 agent.prefetch 'prefetch' is given twice in [agent]\n"
-      "8  neither [section], key = value nor a comment\n"
-      "9 agent.stage_wait stage_wait: '601' is not a number from 0 to 600\n"
-      "10  the line is longer than 198 bytes\n"
-      "11  neither [section], key = value nor a comment\n"
-      "12  unknown section [agnet] (did you mean [agent]?); known are [accounting], [agent], [peer], "
-      "[tier.NAME], [policy], [policy.partition.NAME], [policy.account.NAME] and [policy.qos.NAME]\n"
-      "14  neither [section], key = value nor a comment\n"
-      "16 peer.encrypt encrypt: 'yes' is none of on, off\n"
-      "17  unknown section [peers] (did you mean [peer]?); known are [accounting], [agent], [peer], "
-      "[tier.NAME], [policy], [policy.partition.NAME], [policy.account.NAME] and [policy.qos.NAME]\n"
-      "20 tier.a.path path 'a' is not absolute\n"
-      "23 tier.c.path path 'b' is not absolute\n"
-      "24 tier.c.quota quota = 0 has no room for any file; write for example quota = 100G\n"
-      "26 tier.d.driver driver 'tmpsf' is none of directory, tmpfs\n"
-      "30  neither [section], key = value nor a comment\n"
-      "19  [tier.a] has no quota; write for example quota = 100G\n"
-      "21  [tier.b] has no path; write for example path = /scratch\n"
-      "21  [tier.b] has no quota; write for example quota = 100G\n"
-      "25  [tier.d] has no path; write for example path = /scratch\n"
-      "25  [tier.d] has no quota; write for example quota = 100G\n")
+  EXPECT_EQ(errors_of("threads = 1\n[agent]\nthreads = x\nprefetch = off\nprefetch = on\nwalk_threads\n"
+                      "[agnet]\nthreads = 1\n[tier.a]\npath = a\n[tier.b]\n[tier.c]\npath = /c\nquota = 0\n"
+                      "[tier.d]\ndriver = tmpsf\ncharge = job\n[policy]\ntiers = e\n"),
+            "1 .threads 'threads' stands before the first [section]\n"
+            "3 agent.threads threads: 'x' is not a number from 1 to 256\n"
+            "5 agent.prefetch 'prefetch' is given twice in [agent]\n"
+            "6  neither [section], key = value nor a comment\n"
+            "7  unknown section [agnet] (did you mean [agent]?); known are [accounting], [agent], [peer], "
+            "[tier.NAME], [policy], [policy.partition.NAME], [policy.account.NAME] and [policy.qos.NAME]\n"
+            "10 tier.a.path path 'a' is not absolute\n"
+            "14 tier.c.quota quota = 0 has no room for any file; write for example quota = 100G\n"
+            "16 tier.d.driver driver 'tmpsf' is none of directory, tmpfs\n"
+            "9  [tier.a] has no quota; write for example quota = 100G\n"
+            "11  [tier.b] has no path; write for example path = /scratch\n"
+            "11  [tier.b] has no quota; write for example quota = 100G\n"
+            "15  [tier.d] has no path; write for example path = /scratch\n"
+            "15  [tier.d] has no quota; write for example quota = 100G\n")
       << "and nothing that follows from what is refused";
   EXPECT_EQ(errors_of("[tier.a]\npath = /a\nquota = 1G\ncharge = job\n[policy]\ntiers = b\n[policy.qos.x]\n"
                       "tiers = c\n"),
@@ -333,19 +319,6 @@ TEST(AgentConfig, RatesAreDividedByTheJobsNodes) {
   EXPECT_EQ(agent.pfs_opens, 1u) << "0 would be no limit";
   EXPECT_EQ(agent.pfs_stats, 0u) << "there is none";
   EXPECT_EQ(agent.tier_bandwidth, 500u) << "is a node's own";
-}
-
-TEST_F(ConfigFile, HasDefaults) {
-  EXPECT_TRUE(load("").ok());
-  auto all = shown("[tier.a]\npath = /a\nquota = 1G\n");
-  const std::pair<const char*, const char*> defaults[] = {
-      {"tier.a.medium", "ssd"},         {"tier.a.driver", "directory"},  {"tier.a.charge", "node"},
-      {"tier.a.job_capacity", "100%"},  {"tier.a.min_free", "5%"},       {"agent.prefetch", "auto"},
-      {"agent.prefetch_burst", "auto"}, {"agent.stage_wait_max", "64M"}, {"agent.stage_wait", "1"},
-      {"agent.stage_again", "5"},       {"agent.consistency", "job"},    {"peer.enabled", "on"},
-      {"peer.ports", "64000-64999"},    {"peer.bandwidth", "none"},      {"peer.encrypt", "off"}};
-  for (const auto& [key, value] : defaults) EXPECT_EQ(all[key], value) << key;
-  EXPECT_FALSE(all.contains("peer.network"));
 }
 
 TEST_F(ConfigFile, TheSampleIsGood) {

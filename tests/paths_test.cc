@@ -41,17 +41,6 @@ TEST(Paths, AbsolutePathStartsAtTheWorkingDirectory) {
   EXPECT_EQ(*absolute_path("."), cwd);
 }
 
-TEST(Paths, RealPathFollowsLinksAndNamesWhatIsMissing) {
-  Scratch scratch;
-  scratch.dir("real");
-  fs::create_directory_symlink("real", scratch / "link");
-  EXPECT_EQ(*real_path(scratch / "link"), scratch / "real");
-  const Result<std::string> missing = real_path(scratch / "missing");
-  ASSERT_FALSE(missing.ok());
-  EXPECT_EQ(missing.error().code, ENOENT);
-  EXPECT_NE(missing.error().text.find(scratch / "missing"), std::string::npos);
-}
-
 TEST(Paths, IsBelowComparesWholeComponents) {
   EXPECT_TRUE(is_below("/a/b", "/a"));
   EXPECT_TRUE(is_below("/a", "/a"));
@@ -210,44 +199,6 @@ TEST(RemoveTree, GoesOnAfterAnErrorAndReportsTheFirst) {
   EXPECT_EQ(std::distance(fs::directory_iterator(scratch / "tree"), {}), 1);
 }
 
-TEST(RemoveTree, OpensClosedDirectoriesOfTheUser) {
-  Scratch scratch;
-  fs::permissions(scratch.path(), fs::perms::all);
-  const int status = as_nobody([&] {
-    scratch.file("tree/a/closed/f", "x");
-    ::chmod((scratch / "tree/a/closed").c_str(), 0);
-    scratch.file("tree/a/unlistable/f", "x");
-    ::chmod((scratch / "tree/a/unlistable").c_str(), 0300);
-    scratch.file("tree/a/readonly/f", "x");
-    ::chmod((scratch / "tree/a/readonly").c_str(), 0500);
-    const Fd base(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    return remove_tree(base.get(), "tree").ok() && !fs::exists(scratch / "tree") ? 0 : 1;
-  });
-  EXPECT_EQ(status, 0);
-}
-
-TEST(RemoveTree, RemovesTreesDeeperThanDescriptorsAndPathsGo) {
-  Scratch scratch;
-  constexpr int kDepth = 600;  // times 10 bytes: longer than PATH_MAX
-  Fd at(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  for (int i = 0; i < kDepth; ++i) {
-    const char* name = i == 0 ? "tree" : "directory";
-    ASSERT_EQ(::mkdirat(at.get(), name, 0700), 0);
-    at = Fd(::openat(at.get(), name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    ASSERT_TRUE(at);
-  }
-  ASSERT_TRUE(Fd(::openat(at.get(), "f", O_CREAT | O_WRONLY | O_CLOEXEC, 0600)));
-  at.reset();
-  const int status = in_child([&] {
-    const rlimit few{64, 64};
-    ::setrlimit(RLIMIT_NOFILE, &few);
-    const Fd base(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    return remove_tree(base.get(), "tree").ok() ? 0 : 1;
-  });
-  EXPECT_EQ(status, 0);
-  EXPECT_FALSE(fs::exists(scratch / "tree"));
-}
-
 // A tree for several threads: directories in directories, and a large one.
 uint64_t make_wide_tree(const Scratch& scratch) {
   constexpr int kDirectories = 40, kSubdirectories = 5, kFiles = 10, kFlat = 3000;
@@ -284,28 +235,6 @@ TEST(RemoveTree, ThreadsShareALargeTree) {
   EXPECT_GT(threads.size(), 2u);
   EXPECT_LE(threads.size(), 8u);
   EXPECT_EQ(open_descriptors(), before);
-}
-
-TEST(RemoveTree, NeedsNoThreads) {
-  Scratch scratch;
-  make_wide_tree(scratch);
-  fs::permissions(scratch.path(), fs::perms::all);
-  if (::geteuid() == 0) {
-    ASSERT_EQ(std::system(("chown -R 65534:65534 " + scratch.path()).c_str()), 0);
-  }
-  const int status = as_nobody([&] {
-    const rlimit none{0, 0};
-    ::setrlimit(RLIMIT_NPROC, &none);
-    bool thread = true;
-    try {
-      std::thread([] {}).join();
-    } catch (const std::system_error&) {
-      thread = false;
-    }
-    return !thread && remove_tree(AT_FDCWD, scratch / "tree").ok() ? 0 : 1;
-  });
-  EXPECT_EQ(status, 0);
-  EXPECT_FALSE(fs::exists(scratch / "tree"));
 }
 
 TEST(RemoveTree, TwoAtATimeDoNotDisturbEachOther) {

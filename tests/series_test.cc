@@ -166,18 +166,6 @@ TEST_F(SeriesFileTest, ASampleATimeAndWhenStagingEnds) {
   EXPECT_EQ(count(), 4u) << "it ends once";
 }
 
-TEST_F(SeriesFileTest, WhatCameBeforeTheFirstLookCameSinceTheBeginning) {
-  add(board_->get(), AgentCounter::agent_bytes_pfs, 500);
-  clock_.advance_ms(3000);
-  file_->look({500, 500, true, true});
-  const Result<Series> read = read_series(scratch_.path());
-  ASSERT_TRUE(read.ok());
-  ASSERT_EQ(read->count, 2u);
-  EXPECT_EQ(read->samples[0], Sample());
-  EXPECT_EQ(read->samples[1].agent_bytes_pfs, 500u);
-  EXPECT_GE(read->whole_ms, 3000u);
-}
-
 TEST_F(SeriesFileTest, AnIdleNodeWritesNothing) {
   for (int64_t s = 0; s < 10; ++s) {
     file_->look({});
