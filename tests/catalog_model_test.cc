@@ -396,11 +396,7 @@ TEST(CatalogModel, LongNamesAndPaths) {
 
 // ImageNet's names: train/n01440764/n01440764_10026.JPEG, 1300 in each of 1000 directories.
 constexpr uint32_t kImagesInDirectory = 1300;
-#ifdef __SANITIZE_THREAD__
-constexpr uint32_t kImages = 130000;  // all take it a quarter of a minute
-#else
-constexpr uint32_t kImages = 1300000;
-#endif
+constexpr uint32_t kImages = 130000;  // as many as show what each takes
 
 std::string image_name(uint32_t i) {
   char name[64];
@@ -529,22 +525,6 @@ TEST_F(CatalogBytes, AreFewForEachFile) {
     ASSERT_NE(id, nullptr);
     ASSERT_EQ(id->entry, refs_[i]);
   }
-}
-
-TEST(CatalogGrowth, ThreadsThatAddTheSamePathsGetTheSameEntries) {
-  constexpr uint32_t kFiles = 5000, kThreads = 4;
-  Scratch scratch;
-  const auto catalog = make_catalog(scratch.path());
-  std::vector<std::vector<Ref>> refs(kThreads, std::vector<Ref>(kFiles));
-  Threads(kThreads, [&](uint32_t t) {
-    for (uint32_t i = 0; i < kFiles; ++i) {
-      const uint32_t n = (i + t * 17) % kFiles;
-      refs[t][n] = catalog->add(rel(image_name(n)), DT_REG);
-      catalog->move(refs[t][n], state_word(State::kKnown), state_word(State::kQueued));
-    }
-  }).join();
-  for (uint32_t t = 1; t < kThreads; ++t) EXPECT_EQ(refs[t], refs[0]);
-  EXPECT_EQ(std::set<Ref>(refs[0].begin(), refs[0].end()).size(), kFiles);
 }
 
 // ---- a full run directory

@@ -170,34 +170,6 @@ TEST(Catalog, HasNoMoreEntriesThanItMay) {
   EXPECT_TRUE(add("a") && add("d/b")) << "they are there";
 }
 
-TEST(Catalog, PlacesWithAllThatThePfsSays) {
-  Scratch scratch;
-  const auto catalog = make_catalog(scratch.path());
-  CatalogReader reader;
-  ASSERT_TRUE(reader.open(scratch.path().c_str()));
-  const Ref ref = catalog->add(rel("a/f"), DT_REG);
-  EXPECT_FALSE(catalog->move(ref, state_word(State::kQueued), state_word(State::kStaging)));
-  EXPECT_TRUE(catalog->move(ref, state_word(State::kKnown), state_word(State::kStaging)));
-  ASSERT_TRUE(catalog->place(ref, 1, 1234, source_stat(77)));
-  const Identity* id = reader.identity(reader.find(rel("a/f")).entry->identity);
-  ASSERT_NE(id, nullptr);
-  EXPECT_EQ(reader.find_copy(1, 1234), id);
-  EXPECT_EQ(reader.find_copy(0, 1234), nullptr) << "another tier";
-  EXPECT_EQ(reader.find_copy(1, 1235), nullptr);
-  EXPECT_EQ(id->pfs_ino, 77u);
-  EXPECT_EQ(id->atime, 100000000001);
-  EXPECT_EQ(id->ctime, 200000000002);
-  EXPECT_EQ(id->blocks, 9u);
-  const Attributes* a = reader.attributes(id->attributes);
-  ASSERT_NE(a, nullptr);
-  EXPECT_EQ(a->dev, 42u);
-  EXPECT_EQ(a->mode, uint32_t{S_IFREG | 0644});
-  EXPECT_EQ(a->uid, 1000u);
-  EXPECT_EQ(a->gid, 100u);
-  EXPECT_EQ(a->nlink, 1u);
-  EXPECT_EQ(a->blksize, 4096u);
-}
-
 TEST(Catalog, FilesThatAreAlikeShareTheirAttributes) {
   Scratch scratch;
   const auto catalog = make_catalog(scratch.path());
@@ -219,36 +191,6 @@ TEST(Catalog, NamesOfCopiesAreThoseOfTheLayout) {
   EXPECT_STREQ(name, "5f/0000a15f");
   copy_name(0xfedcba98, name);
   EXPECT_STREQ(name, "98/fedcba98");
-}
-
-TEST(CatalogReader, RefusesAnotherVersionAndHalfACatalog) {
-  Scratch scratch;
-  CatalogReader reader;
-  EXPECT_FALSE(reader.open(scratch.path().c_str())) << "no catalog";
-  make_catalog(scratch.path());
-  const std::string good = contents(scratch / "catalog");
-  const auto opens = [&](const std::string& header) {
-    scratch.file("catalog", header);
-    CatalogReader fresh;
-    return fresh.open(scratch.path().c_str());
-  };
-  const auto with = [&](size_t offset, char byte) {
-    std::string header = good;
-    header[offset] = byte;
-    return header;
-  };
-  EXPECT_TRUE(opens(good));
-  EXPECT_FALSE(opens(with(offsetof(CatalogHeader, version), kCatalogVersion + 1)));
-  EXPECT_FALSE(opens(with(offsetof(CatalogHeader, magic), 'm')));
-  EXPECT_FALSE(opens(with(offsetof(CatalogHeader, bytes), 1)));
-  EXPECT_FALSE(opens(with(offsetof(CatalogHeader, ready), 0)));
-  EXPECT_FALSE(opens(good.substr(0, good.size() - 1)));
-  EXPECT_FALSE(opens(""));
-  fs::remove(scratch / "catalog");
-  scratch.file("elsewhere", good);
-  fs::create_symlink("elsewhere", scratch / "catalog");
-  CatalogReader through_link;
-  EXPECT_FALSE(through_link.open(scratch.path().c_str())) << "it followed a symbolic link";
 }
 
 TEST(CatalogReader, FindsNothingWhereFilesAreMissing) {

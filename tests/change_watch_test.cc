@@ -100,21 +100,6 @@ TEST_F(ChangeWatchTest, MarksAgainWhatMayHaveBeenCopiedSince) {
   EXPECT_TRUE(eventually([&] { return changed_at(*board_->get(), hash("a")) > before; }));
 }
 
-TEST_F(ChangeWatchTest, MarksWhatSharesItsNumberWithAnother) {
-  set_invalid(board_->get(), hash("b") ^ kChangeSlots, kChangedFiles);
-  ASSERT_FALSE(marked("b"));
-  write("b", "new");
-  EXPECT_TRUE(eventually([&] { return marked("b"); }));
-}
-
-TEST_F(ChangeWatchTest, MarksADirectoryThatHasTheNameOfAChangedFile) {
-  fs::remove(root() / "a");
-  EXPECT_TRUE(eventually([&] { return marked("a"); }));
-  fs::create_directory(root() / "a");
-  fs::remove(root() / "a");
-  EXPECT_TRUE(eventually([&] { return marked("a", kChangedDirectories); }));
-}
-
 TEST_F(ChangeWatchTest, ReadingMarksNothing) {
   for (const char* name : {"a", "sub/a", "sub/deep/a"}) {
     std::string text;
@@ -155,14 +140,6 @@ TEST_F(ChangeWatchTest, MarksAccess) {
   EXPECT_EQ(::utimensat(AT_FDCWD, (root() / "sub").c_str(), nullptr, 0), 0);
   ASSERT_TRUE(settled());
   EXPECT_EQ(changed_at(*board_->get(), hash("sub")), before) << "the access is as it was then";
-}
-
-TEST_F(ChangeWatchTest, TimesOfADirectoryDecideNothing) {
-  const timespec times[2] = {{1000000000, 0}, {1000000000, 0}};
-  EXPECT_EQ(::utimensat(AT_FDCWD, (root() / "sub").c_str(), times, 0), 0);
-  EXPECT_EQ(::utimensat(AT_FDCWD, root().c_str(), times, 0), 0);
-  ASSERT_TRUE(settled());
-  EXPECT_FALSE(marked("sub", kChangedDirectories) || closed());
 }
 
 // As where nothing is walked.
@@ -326,36 +303,6 @@ TEST_F(ChangeWatchTest, SaysWhatItCannotWatchUnlessThatIsGone) {
   }
 }
 
-TEST_F(ChangeWatchTest, DoesNotAskForTheValuesThatItIsTold) {
-  watch_ = nullptr;
-  begin(8);
-  int asked = 0;
-  const Intercept asks(Call::kFstat, [&](Arguments&) {
-    ++asked;
-    return 0;
-  });
-  struct stat st;
-  ASSERT_EQ(::stat((root() / "sub").c_str(), &st), 0);
-  const Fd dir(::open((root() / "sub").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  watch_->add(0, "sub", dir.get(), &st);
-  EXPECT_EQ(asked, 0);
-  watch_->add(0, "sub/deep");
-  EXPECT_EQ(asked, 2) << "of the root and of this one";
-}
-
-// The user's other programs have the rest.
-TEST_F(ChangeWatchTest, GoesOnWithoutWhatTheKernelRefuses) {
-  watch_ = nullptr;
-  begin(8);
-  add("");
-  const Intercept refuses(Call::kWatch, ENOSPC);
-  add("sub");
-  write("sub/a", "new");
-  write("a", "new");
-  EXPECT_TRUE(eventually([&] { return marked("a"); }));
-  EXPECT_FALSE(marked("sub/a") || closed());
-}
-
 TEST_F(ChangeWatchTest, WatchesNothingWithoutAThread) {
   watch_ = nullptr;
   const Intercept refuses(Call::kStartThread, EAGAIN);
@@ -366,22 +313,6 @@ TEST_F(ChangeWatchTest, WatchesNothingWithoutAThread) {
   write("a", "new");
   EXPECT_TRUE(quiet());
   EXPECT_EQ(board_->get()->header.marks, 0u);
-}
-
-TEST_F(ChangeWatchTest, WatchesNothingWithoutADescriptorForItsEnd) {
-  watch_ = nullptr;
-  rlimit before;
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  const std::string log = logged(scratch_, [&] {
-    const Fd last(::dup(0));
-    rlimit one_more = before;
-    one_more.rlim_cur = static_cast<rlim_t>(last.get()) + 2;
-    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &one_more), 0);
-    begin(8);
-    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  });
-  EXPECT_EQ(times(log, "are not noticed: inotify: Too many open files"), 1) << log;
-  EXPECT_FALSE(watch_->takes_more());
 }
 
 TEST_F(ChangeWatchTest, WatchesNothingWhenItIsOff) {

@@ -86,50 +86,6 @@ TEST_F(ChunkErrors, NoRoomForOneChunk) {
   }
 }
 
-TEST_F(ChunkErrors, ASparseCopyThatCannotBeMade) {
-  for (const int error : {EIO, ENOMEM}) {
-    SCOPED_TRACE(error);
-    const std::string name = "f" + std::to_string(error);
-    scratch_.file("pfs/" + name, "start");
-    fs::resize_file(pfs_ + "/" + name, 5 * kMiB);
-    if (!placement_) start();
-    demand(name);
-    Intercept cuts(Call::kFtruncate, error);
-    ask(name);
-    EXPECT_TRUE(error == EIO ? ends_as(name, kFault) : are_put_off(1));
-    EXPECT_EQ(tier().closed(), error == EIO);
-    EXPECT_TRUE(eventually([&] { return tier().used() == 0; }));
-    EXPECT_EQ(tier().promised(), 0u);
-    EXPECT_FALSE(fs::exists(part_of(name)));
-    if (error == EIO) {
-      EXPECT_TRUE(eventually([&] { return !tier().closed(); }));
-    }
-  }
-}
-
-TEST_F(ChunkErrors, AFullRunDirectory) {
-  make("f", 2 * kMiB);
-  make("g", 2 * kMiB);
-  if (!with_tmpfs(run_dir_, 4 << 20, [&] {
-        start();
-        if (HasFatalFailure()) return;
-        demand("f");
-        std::ofstream(run_dir_ + "/ballast") << std::string(4 << 20, 'x');  // as far as it goes
-        struct stat st = source_stat("g");
-        st.st_size = int64_t{1} << 50;
-        while (catalog_->start_chunks(catalog_->reader().find(rel("f")).ref, 0, st)) st.st_size /= 2;
-        while (st.st_size > 1 && (st.st_size /= 2))
-          while (catalog_->start_chunks(catalog_->reader().find(rel("f")).ref, 0, st)) continue;
-        for (int turn = 0; turn < 2; ++turn) {
-          catalog_->entry(catalog_->reader().find(rel("f")).ref).state = large_word(0);
-          ask("f");
-          EXPECT_TRUE(ends_as("f", kNoFit)) << "nothing is kept of one that was not begun: " << turn;
-        }
-        expect_nothing_left();
-      }))
-    GTEST_SKIP() << "mounting needs root";
-}
-
 TEST_F(ChunkErrors, AFileThatIsFilledAndReadNativelyIsFilledOn) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   make("f", 4 * kMiB);
@@ -185,43 +141,6 @@ TEST_F(ChunkErrors, AnOpenThatHangsHoldsUpNoOtherFile) {
   EXPECT_TRUE(eventually([&] { return has_chunk("hangs", 0); }));
 }
 
-TEST_F(ChunkErrors, ASparseFileTakesWhatItOccupies) {
-  const std::string file = scratch_.file("pfs/f", "start");
-  fs::resize_file(file, 20 * kMiB);
-  const struct stat st = source_stat("f");
-  if (!is_sparse(st)) GTEST_SKIP() << "files have no holes here";
-  start();
-  const Intercept none(Call::kFallocate, [](Arguments&) {
-    ADD_FAILURE() << "holes are filled";
-    return 0;
-  });
-  demand("f");
-  ask("f", 3);
-  ASSERT_TRUE(placed_at_last("f"));
-  placement_->stop();
-  expect_placed("f", st);
-  EXPECT_LE(tier().used(), 64u << 10);
-}
-
-TEST_F(ChunkErrors, NoDeviceIsWaitedForInMemory) {
-  const Scratch memory("/dev/shm");
-  tiers_ = {tier_config(memory, "ram", 1 << 30)};
-  make("f", 2 * kMiB);
-  start();
-  {
-    const Intercept lost(Call::kFinishSync, EIO);
-    const Intercept cuts(Call::kFtruncate, [](Arguments&) {
-      ADD_FAILURE() << "it has no holes";
-      return 0;
-    });
-    demand("f");
-    ask("f");
-    EXPECT_TRUE(placed_at_last("f"));
-    placement_->stop();
-  }
-  end();
-}
-
 // One thread reads while another gives the file up.
 TEST_F(ChunkErrors, WhatIsCopiedOfAFileThatWasGivenUpDoesNotCount) {
   make("f", 2 * kMiB);
@@ -266,49 +185,6 @@ TEST_F(ChunkErrors, ACopyThatCannotBeFinishedIsNone) {
   }
 }
 
-TEST_F(ChunkErrors, APartThatCannotBeRemovedStaysCounted) {
-  make("f", 2 * kMiB);
-  start();
-  demand("f");
-  {
-    const Intercept broken(Call::kPread, EIO), kept(Call::kUnlinkat, EPERM);
-    ask("f");
-    EXPECT_TRUE(ends_as("f", state_word(State::kPass, Reason::kSourceError)));
-    placement_->stop();
-  }
-  EXPECT_EQ(tier().used(), tier().space_of(2 * kMiB));
-  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
-}
-
-// It cannot be entered, as where the run directory is full.
-TEST_F(ChunkErrors, AWholeCopyThatNobodyWouldFindIsGivenUp) {
-  make("f", 2 * kMiB);
-  for (const bool kept : {false, true}) {
-    SCOPED_TRACE(kept);
-    start();
-    demand("f");
-    {
-      const Intercept names(Call::kRenameat, [&](Arguments&) {
-        catalog_->entry(catalog_->reader().find(rel("f")).ref).type = DT_DIR;
-        return 0;
-      });
-      const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
-        return kept && strncmp(a.path, "part/", 5) != 0 ? EPERM : 0;
-      });
-      ask("f");
-      EXPECT_TRUE(ends_as("f", kNoFit));
-      placement_->stop();
-    }
-    EXPECT_EQ(counter(AgentCounter::no_fit_files), 1u);
-    EXPECT_EQ(counter(AgentCounter::staged_files), 0u);
-    EXPECT_FALSE(tier().closed());
-    EXPECT_EQ((*board_)->placed_bytes[0], 0u);
-    EXPECT_EQ(files_on(), kept ? 1 : 0);
-    EXPECT_EQ(tier().used(), kept ? tier().space_of(2 * kMiB) : 0);
-    end();
-  }
-}
-
 // Who waits for a chunk is woken with it, who waits for the whole file by its end.
 TEST_F(ChunkErrors, WhoWaitsIsWoken) {
   for (const bool in_part : {false, true}) {
@@ -331,50 +207,6 @@ TEST_F(ChunkErrors, WhoWaitsIsWoken) {
     EXPECT_TRUE(eventually([&] { return woken(kWholeFile) != whole && woken(0) != first; }));
     end();
   }
-}
-
-TEST_F(ChunkErrors, NothingIsKeptOpenOfWhatIsDone) {
-  for (const bool in_part : {false, true}) {
-    SCOPED_TRACE(in_part);
-    config_.threads = 1;
-    tiers_[0].quota.bytes = (in_part ? 11 : 16) * kMiB;
-    for (const char* name : {"before", "f"}) make(name, 8 * kMiB);
-    start();
-    demand("before");  // after it the thread and the catalog have what they keep
-    ask("before");
-    ASSERT_TRUE(placed_at_last("before"));
-    const int before = open_descriptors();
-    const Intercept none(Call::kFallocate, [&](Arguments&) {
-      EXPECT_FALSE(in_part) << "more than a part";
-      return 0;
-    });
-    demand("f");
-    ask("f", 6);
-    EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) == (in_part ? 11 : 16); }));
-    EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; })) << open_descriptors() - before;
-    EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 4u) << "of each to look, and to copy";
-    end();
-  }
-}
-
-// What is left is copied by one thread, and the others have nothing to do.
-TEST_F(ChunkErrors, TheLastChunksOfAPartAreWaitedForAsleep) {
-  tiers_[0].quota.bytes = 3 * kMiB;
-  make("f", 8 * kMiB);
-  start();
-  std::atomic<bool> held{true}, inside{false};
-  const Intercept reads(Call::kPread, [&](Arguments& a) {
-    if (a.offset == 0) {
-      inside = true;
-      (void)eventually([&] { return !held; });
-    }
-    return 0;
-  });
-  demand("f");
-  ask("f", 6);
-  ASSERT_TRUE(eventually([&] { return inside && has_chunk("f", 6); }));
-  EXPECT_TRUE(quiet());
-  held = false;
 }
 
 // A tier in memory, which has room for one and a half files.
@@ -461,23 +293,6 @@ TEST_F(ScarceSpace, WhatAFileThatWasGivenUpWasPromisedIsFree) {
   EXPECT_TRUE(is_promised(0));
 }
 
-TEST_F(ScarceSpace, WhatAFileThatIsTakenAwayWasPromisedIsFree) {
-  start();
-  placement_->set_quota(0, 1 << 30);
-  begin("a");
-  placement_->set_quota(0, 0);
-  placement_->keep_to_quotas();
-  ASSERT_TRUE(ends_as("a", state_word(State::kNoFit, Reason::kEvicted)));
-  held_ = false;
-  EXPECT_TRUE(eventually([&] { return tier().used() == 0; }));
-  EXPECT_TRUE(is_promised(0));
-  EXPECT_TRUE(placement_->set_quota(0, 1 << 30));
-  demand("b");
-  ask("b");
-  EXPECT_TRUE(placed_at_last("b"));
-  EXPECT_TRUE(is_promised(0));
-}
-
 TEST_F(ScarceSpace, OfWhatIsThereNothingIsPromised) {
   space_ = 64 * kMiB;
   held_ = false;
@@ -494,18 +309,6 @@ TEST_F(ScarceSpace, OfWhatIsThereNothingIsPromised) {
     EXPECT_TRUE(placed_at_last(name));
     EXPECT_TRUE(is_promised(0));
   }
-}
-
-TEST_F(ScarceSpace, OfAPartWithTheShortEndNothingIsPromised) {
-  held_ = false;
-  make("odd", 3 * kMiB + 5);
-  start();
-  demand("odd");
-  ask("odd", 3);
-  ASSERT_TRUE(eventually([&] { return is_closed("odd"); }));
-  EXPECT_EQ(tier().used(), 3 * kMiB);
-  EXPECT_LT(occupied(), 3 * kMiB);
-  EXPECT_TRUE(is_promised(0));
 }
 
 TEST_F(ScarceSpace, WhatIsBeingCopiedAsAWholeIsPromised) {
@@ -528,35 +331,13 @@ class ParkedFiles : public ChunkErrors {
   void SetUp() override {
     const std::string content = noise(kMiB + 1, 1);
     for (int i = 0; i <= kFiles; ++i) scratch_.file("pfs/" + name(i), content);
-    if (is_first_large_) make(name(1), 9 * kMiB);
     start_slowly(3);
     // Number 0 is the one that is being filled, and is not parked.
     for (int i = 0; i <= kFiles && !HasFatalFailure(); ++i) stage(name(i));
     EXPECT_LE(open_descriptors(), descriptors_ + 2 * 128 + 30);
   }
   uint64_t space() { return kFiles * tier().space_of(kMiB + 1); }
-
-  bool is_first_large_ = false;
 };
-
-class ParkedLargeFiles : public ParkedFiles {
- protected:
-  ParkedLargeFiles() { is_first_large_ = true; }
-};
-
-TEST_F(ParkedLargeFiles, AreWrittenPastThePageCacheAsBefore) {
-  const Fd file(::open(tier().copies_path().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (!file || tier().driver().prepare(file.get(), 9 * kMiB, false) != Writing::kDirect)
-    GTEST_SKIP() << "written through the page cache here";
-  std::atomic<bool> is_direct{false};
-  const Intercept writes(Call::kPwrite, [&](Arguments& a) {
-    is_direct = (::fcntl(a.fd, F_GETFL) & O_DIRECT) != 0;
-    return 0;
-  });
-  ask(name(1), 8);
-  ASSERT_TRUE(eventually([&] { return has_chunk(name(1), 8); }));
-  EXPECT_TRUE(is_direct);
-}
 
 TEST_F(ParkedFiles, TheRestOfOneIsStagedWhenItIsAskedFor) {
   for (int i = 1; i <= kParked; ++i) {
@@ -608,15 +389,6 @@ TEST_F(ParkedFiles, OneThatTwoThreadsWantIsOpenedOnce) {
     EXPECT_TRUE(placed_at_last(name(1)));
   }
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), opens + 1);
-}
-
-TEST_F(ParkedFiles, AnEarlierShortageIsNone) {
-  const Intercept looks(Call::kFstat, [](Arguments&) {
-    errno = EMFILE;  // of any call before
-    return 0;
-  });
-  ask(name(1), 1);
-  EXPECT_TRUE(placed_at_last(name(1)));
 }
 
 TEST_F(ParkedFiles, AFileThatChangedSinceIsDropped) {
@@ -720,48 +492,6 @@ TEST_F(ChunkErrors, WhatIsParkedWhileItIsCopiedIsFinished) {
   held = false;
   EXPECT_TRUE(placed_at_last("0"));
   EXPECT_TRUE(contents(copy_of("0")) == content);
-}
-
-// Whoever finds that it cannot be copied any more may be no one who copies for it.
-TEST_F(ChunkErrors, WhatIsGivenUpWhileTheLastCopyingEndsGivesItsSpaceBack) {
-  constexpr int kOthers = 130;
-  constexpr uint64_t kVictim = 2 * kMiB + 1;
-  const std::string content = noise(kMiB + 1, 1);
-  for (int i = 0; i <= kOthers; ++i) scratch_.file("pfs/" + std::to_string(i), content);
-  make("f", kVictim);
-  start_slowly(4);
-  stage("0");  // which is being filled
-  stage("f");
-  const std::string part = part_of("f");
-  const auto is_open = [&] {
-    std::error_code closed;
-    for (const auto& fd : fs::directory_iterator("/proc/self/fd"))
-      if (fs::read_symlink(fd, closed) == part) return true;
-    return false;
-  };
-  std::atomic<bool> held{true}, inside{false};
-  const Intercept reads(Call::kPread, [&](Arguments& a) {
-    if (a.offset == kMiB && !inside.exchange(true)) (void)eventually([&] { return !held; });
-    return 0;
-  });
-  ask("f", 1);
-  ASSERT_TRUE(eventually([&] { return inside.load(); }));
-  for (int i = 1; i <= kOthers; ++i) stage(std::to_string(i));  // "f" is parked, and still being copied
-  const uint64_t used = tier().used();
-  {
-    const Intercept opens(Call::kOpenBeneath, EACCES);
-    const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
-      if (part.ends_with(a.path)) {
-        held = false;
-        EXPECT_TRUE(eventually([&] { return !is_open(); })) << "the copying has ended";
-      }
-      return 0;
-    });
-    ask("f", 2);
-    EXPECT_TRUE(ends_as("f", state_word(State::kDropped, Reason::kChanged)));
-  }
-  EXPECT_TRUE(eventually([&] { return tier().used() == used - tier().space_of(kVictim); }));
-  EXPECT_TRUE(eventually([&] { return (*board_)->placed_bytes[0] == (kOthers + 1) * kMiB; }));
 }
 
 }  // namespace

@@ -126,26 +126,6 @@ TEST_F(CopierTest, EachPieceIsTold) {
   }
 }
 
-TEST_F(CopierTest, BytesFromElsewhereAreWrittenInEveryWay) {
-  const uint64_t size = 17 * kMiB + 77;
-  for (const Writing writing : {Writing::kMemory, Writing::kBuffered, Writing::kDirect}) {
-    source(size);
-    if (writing == Writing::kDirect && os::set_direct(copy_.get(), true) != 0) continue;
-    CopyRange range = {.copy = copy_.get(), .file_bytes = size, .bytes = size, .writing = writing};
-    const Status written = copier_->write(range, [&](char* room, const Copier::Put& put) -> Status {
-      for (uint64_t at = 0; at < size; at += kMiB) {
-        const uint64_t bytes = std::min(kMiB, size - at);
-        expected_.copy(room, bytes, at);
-        MONARCH_TRY(put(at, bytes));
-      }
-      return {};
-    });
-    ASSERT_TRUE(written.ok()) << written.error().text;
-    EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
-    EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 0u);
-  }
-}
-
 TEST_F(CopierTest, WhoSendsLearnsThatTheTierFails) {
   source(3 * kMiB);
   const Intercept full(Call::kPwrite, [](Arguments&) { return ENOSPC; });
@@ -182,18 +162,6 @@ TEST_F(CopierTest, ARangeLeavesTheRestAlone) {
   EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
 }
 
-TEST_F(CopierTest, WhatIsRefusedWithoutTheFlagTooIsAnError) {
-  source(2 * kMiB);
-  if (os::set_direct(copy_.get(), true) != 0) GTEST_SKIP() << "no O_DIRECT here";
-  std::atomic<int> writes{0};
-  const Intercept refused(Call::kPwrite, [&](Arguments&) { return ++writes < 100 ? EINVAL : 0; });
-  const Intercept no_ring(Call::kUringSubmit, ENOMEM);
-  const Status copied = copy(Writing::kDirect);
-  ASSERT_FALSE(copied.ok());
-  EXPECT_EQ(copied.error().code, EINVAL) << copied.error().text;
-  EXPECT_EQ(writes, 2);
-}
-
 TEST_F(CopierTest, WithoutIoUringTheSame) {
   source(9 * kMiB + 5);
   if (os::set_direct(copy_.get(), true) != 0) GTEST_SKIP() << "no O_DIRECT here";
@@ -216,9 +184,9 @@ TEST_F(CopierTest, AFileSystemThatTakesODirectAndRefusesTheWrite) {
 }
 
 TEST_F(CopierTest, AShorterSourceIsAnErrorOfTheSource) {
-  source(6 * kMiB);
-  std::filesystem::resize_file(scratch_ / "source", 2 * kMiB + 10);
-  for (const Writing writing : {Writing::kBuffered, Writing::kDirect}) {
+  source(9 * kMiB + 5);
+  std::filesystem::resize_file(scratch_ / "source", 6 * kMiB + 100);
+  for (const Writing writing : {Writing::kMemory, Writing::kBuffered, Writing::kDirect}) {
     if (writing == Writing::kDirect && os::set_direct(copy_.get(), true) != 0) continue;
     const Status copied = copy(writing);
     ASSERT_FALSE(copied.ok());
@@ -234,12 +202,6 @@ TEST_F(CopierTest, ErrorsOfWriteBackAreFoundInTheMiddleOfALargeFile) {
   ASSERT_FALSE(copied.ok());
   EXPECT_EQ(copied.error().code, EIO);
   EXPECT_FALSE(is_source_error(copied.error()));
-}
-
-TEST_F(CopierTest, AFileSystemWithoutSyncFileRangeIsTaken) {
-  source(40 * kMiB);
-  Intercept none(Call::kFinishSync, ENOSYS);
-  EXPECT_TRUE(copy(Writing::kBuffered).ok());
 }
 
 TEST_F(CopierTest, StopsBetweenPieces) {
@@ -308,24 +270,6 @@ TEST_F(CopierTest, TheRateIsToldByLargePieces) {
   EXPECT_GT(rate, uint64_t{1} << 49) << "one piece changes it little";
 }
 
-TEST_F(CopierTest, TheRateOfTheTierIsKeptTo) {
-  config_.tier_bandwidth = 1;
-  Rates slow(config_, clock_);
-  Copier copier(board_->get(), &slow, &stopping_);
-  EXPECT_TRUE(slow.tier_bytes.wait(1 << 20, [] { return false; }));  // the only one that passes
-  source(1000);
-  std::atomic<bool> done{false};
-  std::thread copies([&] {
-    EXPECT_TRUE(copier.copy({source_.get(), copy_.get(), 1000, 0, 1000, Writing::kMemory, true}).ok());
-    done = true;
-  });
-  pass(&clock_, 1000);
-  EXPECT_FALSE(done);
-  copier.hurry();
-  EXPECT_TRUE(comes(done));
-  copies.join();
-}
-
 // What io_uring(7) did not do, plain calls do, and they tell what was wrong.
 TEST_F(CopierTest, WhatTheRingFailsToWriteIsCopiedByPlainCalls) {
   for (const int error : {0, EIO, ENOMEM, ECANCELED}) {
@@ -347,23 +291,6 @@ TEST_F(CopierTest, WhatTheRingFailsToWriteIsCopiedByPlainCalls) {
     EXPECT_GE(plain, 1);
     EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
   }
-}
-
-TEST_F(CopierTest, ARingThatTakesNothingIsGivenUp) {
-  source(9 * kMiB + 5);
-  Intercept ring(Call::kUringSubmit, ENOMEM);
-  const Status copied = copy(Writing::kMemory);
-  ASSERT_TRUE(copied.ok()) << copied.error().text;
-  EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
-}
-
-TEST_F(CopierTest, ASourceThatGetsShorterIsFoundByTheRingToo) {
-  source(9 * kMiB + 5);
-  std::filesystem::resize_file(scratch_ / "source", 6 * kMiB + 100);
-  const Status copied = copy(Writing::kMemory);
-  ASSERT_FALSE(copied.ok());
-  EXPECT_EQ(copied.error().code, ENODATA);
-  EXPECT_TRUE(is_source_error(copied.error()));
 }
 
 TEST_F(CopierTest, TheRingIsUsedWhereThereIsOne) {
@@ -406,20 +333,6 @@ TEST_F(CopierTest, ARingThatTakesNoMoreNowIsAskedOnceSomethingHasEnded) {
     }
 }
 
-TEST_F(CopierTest, WhereTheKernelRefusesARingItIsAskedOnce) {
-  source(17 * kMiB);
-  EXPECT_EQ(in_child([&] {
-              int asked = 0;
-              if (!before_call(SYS_io_uring_setup, [&](CallArguments) {
-                    ++asked;
-                    return EPERM;
-                  }))
-                return 0;
-              return copies(Writing::kMemory) + (asked > 1 ? 2 : 0);
-            }),
-            0);
-}
-
 TEST_F(CopierTest, WithoutMemoryForAPieceNothingIsCopied) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers need memory of their own";
@@ -436,26 +349,6 @@ TEST_F(CopierTest, WithoutMemoryForAPieceNothingIsCopied) {
               return copied.ok() ? 1 : copied.error().code;
             }),
             ENOMEM);
-}
-
-TEST_F(CopierTest, WithoutMemoryForARingPlainCallsCopy) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers need memory of their own";
-#endif
-  source(1000);
-  ASSERT_EQ(copies(Writing::kMemory), 0);  // it has a buffer now
-  source(9 * kMiB + 5);
-  EXPECT_EQ(in_child([&] {
-              bool submitted = false;
-              const Intercept ring(Call::kUringSubmit, [&](Arguments&) {
-                submitted = true;
-                return 0;
-              });
-              take_all_memory();
-              return copy(Writing::kMemory).ok() && !submitted ? 0 : 1;
-            }),
-            0);
-  EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
 }
 
 using Ranges = std::vector<std::pair<uint64_t, uint64_t>>;
@@ -493,26 +386,6 @@ TEST_F(CopierTest, OnlyASparseCopyIsLeftEmptyWhereThereAreZeros) {
       if (end[0] != '\0') data.back().second += rest;
       EXPECT_EQ(written(true), data);
     }
-}
-
-// io_uring(7) writes whole pieces.
-TEST_F(CopierTest, ALargeSparseCopyIsNotTheRings) {
-  std::string content(9 * kMiB + 5, '\0');
-  content[5 * kMiB] = 'x';
-  source(content);
-  ASSERT_EQ(::ftruncate(copy_.get(), static_cast<off_t>(content.size())), 0);
-  const Intercept ring(Call::kUringSubmit, [](Arguments&) {
-    ADD_FAILURE() << "holes are filled";
-    return 0;
-  });
-  EXPECT_TRUE(copier_
-                  ->copy({.source = source_.get(),
-                          .copy = copy_.get(),
-                          .file_bytes = content.size(),
-                          .bytes = content.size(),
-                          .sparse = true})
-                  .ok());
-  EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
 }
 
 TEST_F(CopierTest, WhatIsWrittenPastThePageCacheIsWrittenInWholeBlocks) {
@@ -557,18 +430,6 @@ TEST_F(CopierTest, ErrorsOfWriteBackAreFoundWhereItIsWaitedFor) {
   }
 }
 
-TEST_F(CopierTest, DirtyPagesAreBoundedByWindows) {
-  const Intercept none(Call::kUringSubmit, ENOMEM);  // piece by piece
-  std::vector<uint64_t> waited;
-  const Intercept waits(Call::kFinishSync, [&](Arguments& a) {
-    waited.push_back(static_cast<uint64_t>(a.offset) / kMiB);
-    return a.bytes == 8 * kMiB ? 0 : EINVAL;
-  });
-  source(41 * kMiB);
-  ASSERT_EQ(copies(Writing::kBuffered), 0);
-  EXPECT_EQ(waited, (std::vector<uint64_t>{0, 8, 16, 24}));
-}
-
 // What comes from elsewhere is written to the tier as what is read here.
 class CopierWriteTest : public CopierTest {
  protected:
@@ -586,19 +447,33 @@ class CopierWriteTest : public CopierTest {
   }
 };
 
-TEST_F(CopierWriteTest, DirtyPagesAreBoundedByWindows) {
-  for (const Writing writing : {Writing::kBuffered, Writing::kMemory}) {
-    std::vector<uint64_t> waited;
-    const Intercept waits(Call::kFinishSync, [&](Arguments& a) {
-      waited.push_back(static_cast<uint64_t>(a.offset) / kMiB);
-      return 0;
-    });
-    source(41 * kMiB);
-    EXPECT_TRUE(write(&*copier_, writing).ok());
-    EXPECT_EQ(waited, writing == Writing::kBuffered ? (std::vector<uint64_t>{0, 8, 16, 24})
-                                                    : std::vector<uint64_t>{});
+TEST_F(CopierWriteTest, BytesAreWrittenInEveryWay) {
+  for (const Writing writing : {Writing::kMemory, Writing::kBuffered, Writing::kDirect}) {
+    source(17 * kMiB + 77);
+    if (writing == Writing::kDirect && os::set_direct(copy_.get(), true) != 0) continue;
+    const Status written = write(&*copier_, writing);
+    ASSERT_TRUE(written.ok()) << written.error().text;
     EXPECT_TRUE(contents(scratch_ / "copy") == expected_);
+    EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 0u);
   }
+}
+
+// Whether the bytes are read here or come from elsewhere.
+TEST_F(CopierWriteTest, DirtyPagesAreBoundedByWindows) {
+  const Intercept none(Call::kUringSubmit, ENOMEM);  // piece by piece
+  for (const bool from_elsewhere : {false, true})
+    for (const Writing writing : {Writing::kBuffered, Writing::kMemory}) {
+      std::vector<uint64_t> waited;
+      const Intercept waits(Call::kFinishSync, [&](Arguments& a) {  // the device itself is not waited for
+        waited.push_back(static_cast<uint64_t>(a.offset) / kMiB);
+        EXPECT_EQ(a.bytes, 8 * kMiB);
+        return EINVAL;
+      });
+      source(41 * kMiB);
+      EXPECT_TRUE((from_elsewhere ? write(&*copier_, writing) : copy(writing)).ok());
+      EXPECT_EQ(waited, writing == Writing::kBuffered ? (std::vector<uint64_t>{0, 8, 16, 24})
+                                                      : std::vector<uint64_t>{});
+    }
 }
 
 TEST_F(CopierWriteTest, OnlyWhatIsWrittenPastThePageCacheIsCutAndWaitedFor) {
@@ -607,21 +482,6 @@ TEST_F(CopierWriteTest, OnlyWhatIsWrittenPastThePageCacheIsCutAndWaitedFor) {
   EXPECT_FALSE(write(&*copier_, Writing::kDirect).ok());
   EXPECT_TRUE(write(&*copier_, Writing::kBuffered).ok());
   EXPECT_TRUE(write(&*copier_, Writing::kMemory).ok());
-}
-
-TEST_F(CopierWriteTest, WithoutMemoryForAPieceNothingIsSent) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers need memory of their own";
-#endif
-  source(1000);
-  ASSERT_TRUE(write(&*copier_, Writing::kMemory).ok());
-  EXPECT_EQ(in_child([&] {
-              Copier first(board_->get(), &rates_, &stopping_);
-              take_all_memory();
-              const Status written = write(&first, Writing::kMemory);
-              return written.ok() ? 1 : written.error().code;
-            }),
-            ENOMEM);
 }
 
 TEST_F(CopierWriteTest, WhoRestsHoldsNoMemory) {
@@ -677,22 +537,6 @@ TEST_F(CopierTest, WhatNobodyWaitsForWaitsForEachRate) {
   }
 }
 
-TEST_F(CopierTest, WhatKeepsToARateIsCountedOnce) {
-  for (const auto rate : kRates) {
-    config_ = {};
-    config_.*rate = kMiB;
-    Rates rates(config_, clock_);
-    Copier copier(board_->get(), &rates, &stopping_);
-    source(920 << 10);  // 0.9 s, and it is the first: it does not wait
-    const uint64_t size = expected_.size();
-    ASSERT_TRUE(copier.copy({source_.get(), copy_.get(), size, 0, size, Writing::kMemory, true}).ok());
-    clock_.advance_ms(1000);
-    int looks = 0;
-    Throttle& counted = config_.pfs_bandwidth ? rates.pfs_bytes : rates.tier_bytes;
-    EXPECT_TRUE(counted.wait(1, [&] { return looks++ > 0; })) << "at once";
-  }
-}
-
 TEST_F(CopierTest, WhatIsHurriedOnIsCounted) {
   for (const auto rate : kRates) {
     config_ = {};
@@ -718,20 +562,6 @@ TEST_F(CopierTest, WhatIsHurriedOnIsCounted) {
     copies.join();
     EXPECT_GE(clock_.now_ns() - begin, 900'000'000) << "1 s worth, less 0.1 s in advance";
   }
-}
-
-// Where the kernel did not take it, it is told again.
-TEST_F(CopierTest, AnIoPriorityThatWasRefusedIsSetTheNextTime) {
-  EXPECT_EQ(in_child([] {
-              bool refused = false;
-              if (::syscall(SYS_ioprio_set, 1, 0, 0) != 0 || !before_call(SYS_ioprio_set, [&](CallArguments) {
-                    return std::exchange(refused, true) ? 0 : ENOMEM;
-                  }))
-                return 0;
-              for (int i = 0; i < 2; ++i) set_io_priority(AgentConfig::Io::kIdle);
-              return ::syscall(SYS_ioprio_get, 1, 0) == 3 << 13 ? 0 : 1;
-            }),
-            0);
 }
 
 }  // namespace

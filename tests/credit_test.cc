@@ -74,27 +74,6 @@ TEST_F(CreditTest, TheBurstIsPrefetchedWhileTheJobReadsNothing) {
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 10u) << "nothing is opened in vain";
 }
 
-// The mean of the sizes says what can be paid; to open a small file again would cost more than it does.
-TEST_F(CreditTest, WhatCostsLessThanItsOpenIsNotPutBack) {
-  for (int i = 0; i < 60; ++i)
-    write_file(pfs_ + "/f" + std::to_string(i), noise(i % 2 == 0 ? 1000 : 50000, 1));
-  config_.prefetch_burst = 20 * (25500 + (64 << 10));
-  start();
-  walk();
-  EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) >= 15; }));
-  pass(2000);
-  EXPECT_LT(counter(AgentCounter::staged_files), 30u);
-  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), counter(AgentCounter::staged_files));
-}
-
-TEST_F(CreditTest, WhatCannotBePaidIsNotOpenedToSeeIt) {
-  make_files(60, 10 * kCost + kCost * 3 / 4);
-  start();
-  walk();
-  expect_staged(10);
-  EXPECT_LE(counter(AgentCounter::agent_opens_pfs), 11u) << "an open is paid for, too";
-}
-
 TEST_F(CreditTest, WhatIsExcludedIsNotPaidFor) {
   make_files(20, 10 * kCost);
   for (int i = 0; i < 40; ++i) write_file(pfs_ + "/not" + std::to_string(i), noise(kFile, 1));
@@ -124,12 +103,6 @@ TEST_F(CreditTest, WhatTheJobHasReadOfPrefetchedFilesComesBack) {
   expect_staged(16);
 }
 
-TEST_F(CreditTest, WhatAnOpenWaitedForWasNotPrefetched) {
-  make_files(40, 10 * kCost);
-  const uint64_t staged = read_what_was_waited_for();
-  expect_staged(staged);
-}
-
 // A device that takes its time: what is on its way to it was paid for, and hides nothing of what was asked
 // for.
 TEST_F(CreditTest, WhatAnOpenWaitedForWasNotPrefetchedWhileOthersAreOnTheirWay) {
@@ -151,30 +124,6 @@ TEST_F(CreditTest, ALargeFileThatIsOnlyOpenedIsPaidFor) {
   expect_staged(1);
   job_reads_on_pfs(1);
   expect_staged(2);
-}
-
-// What the job reads then pays for as many others as if it were not there; its size makes the mean larger.
-TEST_F(CreditTest, ALargeFileThatIsAskedForIsNotPaidFor) {
-  make_files(40, 10 * kCost);
-  config_.stage_wait_max = 1 << 20;
-  start();
-  walk();
-  expect_staged(10);
-  write_file(pfs_ + "/large", noise(2 << 20, 1));
-  demand("large");
-  placement_->demand_chunk(rel("large"), 0);
-  ASSERT_TRUE(placed_at_last("large"));
-  expect_staged(11);
-  job_reads_on_pfs(4);
-  expect_staged(11 + 3);
-}
-
-TEST_F(CreditTest, OnHasNoBound) {
-  config_.prefetch = AgentConfig::Prefetch::kOn;
-  make_files(20, 0);
-  start();
-  walk();
-  expect_staged(20);
 }
 
 TEST_F(CreditTest, WithoutABurstTheJobIsFirst) {
@@ -214,21 +163,6 @@ TEST_F(CreditTest, WhoOpensWhatCostsTooMuchGetsIt) {
   walk();
   expect_staged(0);
   EXPECT_EQ(state_of(demand("a")), State::kPlaced);
-}
-
-TEST_F(CreditTest, WhoOpensItWhileItsSizeIsFoundGetsIt) {
-  write_file(pfs_ + "/a", noise(50 * kFile, 1));
-  config_.prefetch_burst = kCost;
-  prepare();
-  std::atomic<bool> asked{false};
-  const Intercept looks(Call::kFstat, [&](Arguments&) {
-    if (state("a") == State::kStaging && !asked.exchange(true)) placement_->demand(rel("a"));
-    return 0;
-  });
-  place();
-  walk();
-  EXPECT_TRUE(placed_at_last("a"));
-  EXPECT_TRUE(asked);
 }
 
 TEST_F(CreditTest, TheBurstIsAPartOfTheDatasetWithinBounds) {

@@ -96,18 +96,6 @@ TEST(HardLinksTest, ANameIsTakenBeforeItIsOneOfItsOwn) {
   evictor.join();
 }
 
-TEST(HardLinksTest, ANameThatCannotBeLinkedCopies) {
-  HardLinks files;
-  Links links;
-  files.begin(1, file(5), links.link());
-  files.begin(2, file(5), links.link());
-  files.begin(3, file(5), links.link());
-  links.refused = {2, 4};
-  EXPECT_EQ(files.published({1, 0, 99}, links.link()), Refs{2});
-  EXPECT_EQ(files.begin(4, file(5), links.link()), Turn::kCopy);
-  EXPECT_EQ(files.ended(1, kNothing).linked, Refs{3});
-}
-
 TEST(HardLinksTest, AChangedFileIsAnother) {
   HardLinks files;
   Links links;
@@ -281,19 +269,6 @@ TEST_F(HardLinksPlacementTest, ALostCopyWithANameThatStaysIsCounted) {
   EXPECT_EQ(tier().used(), space());
 }
 
-TEST_F(HardLinksPlacementTest, ALinkThatCannotBeEnteredIsRemoved) {
-  make({"a", "b"});
-  start();
-  demand("a");
-  const Intercept links(Call::kLinkat, [&](Arguments&) {
-    catalog_->add(rel("b"), DT_DIR);
-    return 0;
-  });
-  EXPECT_EQ(demand("b"), state_word(State::kNoFit));
-  EXPECT_TRUE(eventually([&] { return files_on() == 1 && tier().used() == space(); }));
-  EXPECT_EQ(counter(AgentCounter::staged_files), 1u);
-}
-
 TEST_F(HardLinksPlacementTest, WhoWaitedForACopyThatFailedGetsItsVerdict) {
   make({"a", "b"});
   start();
@@ -341,17 +316,6 @@ TEST_F(HardLinksPlacementTest, WhoWaitedAndCannotBeLinkedGetsItsCopy) {
   EXPECT_EQ(tier().used(), 2 * space());
 }
 
-TEST_F(HardLinksPlacementTest, ANameOfAChangedFileHasItsCopy) {
-  make({"a", "b"});
-  start();
-  demand("a");
-  scratch_.file("pfs/b", noise(9000, 5));
-  demand("b");
-  EXPECT_EQ(state("b"), State::kPlaced);
-  EXPECT_TRUE(contents(copy_of("b")) == contents(pfs_ + "/b"));
-  EXPECT_NE(inode_of("a"), inode_of("b"));
-}
-
 TEST_F(HardLinksPlacementTest, NamesHaveTheirOwnCopiesWhereTimesDoNotTellOfChanges) {
   make({"a", "b"});
   start();
@@ -361,26 +325,6 @@ TEST_F(HardLinksPlacementTest, NamesHaveTheirOwnCopiesWhereTimesDoNotTellOfChang
   });
   for (const char* name : {"a", "b"}) EXPECT_EQ(demand(name), state_word(State::kPlaced));
   EXPECT_NE(inode_of("a"), inode_of("b"));
-}
-
-TEST_F(HardLinksPlacementTest, ALeftOverOfTheNameIsReplaced) {
-  make({"a", "b"});
-  start();
-  demand("a");
-  const std::string left = path_of_copy(tier(), catalog_->add(rel("b"), DT_REG));
-  fs::create_directories(fs::path(left).parent_path());
-  std::ofstream(left) << "left over";
-  demand("b");
-  expect_linked("b", "a");
-}
-
-TEST_F(HardLinksPlacementTest, ANameThatIsADirectoryByNowIsNotPlaced) {
-  make({"a", "b"});
-  start();
-  demand("a");
-  const Ref b = catalog_->add(rel("b"), DT_DIR);
-  EXPECT_FALSE(catalog_->place_link(b, 0, inode_of("a"), source_stat("b")));
-  EXPECT_NE(state("b"), State::kPlaced);
 }
 
 }  // namespace

@@ -98,16 +98,6 @@ TEST_F(PlacementTest, AFileOfTooManyChunksIsNotBegun) {
   end();
 }
 
-TEST_F(PlacementTest, ALargeFileThatIsOnlyOpenedIsNotRead) {
-  config_.stage_wait_max = 1000;
-  scratch_.file("pfs/large", noise(3 * kMiB, 1));
-  start();
-  EXPECT_EQ(demand("large"), large_word(0));
-  pass(50);
-  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 0u);
-  EXPECT_EQ(files_on(), 0);
-}
-
 // As a task that reads it past the library, with O_DIRECT or io_uring.
 TEST_F(PlacementTest, ALargeFileThatIsOnlyOpenedIsPrefetched) {
   config_.stage_wait_max = 1000;
@@ -142,21 +132,6 @@ TEST_F(PlacementTest, AChunkThatIsAskedForComesFirst) {
   EXPECT_EQ(offsets.front(), 10 * off_t{kMiB});
   EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 10u * kMiB + 5) << "each byte once";
   expect_placed("large", st);
-}
-
-TEST_F(PlacementTest, AWholeFileThatIsWaitedForIsNotHeldUp) {
-  config_.stage_wait_max = 1000;
-  scratch_.file("pfs/begun", noise(5 * kMiB, 1));
-  scratch_.file("pfs/only-opened", noise(3 * kMiB, 2));
-  start_without_filling();
-  for (const char* name : {"begun", "only-opened"}) EXPECT_EQ(demand(name), large_word(0));
-  placement_->demand_chunk(rel("begun"), 1);
-  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) > 0; }));
-  EXPECT_EQ(state("begun"), State::kLarge);
-  for (const char* name : {"begun", "only-opened"}) {
-    placement_->demand(rel(name));
-    EXPECT_TRUE(placed_at_last(name)) << name;
-  }
 }
 
 TEST_F(PlacementTest, PrefetchAndChunksThatAreAskedForMeet) {
@@ -222,25 +197,6 @@ TEST_F(PlacementTest, ALargeFileThatIsReadNativelyIsStagedFromThePageCache) {
   placement_->demand_chunk(rel("other"), 3);
   ASSERT_TRUE(placed_at_last("other"));
   EXPECT_GT(dropped, 0);
-}
-
-TEST_F(PlacementTest, ALargeFileThatChangesIsGivenUp) {
-  config_.stage_wait_max = 1000;
-  config_.threads = 1;
-  scratch_.file("pfs/large", noise(4 * kMiB, 1));
-  start();
-  std::atomic<int> reads_seen{0};
-  Intercept reads(Call::kPread, [&](Arguments&) {
-    if (++reads_seen == 2) fs::resize_file(pfs_ + "/large", 3 * kMiB);
-    return 0;
-  });
-  demand("large");
-  placement_->demand_chunk(rel("large"), 0);
-  ASSERT_TRUE(eventually([&] { return state("large") == State::kDropped; }));
-  placement_->stop();
-  EXPECT_EQ(tier().used(), 0u);
-  EXPECT_EQ(files_on(), 0) << "the partial copy is removed";
-  EXPECT_EQ(counter(AgentCounter::dropped_files), 1u);
 }
 
 TEST_F(PlacementTest, ChunksOutsideTheFileAreIgnored) {

@@ -74,18 +74,6 @@ TEST_F(PlacementTest, CopiesOnTheProcessorsThatItIsGiven) {
   }));
 }
 
-TEST_F(PlacementTest, SparseAndEmptyFiles) {
-  scratch_.file("pfs/sparse", "start");
-  fs::resize_file(pfs_ + "/sparse", 5 << 20);
-  scratch_.file("pfs/empty", "");
-  const std::vector<std::string> names = {"sparse", "empty"};
-  std::vector<struct stat> stats;
-  for (const std::string& name : names) stats.push_back(source_stat(name));
-  start();
-  for (const std::string& name : names) demand(name);
-  for (size_t i = 0; i < names.size(); ++i) expect_placed(names[i], stats[i]);
-}
-
 // As on an XFS of inodes without large times, beyond 2038. What is not known by its mtime would be no copy to
 // tasks.
 TEST_F(PlacementTest, AFileWhoseTimeTheTierDoesNotKeepStaysOnThePfs) {
@@ -109,19 +97,6 @@ TEST_F(PlacementTest, AFileWhoseTimeTheTierDoesNotKeepStaysOnThePfs) {
   EXPECT_FALSE(tier().closed()) << "it takes others";
   EXPECT_TRUE(eventually([&] { return tier().used() == 0 && files_on() == 0; }));
   EXPECT_EQ(state_of(demand("other")), State::kPlaced);
-}
-
-TEST_F(PlacementTest, TiersAreFilledInOrder) {
-  tiers_.clear();
-  add_tier("ram", 10000);
-  add_tier("disk", 1 << 20);
-  for (const char* name : {"a", "b"}) scratch_.file(std::string("pfs/") + name, noise(5000, 1));
-  const struct stat a = source_stat("a"), b = source_stat("b");
-  start();
-  demand("a");
-  demand("b");
-  expect_placed("a", a, 0);
-  expect_placed("b", b, 1);
 }
 
 // ---- what does not fit
@@ -149,53 +124,7 @@ TEST_F(PlacementTest, WhatDoesNotFitStaysOnThePfs) {
   EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 10u * 4096) << "what does not fit is not read";
 }
 
-TEST_F(PlacementTest, PrefetchEndsWhenTheTiersAreFull) {
-  tiers_[0].quota.bytes = 4096;
-  config_.prefetch = AgentConfig::Prefetch::kOn;
-  config_.threads = 1;
-  for (uint32_t i = 0; i < 200; ++i) scratch_.file("pfs/f" + std::to_string(i), noise(4096, i));
-  start();
-  walk();
-  EXPECT_TRUE(eventually([&] { return board_->get()->header.full == 1; }));
-  pass(50);
-  EXPECT_EQ(counter(AgentCounter::no_fit_files), 8u);
-  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 9u) << "the PFS is left alone";
-}
-
-TEST_F(PlacementTest, PrefetchGoesOnPastLargeFilesThatDoNotFit) {
-  tiers_[0].quota.bytes = 1 << 20;
-  config_.prefetch = AgentConfig::Prefetch::kOn;
-  config_.threads = 1;
-  constexpr uint32_t kPairs = 100;
-  start();
-  for (uint32_t i = 0; i < kPairs; ++i) {
-    const std::string large = "large" + std::to_string(i), small = "small" + std::to_string(i);
-    scratch_.file("pfs/" + large, "");
-    fs::resize_file(pfs_ + "/" + large, 2 << 20);
-    scratch_.file("pfs/" + small, noise(100, i));
-    catalog_->add(rel(large), DT_REG);
-    catalog_->add(rel(small), DT_REG);
-  }
-  placement_->catalog_grew();
-  for (uint32_t i = 0; i < kPairs; ++i) {
-    ASSERT_TRUE(placed_at_last("small" + std::to_string(i))) << i;
-    EXPECT_EQ(word("large" + std::to_string(i)), state_word(State::kNoFit));
-  }
-}
-
 // ---- demand
-
-TEST_F(PlacementTest, ADemandComesBeforeTheWalk) {
-  scratch_.file("pfs/a/b/f", noise(10000, 1));
-  const struct stat st = source_stat("a/b/f");
-  start();
-  demand("a/b/f");
-  expect_placed("a/b/f", st);
-  EXPECT_EQ(counter(AgentCounter::demand_files), 1u);
-  walk();
-  EXPECT_EQ(counter(AgentCounter::walk_files), 1u);
-  EXPECT_EQ(state("a/b/f"), State::kPlaced);
-}
 
 TEST_F(PlacementTest, WithoutPrefetchOnlyWhatIsAskedForIsRead) {
   scratch_.file("pfs/f", noise(10000, 1));
@@ -224,15 +153,6 @@ TEST_F(PlacementTest, ManyThreadsThatAskForOneFileMakeItReadOnce) {
   EXPECT_EQ(files_on(), 1);
 }
 
-TEST_F(PlacementTest, APathBelowAFileLeavesTheFileAlone) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  const struct stat st = source_stat("f");
-  start();
-  demand("f");
-  EXPECT_EQ(demand("f/below"), state_word(State::kPass, Reason::kMissing));
-  expect_placed("f", st);
-}
-
 TEST_F(PlacementTest, WhoWaitsIsWoken) {
   scratch_.file("pfs/f", noise(1000, 1));
   start();
@@ -246,15 +166,6 @@ TEST_F(PlacementTest, WhoWaitsIsWoken) {
   demand("missing");
   EXPECT_TRUE(eventually([&] { return *of_missing != missing_before; }));
   EXPECT_NE(after, before);
-}
-
-TEST_F(PlacementTest, FilesTheJobWroteAreNotStaged) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  set_invalid(board_->get(), rel("f").hash);
-  demand("f");
-  expect_given_up("f", State::kDropped, Reason::kWritten);
-  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 0u);
 }
 
 // By a write that has not reached the file yet, or whose time is the old one.
@@ -319,27 +230,6 @@ TEST_F(PlacementTest, AFileThatBecameAFifoDoesNotHang) {
   EXPECT_EQ(demand("f"), state_word(State::kPass, Reason::kNotRegular));
 }
 
-TEST_F(PlacementTest, AFileThatBecameADirectoryPasses) {
-  scratch_.file("pfs/f", "x");
-  start();
-  walk();
-  fs::remove(pfs_ + "/f");
-  scratch_.file("pfs/f/g", "x");
-  EXPECT_EQ(demand("f"), state_word(State::kPass, Reason::kNotRegular));
-  EXPECT_EQ(demand("f/g"), state_word(State::kPlaced));
-}
-
-TEST_F(PlacementTest, ADirectoryThatBecameAFilePasses) {
-  scratch_.file("pfs/d/f", "x");
-  start();
-  demand("d");
-  walk();
-  fs::remove_all(pfs_ + "/d");
-  scratch_.file("pfs/d", noise(1000, 1));
-  EXPECT_EQ(demand("d"), state_word(State::kPass, Reason::kNotRegular));
-  EXPECT_EQ(demand("d/f"), state_word(State::kPass, Reason::kMissing));
-}
-
 TEST_F(PlacementTest, UnreadableFilesPass) {
   scratch_.file("pfs/f", "x");
   start();
@@ -368,26 +258,6 @@ TEST_F(PlacementTest, OtherFileSystemsPass) {
   EXPECT_TRUE(is_walked);
   EXPECT_EQ(found, 0u) << "the walk stays on the root's file system";
   EXPECT_EQ(of_file, state_word(State::kPass, Reason::kOtherDevice));
-}
-
-TEST_F(PlacementTest, WhatWasSettledWhileItWasInTheQueueIsLeftAlone) {
-  config_.threads = 1;
-  for (const char* name : {"first", "f"}) scratch_.file(std::string("pfs/") + name, noise(1000, 1));
-  start();
-  std::atomic<bool> held{true}, inside{false};
-  const Intercept reads(Call::kPread, [&](Arguments&) {
-    inside = true;
-    (void)eventually([&] { return !held; });
-    return 0;
-  });
-  placement_->demand(rel("first"));
-  ASSERT_TRUE(eventually([&] { return inside.load(); }));
-  placement_->demand(rel("f"));
-  catalog_->entry(catalog_->reader().find(rel("f")).ref).state = state_word(State::kNoFit);
-  held = false;
-  EXPECT_EQ(demand("last"), state_word(State::kPass, Reason::kMissing));
-  EXPECT_EQ(word("f"), state_word(State::kNoFit));
-  EXPECT_EQ(counter(AgentCounter::staged_files), 1u);
 }
 
 TEST_F(PlacementTest, DirectoriesOfWhatIsAskedForAreWatched) {
@@ -448,21 +318,6 @@ TEST_F(PlacementTest, ASparseCopyTakesWhatItOccupies) {
   demand("f");
   expect_placed("f", st);
   EXPECT_LE(tier().used(), 64u << 10);
-}
-
-TEST_F(PlacementTest, ACopyThatCannotBeLookedAtIsNone) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  {
-    std::atomic<bool> timed{false};
-    const Intercept times(Call::kFutimens, [&](Arguments&) {
-      timed = true;
-      return 0;
-    });
-    const Intercept looks(Call::kFstat, [&](Arguments&) { return timed ? EIO : 0; });
-    demand("f");
-  }
-  expect_given_up("f", State::kNoFit, Reason::kTierError);
 }
 
 TEST_F(PlacementTest, InMemoryNoDeviceIsWaitedFor) {
@@ -592,17 +447,6 @@ TEST_F(PlacementTest, AnOpenThatFailsGivesTheFileUp) {
   EXPECT_EQ(files_on(), 0);
 }
 
-TEST_F(PlacementTest, AFileThatVanishesBetweenLookAndOpenIsMissing) {
-  scratch_.file("pfs/f", "x");
-  start();
-  Intercept opens(Call::kOpenBeneath, [&](Arguments& a) {
-    if (!(a.flags & O_PATH)) fs::remove(pfs_ + "/f");
-    return 0;
-  });
-  demand("f");
-  expect_given_up("f", State::kPass, Reason::kMissing);
-}
-
 // ---- a tier that fails
 
 struct TierFault {
@@ -655,51 +499,6 @@ INSTANTIATE_TEST_SUITE_P(Of, TierFaults,
                                            TierFault{"WriteErrorNoTmpfile", Call::kPwrite, EIO, false},
                                            TierFault{"NoNameNoTmpfile", Call::kRenameat, EIO, false}),
                          [](const ::testing::TestParamInfo<TierFault>& fault) { return fault.param.name; });
-
-TEST_F(PlacementTest, AWriteOfNothingIsAnError) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  Intercept writes(Call::kPwrite, [](Arguments& a) {
-    a.bytes = 0;
-    return 0;
-  });
-  demand("f");
-  expect_given_up("f", State::kNoFit, Reason::kTierError);
-}
-
-TEST_F(PlacementTest, WithoutTmpfileAChangedSourceLeavesNothing) {
-  const std::string file = scratch_.file("pfs/f", noise(1000, 1));
-  Intercept opens(Call::kOpenat,
-                  [&](Arguments& a) { return (a.flags & O_TMPFILE) == O_TMPFILE ? EOPNOTSUPP : 0; });
-  start();
-  Intercept reads(Call::kPread, [&](Arguments&) {
-    fs::resize_file(file, 2000);
-    return 0;
-  });
-  demand("f");
-  expect_given_up("f", State::kDropped, Reason::kChanged);
-}
-
-TEST_F(PlacementTest, AFullCatalogPlacesNothing) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  bool rest_is_known = false;
-  std::string error;
-  if (!with_tmpfs(run_dir_, 4 << 20, [&] {
-        start();
-        if (HasFatalFailure()) return;
-        std::ofstream(run_dir_ + "/ballast") << std::string(4 << 20, 'x');  // as far as it goes
-        for (uint32_t i = 0; i < 100000; ++i)
-          if (!catalog_->add(rel("other" + std::to_string(i)), DT_LNK)) break;
-        placement_->demand(rel("f"));
-        rest_is_known = bool(catalog_->reader().find(rel("f")));
-        placement_->stop();
-      }))
-    GTEST_SKIP() << "mounting needs root";
-  EXPECT_FALSE(rest_is_known);
-  EXPECT_EQ(counter(AgentCounter::pass_files), 0u);
-  EXPECT_EQ(files_on(), 0);
-  EXPECT_EQ(tier().used(), 0u);
-}
 
 // ---- stopping
 

@@ -56,28 +56,6 @@ TEST_F(Prefetch, CopiesFewFilesOfSeveralPiecesAtATime) {
   EXPECT_EQ(counter(AgentCounter::prefetch_files), kFiles);
 }
 
-// Files that take no turn end none.
-TEST_F(Prefetch, OpensFewMoreThanHaveATurn) {
-  constexpr uint32_t kEmpty = 30;
-  constexpr uint64_t kInLine = 4;
-  config_.threads = 12;
-  config_.pfs_bandwidth = kTrickle;
-  for (uint32_t i = 0; i < kEmpty; ++i) scratch_.file("pfs/empty" + std::to_string(i), "");
-  start();
-  for (uint32_t i = 0; i < kEmpty; ++i) catalog_->add(rel("empty" + std::to_string(i)), DT_REG);
-  placement_->catalog_grew();
-  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == kEmpty; }));
-  for (uint32_t i = 0; i < kFiles; ++i) {
-    catalog_->add(rel(name(i)), DT_REG);
-    placement_->catalog_grew();
-    if (i >= kTurns + kInLine) continue;
-    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) == kEmpty + i + 1; })) << i;
-    EXPECT_TRUE(quiet());  // it has its turn, or stands in line
-  }
-  pass(200);
-  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), kEmpty + kTurns + kInLine);
-}
-
 TEST_F(Prefetch, WhatIsAskedForDoesNotStandInLine) {
   start_and_fill_the_line();
   EXPECT_EQ(counter(AgentCounter::staged_files), 0u);
@@ -164,18 +142,6 @@ TEST_F(Prefetch, WhatIsAskedForWhileItIsPutBackIsCopied) {
   EXPECT_TRUE(placed_at_last(name(0)));
 }
 
-TEST_F(Prefetch, WhoWaitsForOneFileHastensNoOther) {
-  config_.pfs_bandwidth = kTrickle;
-  start();
-  for (uint32_t i = 0; i < 2; ++i) catalog_->add(rel(name(i)), DT_REG);
-  placement_->catalog_grew();
-  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) == 2; }));
-  EXPECT_TRUE(quiet());  // they wait for the rate
-  EXPECT_EQ(demand(name(0)), state_word(State::kPlaced));
-  pass(500);
-  EXPECT_EQ(state(name(1)), State::kStaging);
-}
-
 TEST_F(Prefetch, RestsAfterAShortage) {
   start();
   scratch_.file("pfs/short", "x");
@@ -193,65 +159,6 @@ TEST_F(Prefetch, RestsAfterAShortage) {
   placement_->catalog_grew();
   EXPECT_TRUE(placed_at_last(name(0))) << "by itself";
   EXPECT_EQ(first - begin, 1'000'000'000);
-}
-
-// What lacked descriptors is tried again, and what was full stays so.
-TEST_F(Prefetch, AShortageDoesNotBeginAnewWhatHadEnded) {
-  tiers_.clear();
-  add_tier("ssd", kBytes);
-  start();
-  walk();
-  ASSERT_TRUE(eventually([&] { return board_->get()->header.full == 1; }));
-  for (uint32_t i = 0; i < kFiles; ++i)
-    ASSERT_TRUE(eventually([&] { return state(name(i)) != State::kStaging; })) << name(i);
-  scratch_.file("pfs/short", "x");
-  {
-    const Intercept opens(Call::kOpenBeneath, EMFILE);
-    EXPECT_EQ(demand("short"), state_word(State::kNoFit, Reason::kTierError));
-  }
-  const uint64_t opens = counter(AgentCounter::agent_opens_pfs);
-  ASSERT_TRUE(eventually([&] { return state("short") == State::kKnown; }));
-  pass(2000);
-  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), opens);
-  EXPECT_EQ(board_->get()->header.full, 1u);
-}
-
-TEST_F(Prefetch, RestsWhileMemoryIsShort) {
-  if (!while_memory_is_short([&] {
-        start();
-        walk();
-        pass(3000);
-        EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 0u);
-        EXPECT_EQ(demand(name(3)), state_word(State::kPlaced)) << "somebody waits for it";
-        EXPECT_TRUE(quiet());
-        memory_is("900000");
-        EXPECT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == kFiles; })) << "by itself";
-        walker_.reset();
-        placement_->stop();
-      }))
-    GTEST_SKIP() << "mounting needs root";
-}
-
-TEST_F(Prefetch, ALargeFileThatWasBegunRestsWhileMemoryIsShort) {
-  config_.prefetch = AgentConfig::Prefetch::kOff;
-  config_.stage_wait_max = 1 << 20;
-  if (!while_memory_is_short([&] {
-        start();
-        EXPECT_EQ(demand(name(3)), large_word(0));
-        placement_->demand_chunk(rel(name(3)), 2);
-        ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_chunks) == 1; }));
-        pass(3000);
-        EXPECT_EQ(counter(AgentCounter::staged_chunks), 1u) << "nobody waits for the others";
-        EXPECT_EQ(demand(name(4)), large_word(0));
-        placement_->demand(rel(name(4)));
-        EXPECT_TRUE(placed_at_last(name(4))) << "somebody waits for the whole";
-        EXPECT_EQ(state(name(3)), State::kLarge);
-        EXPECT_TRUE(quiet());
-        memory_is("900000");
-        EXPECT_TRUE(placed_at_last(name(3))) << "by itself";
-        placement_->stop();
-      }))
-    GTEST_SKIP() << "mounting needs root";
 }
 
 TEST_F(Prefetch, StopDoesNotWaitForTheLine) {

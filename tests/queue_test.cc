@@ -315,27 +315,6 @@ TEST_F(QueueTest, WhatTheJobWroteIsLookedAtLaterAndOnce) {
   EXPECT_TRUE(idle());
 }
 
-TEST_F(QueueTest, WhatTheJobWroteIsForgottenWhereThatIsOff) {
-  config_.stage_again = 0;
-  queue().stage_again(kOne, 7);
-  EXPECT_TRUE(idle());
-}
-
-TEST_F(QueueTest, SleepsUntilThereIsWork) {
-  due_ = INT64_MAX;
-  Copier* one = copier();
-  std::optional<Work> work;
-  std::thread thread([&] { work = queue().take(one); });
-  EXPECT_TRUE(monarch::eventually([&] { return asked_ > 0; }) && quiet());
-  EXPECT_LE(asked_, 2);
-  if (!memory_is_short()) {
-    EXPECT_EQ(clock_.next_ns(), -1) << "without a limit";
-  }
-  queue().demand(kOne);
-  thread.join();
-  EXPECT_TRUE(work && *work == (Work{kOne, Why::kDemand}));
-}
-
 TEST_F(QueueTest, WhatNobodyWaitsForRestsWhileMemoryIsShort) {
   config_.prefetch = AgentConfig::Prefetch::kOff;
   chunks_ = {{kOne, 1}, {kTwo, 2}};
@@ -402,21 +381,6 @@ TEST_F(QueueTest, AThreadForMoreRestsAfterSomeTime) {
   EXPECT_TRUE(work && *work == (Work{kThree, Why::kDemand}));
 }
 
-TEST_F(QueueTest, OneThreadLooksAtATime) {
-  Copier *one = copier(), *other = copier();
-  EXPECT_EQ(queue().take(one)->why, Why::kLook);
-  asked_ = 0;
-  std::optional<Work> work;
-  std::thread thread([&] { work = queue().take(other); });
-  EXPECT_TRUE(monarch::eventually([&] { return asked_ > 0; }) && quiet());
-  EXPECT_LE(asked_, 2) << "it sleeps";
-  queue().demand(kOne);
-  thread.join();
-  EXPECT_TRUE(work && *work == (Work{kOne, Why::kDemand}));
-  queue().done(Work{0, Why::kLook}, one);
-  EXPECT_TRUE(idle()) << "another may look";
-}
-
 // ---- what prefetch can pay for
 
 TEST_F(QueueTest, WhatCannotBePaidForIsPassedOver) {
@@ -459,19 +423,6 @@ TEST_F(QueueTest, WhatSomebodyAsksForAtThatMomentIsNotPrefetched) {
   meanwhile_ = [&] { catalog_->entry(ref).state = state_word(State::kQueued); };
   EXPECT_TRUE(idle());
   EXPECT_EQ(state("a"), State::kQueued);
-}
-
-TEST_F(QueueTest, WithoutMoneyForAnyFileNoneIsLookedFor) {
-  config_.threads = 20;
-  const Ref unknown = file("unknown", 0), small = file("small", 10);
-  money_ = 0;
-  EXPECT_TRUE(idle());
-  EXPECT_TRUE(queue().is_poor());
-  money_ = 100;
-  EXPECT_EQ(take().ref, unknown);
-  EXPECT_EQ(take().ref, small);
-  EXPECT_TRUE(idle());
-  EXPECT_FALSE(queue().is_poor());
 }
 
 TEST_F(QueueTest, WhatWasPutBackIsTakenOnceItCanBePaidFor) {

@@ -104,20 +104,6 @@ TEST_F(ReaderTest, WhatIsOpenedTwiceIsMappedOnce) {
   EXPECT_LT(pages_mapped(), pages + 300);
 }
 
-TEST_F(ReaderTest, TheGroupsOfOneWhoHasManyTakeNoMemoryForLong) {
-  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-  EXPECT_EQ(in_child([] {
-              std::vector<gid_t> groups(200);
-              std::iota(groups.begin(), groups.end(), 5000u);
-              if (::setgroups(groups.size(), groups.data()) != 0) return 2;
-              const uint64_t pages = pages_mapped();
-              for (int i = 0; i < 300; ++i)
-                if (own_groups() == 0) return 3;
-              return pages_mapped() < pages + 300 ? 0 : 1;
-            }),
-            0);
-}
-
 TEST_F(ReaderTest, ADirectoryThatOthersMayEnterByNowIsForeign) {
   RunDirectory dir{run_.c_str()};
   int fd = -1;

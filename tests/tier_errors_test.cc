@@ -118,31 +118,6 @@ TEST_F(TierErrorsTest, APathWithoutRoomForTheNamesOfCopiesIsRefused) {
   EXPECT_FALSE(fs::exists(scratch_ / ("a/" + one_more)));
 }
 
-TEST_F(TierErrorsTest, OpenTellsWhichStepFailed) {
-  const std::string dir = scratch_ / ("a/" + kJob);
-  struct Step {
-    Call call;
-    Intercept::Handler handler;
-    std::string text;
-  };
-  for (const Step& step : {Step{Call::kMkdirat, fails(EIO), "make "},
-                           {Call::kOpenat, of_path(kJob, EIO), "open "},
-                           {Call::kFstat, fails(EIO), "open "},
-                           {Call::kFstatvfs, fails(EIO), "statvfs "}}) {
-    const Intercept fault(step.call, step.handler);
-    const Result<Tier> opened = Tier::open(config(), kJob);
-    ASSERT_FALSE(opened.ok());
-    EXPECT_TRUE(opened.error().text.starts_with("tier a: " + step.text + dir)) << opened.error().text;
-    EXPECT_TRUE(opened.error().text.ends_with(strerror(EIO))) << opened.error().text;
-  }
-  {
-    const Fd sweep(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    ASSERT_EQ(::flock(sweep.get(), LOCK_EX | LOCK_NB), 0);
-    expect_error(Tier::open(config(), kJob), EWOULDBLOCK, "tier a: lock " + dir);
-  }
-  EXPECT_TRUE(Tier::open(config(), kJob).ok()) << "it tries again, with the directory that is there";
-}
-
 // ---- who can replace the job's directory
 
 TEST_F(TierErrorsTest, IsUnsafeWhereOthersCanReplaceTheDirectory) {
@@ -214,40 +189,6 @@ TEST_F(TierErrorsTest, WhatOthersFilledIsLeftAloneOnceForAllFilesThatDoNotFit) {
 
 // ---- copies
 
-TEST_F(TierErrorsTest, NoCallIsMadeThatIsNotNeeded) {
-  Tier t = open();
-  std::map<Call, int> calls;
-  std::list<Intercept> counted;
-  for (const Call call : {Call::kMkdirat, Call::kOpenat, Call::kLinkat, Call::kRenameat, Call::kUnlinkat})
-    counted.emplace_back(call, [&calls, call](Arguments&) {
-      ++calls[call];
-      return 0;
-    });
-  using Calls = std::map<Call, int>;
-  const auto made = [&](const std::function<bool()>& what) {
-    calls.clear();
-    EXPECT_TRUE(what());
-    return calls;
-  };
-  EXPECT_EQ(made([&] { return t.create(kEntry, 0).ok(); }), (Calls{{Call::kMkdirat, 1}, {Call::kOpenat, 1}}));
-  EXPECT_EQ(made([&] { return t.create(kEntry, 0).ok(); }), (Calls{{Call::kOpenat, 1}}));
-  EXPECT_EQ(made([&] { return t.create(kOther, 0).ok(); }), (Calls{{Call::kMkdirat, 1}, {Call::kOpenat, 1}}));
-  EXPECT_EQ(made([&] { return t.discard(kEntry), true; }), Calls()) << "a file without a name";
-  EXPECT_EQ(made([&] { return place(t, kEntry, "copy"), true; }),
-            (Calls{{Call::kOpenat, 1}, {Call::kLinkat, 1}}));
-  for (const Ref ref : {kEntry, kOther}) {
-    const Calls part = made([&] { return t.create_part(ref, 0).ok(); });
-    EXPECT_EQ(part.at(Call::kOpenat), 1);
-    EXPECT_FALSE(part.contains(Call::kUnlinkat)) << "what is new is not taken for a left-over";
-  }
-}
-
-TEST_F(TierErrorsTest, ADirectoryOfCopiesThatIsThereAlreadyIsTaken) {
-  Tier t = open();
-  fs::create_directory(bucket_of(t, kEntry));
-  EXPECT_TRUE(t.create(kEntry, 0).ok());
-}
-
 TEST_F(TierErrorsTest, ACopyIsTriedAgainOnlyWhereItsDirectoryIsGone) {
   Tier t = open();
   ASSERT_TRUE(t.create(kEntry, 0).ok());
@@ -257,23 +198,6 @@ TEST_F(TierErrorsTest, ACopyIsTriedAgainOnlyWhereItsDirectoryIsGone) {
   }
   fs::remove(bucket_of(t, kEntry));
   EXPECT_TRUE(t.create(kEntry, 0).ok());
-}
-
-// The missing directory is told of, not what became of making it anew.
-TEST_F(TierErrorsTest, ADirectoryOfCopiesThatCannotBeMadeAnewIsMissing) {
-  Tier t = open();
-  const Result<Fd> file = t.create(kEntry, 0), part = t.create_part(kEntry, 0);
-  ASSERT_TRUE(file.ok() && part.ok());
-  fs::remove(bucket_of(t, kEntry));
-  std::atomic<int> calls{0};
-  Intercept mkdirs(Call::kMkdirat, [&](Arguments&) {
-    ++calls;
-    return EROFS;
-  });
-  expect_error(t.create(kEntry, 0), ENOENT, "tier a: create a copy");
-  expect_error(t.publish(*file, kEntry), ENOENT, "tier a: publish " + path_of_copy(t, kEntry));
-  expect_error(t.publish_part(kEntry), ENOENT, "tier a: publish " + path_of_copy(t, kEntry));
-  EXPECT_EQ(calls, 3) << "each has tried";
 }
 
 TEST_F(TierErrorsTest, ACopyIsPublishedWhereItsDirectoryIsGone) {
@@ -289,15 +213,6 @@ TEST_F(TierErrorsTest, ACopyIsPublishedWhereItsDirectoryIsGone) {
     EXPECT_EQ(files_on(t), 1);
     EXPECT_TRUE(t.remove(kEntry));
   }
-}
-
-TEST_F(TierErrorsTest, APublicationThatFailedIsNotTriedAgain) {
-  Tier t = open();
-  const Result<Fd> file = t.create(kEntry, 0);
-  ASSERT_TRUE(file.ok()) << file.error().text;
-  Intercept links(Call::kLinkat, once(EIO));
-  expect_error(t.publish(*file, kEntry), EIO, "tier a: publish " + path_of_copy(t, kEntry));
-  EXPECT_EQ(files_on(t), 0);
 }
 
 // Each time with a new file: one that had a name, and has none, gets none again.
@@ -350,31 +265,6 @@ TEST_F(TierErrorsTest, ARemovalTellsWhetherTheCopyIsGone) {
 }
 
 // ---- a copy under another name
-
-TEST_F(TierErrorsTest, ALinkTellsWhyItCannotBe) {
-  Tier t = open();
-  place(t, kEntry, "copy");
-  struct Step {
-    Call call;
-    int error;
-    bool is_there;  // what is left over of another
-  };
-  std::string path;
-  for (const Step& step : {Step{Call::kMkdirat, EROFS, false},
-                           {Call::kLinkat, EMLINK, false},
-                           {Call::kLinkat, EMLINK, true},
-                           {Call::kUnlinkat, EPERM, true}}) {
-    if (step.is_there) path = leave(path_of_copy(t, kOther), "left over");
-    const Intercept fault(step.call, once(step.error));
-    EXPECT_FALSE(t.link(kEntry, kOther));
-    EXPECT_EQ(errno, step.error);
-    if (step.is_there) {
-      EXPECT_EQ(contents(path), "left over") << "it was in nobody's way";
-    }
-  }
-  EXPECT_TRUE(t.link(kEntry, kOther));
-  EXPECT_EQ(contents(path), "copy");
-}
 
 // ---- partial copies
 
@@ -527,14 +417,6 @@ TEST_F(ProbeErrorsTest, AShortageIsNoReasonToWaitLonger) {
     EXPECT_TRUE(t.closed());
     EXPECT_EQ(seconds_left(t), 10);
   }
-}
-
-TEST_F(ProbeErrorsTest, AFileSystemWithoutTheCallForWriteBackTakesFiles) {
-  Tier t = open();
-  t.close("a test");
-  clock_.advance_ms(10000);
-  Intercept syncs(Call::kFinishSync, EINVAL);
-  EXPECT_TRUE(t.probe());
 }
 
 TEST_F(ProbeErrorsTest, AFullFileSystemIsNotWrittenTo) {

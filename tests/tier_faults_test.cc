@@ -38,23 +38,6 @@ TEST_F(PlacementTest, ACopyThatDidNotReachItsDeviceIsTakenBack) {
   expect_placed("f", st);
 }
 
-TEST_F(PlacementTest, AFileSystemWithoutSyncFileRangeIsTaken) {
-  scratch_.file("pfs/f", noise(100000, 1));
-  start();
-  {
-    std::atomic<bool> asked{false};
-    const Intercept none(Call::kFinishSync, [&](Arguments&) {
-      asked = true;
-      return ENOSYS;
-    });
-    EXPECT_EQ(demand("f"), state_word(State::kPlaced));
-    EXPECT_TRUE(eventually([&] { return asked.load(); }));
-    placement_->stop();
-  }
-  EXPECT_EQ(word("f"), state_word(State::kPlaced));
-  EXPECT_FALSE(tier().closed());
-}
-
 // What root grants later is used, also by a job that began with nothing.
 TEST_F(PlacementTest, WhatDidNotFitIsPlacedWhenTheQuotaGrows) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
@@ -147,22 +130,6 @@ INSTANTIATE_TEST_SUITE_P(Calls, Shortage,
                          ::testing::Combine(::testing::Values(Call::kOpenBeneath, Call::kOpenat),
                                             ::testing::Values(EMFILE, ENFILE, ENOMEM)));
 
-// Copying goes on while descriptors are short now and then; so all is placed, and nothing is counted twice.
-TEST_F(PlacementTest, ADatasetIsPlacedAfterAShortage) {
-  config_.prefetch = AgentConfig::Prefetch::kOn;
-  constexpr int kFiles = 200;
-  for (int i = 0; i < kFiles; ++i)
-    scratch_.file("pfs/d" + std::to_string(i % 7) + "/" + std::to_string(i), noise(1000, 1));
-  std::atomic<int> calls{0};
-  Intercept shortage(Call::kOpenBeneath, [&](Arguments&) { return ++calls % 60 == 59 ? EMFILE : 0; });
-  start();
-  start_walk();
-  ASSERT_TRUE(eventually([&] { return walked(); }));
-  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == kFiles; }));
-  EXPECT_EQ(counter(AgentCounter::walk_errors), 0u);
-  EXPECT_EQ(counter(AgentCounter::dataset_bytes), 1000u * kFiles);
-}
-
 TEST_F(PlacementTest, PrefetchKeepsToTheRatesAndDemandDoesNot) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   config_.pfs_opens = 1;
@@ -209,28 +176,6 @@ TEST_F(PlacementTest, APrefetchedCopyIsPublishedOnceItIsOnItsDevice) {
   EXPECT_TRUE(tier().closed());
 }
 
-// Somebody waits for it, and it cannot be entered; then it is lost, too.
-TEST_F(PlacementTest, APrefetchedCopyThatIsRefusedIsGivenBackOnce) {
-  config_.prefetch = AgentConfig::Prefetch::kOn;
-  scratch_.file("pfs/f", noise(100000, 1));
-  start();
-  std::atomic<bool> held{true}, inside{false};
-  const Intercept lost(Call::kFinishSync, [&](Arguments&) {
-    inside = true;
-    (void)eventually([&] { return !held; });
-    return EIO;
-  });
-  catalog_->add(rel("f"), DT_UNKNOWN);
-  placement_->catalog_grew();
-  ASSERT_TRUE(eventually([&] { return inside.load(); }));
-  catalog_->add(rel("f"), DT_DIR);
-  EXPECT_EQ(demand("f"), state_word(State::kNoFit));
-  held = false;
-  EXPECT_TRUE(eventually([&] { return files_on() == 0 && tier().used() == 0; }));
-  EXPECT_EQ(word("f"), state_word(State::kNoFit));
-  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
-}
-
 TEST_F(PlacementTest, WhoWaitsForAPrefetchedCopyDoesNotWaitForItsDevice) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   scratch_.file("pfs/f", noise(100000, 1));
@@ -269,24 +214,6 @@ TEST_F(PlacementTest, ALostCopyThatIsOpenKeepsItsSpace) {
   ASSERT_TRUE(eventually([&] { return state("f") == State::kNoFit && files_on() == 0; }));
   placement_->stop();
   EXPECT_EQ(tier().used(), tier().space_of(100000));
-}
-
-// What was left there under a copy's name costs nobody the tier.
-TEST_F(PlacementTest, ALeftOverOfACopysNameIsReplaced) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  scratch_.file("pfs/g", noise(1000, 2));
-  const struct stat st = source_stat("f");
-  start();
-  const Ref f = catalog_->add(rel("f"), DT_REG), g = catalog_->add(rel("g"), DT_REG);
-  std::filesystem::create_directories(std::filesystem::path(path_of_copy(tier(), f)).parent_path());
-  std::ofstream(path_of_copy(tier(), f)) << "left over";
-  Intercept kept(Call::kUnlinkat, EPERM);
-  demand("f");
-  expect_placed("f", st);
-  EXPECT_EQ(files_on(), 1) << "a name of the way there is left";
-  std::filesystem::create_directories(path_of_copy(tier(), g) + "/in the way");
-  EXPECT_EQ(demand("g"), state_word(State::kNoFit, Reason::kTierError));
-  EXPECT_FALSE(tier().closed());
 }
 
 // The unlink of a lost copy fails: the next one of the file is placed all the same, and the space of the lost
@@ -344,18 +271,6 @@ TEST_F(PlacementTest, AFileLargerThanFilesMayBeClosesNoTier) {
   EXPECT_EQ(tier().used(), 0u);
 }
 
-// The user may have no more processes.
-TEST_F(PlacementTest, WithFewerThreadsTheAgentGoesOn) {
-  scratch_.file("pfs/f", noise(100000, 1));
-  const struct stat st = source_stat("f");
-  std::atomic<int> threads{0};
-  Intercept none(Call::kStartThread, [&](Arguments&) { return ++threads > 1 ? EAGAIN : 0; });
-  start();
-  demand("f");  // the thread of its write-back is not there either
-  expect_placed("f", st);
-  placement_->stop();
-}
-
 // Names that are not there take room in the catalog for good: before there are many, tasks are told to look.
 TEST_F(PlacementTest, TasksAreToldToLookWhereMuchIsNotThere) {
   scratch_.file("pfs/f", "x");
@@ -369,31 +284,6 @@ TEST_F(PlacementTest, TasksAreToldToLookWhereMuchIsNotThere) {
     demand("f" + std::to_string(i));
   }
   EXPECT_EQ((*board_)->header.look_first, 0u) << "there are more that are there";
-}
-
-// What the walk has found is opened without a look before.
-TEST_F(PlacementTest, WhatIsGoneSinceTheWalkCountsAsNotThere) {
-  constexpr int kFiles = 70;
-  const auto name = [](int i) { return "f" + std::to_string(i); };
-  const auto look_first = [&] { return (*board_)->header.look_first.load(); };
-  for (int i = 0; i < kFiles; ++i) {
-    scratch_.file("pfs/" + name(i), "x");
-    std::filesystem::create_symlink("x", pfs_ + "/link" + std::to_string(i));
-  }
-  start();
-  for (int i = 0; i < kFiles; ++i) demand("link" + std::to_string(i));
-  walk();
-  {
-    const Intercept opens(Call::kOpenBeneath, EACCES);
-    for (int i = 0; i < kFiles; ++i) demand(name(i));
-  }
-  EXPECT_EQ(look_first(), 0u) << "those are there";
-  end();
-  start();
-  walk();
-  for (int i = 0; i < kFiles; ++i) std::filesystem::remove(pfs_ + "/" + name(i));
-  for (int i = 0; i < kFiles; ++i) demand(name(i));
-  EXPECT_EQ(look_first(), 1u);
 }
 
 }  // namespace

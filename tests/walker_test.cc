@@ -97,16 +97,6 @@ TEST_F(PlacementTest, TheWalkReadsAgainWhatChangedMeanwhile) {
   }
 }
 
-TEST_F(PlacementTest, TheWalkKeepsNoListingsThatNobodyReads) {
-  config_.metadata = AgentConfig::Metadata::kPass;
-  scratch_.file("pfs/d/f", "x");
-  const LaterBy quiet(3 * 86400);
-  start();
-  walk();
-  ASSERT_TRUE(eventually([&] { return walked(); }));
-  EXPECT_EQ(catalog_->reader().listing(rel("d")), nullptr);
-}
-
 TEST_F(PlacementTest, DemandsAndTheWalkMeet) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   std::vector<std::string> files, directories;
@@ -153,17 +143,6 @@ TEST_F(PlacementTest, AWalkThatFailsInTheMiddleOfADirectoryIsNotComplete) {
     EXPECT_FALSE(walked()) << "absent paths may exist";
     EXPECT_EQ(catalog_->reader().listing(rel("")), nullptr);
   }
-}
-
-TEST_F(PlacementTest, ADirectoryThatCannotBeListedMakesTheWalkIncomplete) {
-  scratch_.file("pfs/d/f", "x");
-  start();
-  std::atomic<int> calls{0};
-  Intercept fault(Call::kFdopendir, [&](Arguments&) { return ++calls == 2 ? EIO : 0; });
-  start_walk();
-  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::walk_errors) == 1; }));
-  walker_->stop();
-  EXPECT_FALSE(walked());
 }
 
 // What it is told of, in their order.
@@ -341,15 +320,6 @@ TEST_F(ToldWalkTest, ChangesAreWatchedForInWhatIsRead) {
   expect_watched();
 }
 
-TEST_F(PlacementTest, ALongDirectoryIsReadThoughNobodyHearsOfIt) {
-  constexpr int kFiles = 5000;
-  for (int i = 0; i < kFiles; ++i) scratch_.file("pfs/d/f" + std::to_string(i), "");
-  start();
-  walk();
-  ASSERT_TRUE(eventually([&] { return walked(); }));
-  EXPECT_EQ(counter(AgentCounter::walk_files), uint64_t{kFiles});
-}
-
 // What changed since is not what was told: the kernel's values tell.
 TEST_F(ToldWalkTest, AListingIsThatOfTheDirectoryAsItWas) {
   const LaterBy quiet(kDays);
@@ -372,27 +342,6 @@ TEST_F(ToldWalkTest, ChangesAreWatchedForWhereAnotherWalkHasRead) {
   make_walker();
   for (const WalkedDirectory& directory : all) EXPECT_TRUE(walker_->enter(directory));
   expect_watched();
-}
-
-// Nothing is asked of the PFS for it then.
-TEST_F(ToldWalkTest, WhatIsToldIsNotHeldUpWhereNothingIsWatched) {
-  const LaterBy quiet(kDays);
-  const std::vector<WalkedDirectory> all = told();
-  ChangeWatch none(&*dataset_, board_->get(), 0);
-  none.start();
-  Throttle slow(1, clock_);
-  walker_ = std::make_unique<Walker>(
-      catalog_.get(), &*dataset_, board_->get(), &slow, [] {}, &none, clock_);
-  const int64_t begin = clock_.now_ns();
-  std::atomic<bool> entered{false};
-  std::thread enters([&] {
-    for (const WalkedDirectory& directory : all) EXPECT_TRUE(walker_->enter(directory));
-    entered = true;
-  });
-  EXPECT_TRUE(eventually([&] { return entered.load(); }));
-  enters.join();
-  EXPECT_EQ(clock_.now_ns(), begin);
-  walker_.reset();
 }
 
 TEST_F(ToldWalkTest, WhatDoesNotFitIsNotEntered) {
