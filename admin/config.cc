@@ -96,6 +96,10 @@ std::vector<std::string> doubts_of(const Config& config, const std::string& file
       doubt("the quota of " + format_size(tier.quota.bytes) + " is more than the file system has (" +
             format_size(fs.f_blocks * fs.f_frsize) + "); write for example quota = 80%");
     }
+    if (tier.share == TierConfig::Share::kEqual)
+      doubts.push_back("tier " + tier.name +
+                       ": share = equal is as cpus, since nobody knows at a job's start how many others will "
+                       "begin; write share = cpus");
     if (const std::string disk = doubt_of_disk(tier); !disk.empty()) doubts.push_back(disk);
     before.push_back(tier);
   }

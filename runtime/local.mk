@@ -80,6 +80,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/hierarchy/grant.h \
 	%D%/hierarchy/hierarchy.cc \
 	%D%/hierarchy/hierarchy.h \
+	%D%/hierarchy/job_room.cc \
+	%D%/hierarchy/job_room.h \
 	%D%/hierarchy/locality.cc \
 	%D%/hierarchy/locality.h \
 	%D%/hierarchy/tier.cc \
@@ -175,8 +177,6 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/reports.h \
 	%D%/node/root_log.cc \
 	%D%/node/root_log.h \
-	%D%/node/shares.cc \
-	%D%/node/shares.h \
 	%D%/node/slurmstepds.cc \
 	%D%/node/slurmstepds.h \
 	%D%/node/spool.cc \

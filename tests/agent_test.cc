@@ -414,6 +414,35 @@ TEST_F(AgentTest, WhatRootGrantsGoesToThatTierAlone) {
   EXPECT_EQ(log.find("tier fast: the job may use"), std::string::npos);
 }
 
+// Of 640 MiB, of which the margin is 40 MiB.
+TEST_F(AgentTest, ATierThatIsChargedToTheJobHasWhatTheJobsMemoryLeaves) {
+  const auto uses = [&](uint64_t mib) {
+    scratch_.file("group/memory.current", std::to_string(mib << 20) + "\n");
+    scratch_.file("group/memory.stat", "inactive_file 0\nactive_file 0\nfile_dirty 0\nfile_writeback 0\n");
+  };
+  constexpr char kGranted[] = "fast 104857600\n";
+  options_.config.tiers.resize(1);
+  options_.config.tiers[0].charge = TierConfig::Charge::kJob;
+  options_.config.tiers[0].quota.bytes = 0;
+  options_.grants = scratch_.file("grants", kGranted);
+  ASSERT_EQ(start(), "ready\n");
+  const BoardFile shared = board();
+  const auto may_use = [&](uint64_t mib) {
+    return eventually([&] { return tier_totals(*shared.get(), 0).granted == mib << 20; });
+  };
+  EXPECT_TRUE(may_use(0)) << "nothing is known of the job's memory";
+  uses(550);
+  grant(kGranted + ("memory 671088640 " + scratch_ / "group") + "\n");
+  EXPECT_TRUE(may_use(50));
+  EXPECT_TRUE(eventually([&] {
+    post_request(shared.get(), rel("one"));
+    return staged(shared) == 1;
+  }));
+  uses(600);
+  EXPECT_TRUE(may_use(0));
+  EXPECT_TRUE(eventually([&] { return total(*shared.get(), AgentCounter::evicted_files) == 1; }));
+}
+
 TEST_F(AgentTest, EndsWhenItsRunDirectoryIsGone) {
   options_.grants = scratch_.file("grants", "");
   for (const bool another : {true, false}) {

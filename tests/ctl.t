@@ -184,16 +184,16 @@ def config_check():
     os.chmod(f"{tier}/open", 0o777)
     doubtful = written("doubtful.conf", "".join(f"[tier.{name}]\npath = {path}\nquota = {quota}\n" for name, path, quota in [
         ("a", f"{tier}/none", "1G"), ("b", good, "1G"), ("c", f"{tier}/open", "1G"), ("d", tier, "1P")]) +
-                       "[policy]\nallow_users = root, nosuch, 4711\n[policy.partition.gpu]\ndeny_groups = root, norsuch\n")
+                       "share = equal\n[policy]\nallow_users = root, nosuch, 4711\n[policy.partition.gpu]\ndeny_groups = root, norsuch\n")
     if os.geteuid() == 0:
         os.chown(doubtful, 65534, 65534)
     code, told, err = as_json("config", "check", doubtful, before=e2e.NOBODY if os.geteuid() == 0 else ())
     equal(code, 0, "what a job will lack is a warning", err)
     contains("\n".join(told.get("warnings", [])), ["run chown root", "none: No such file", "not a directory; name one", "run chmod +t",
-                                                   "the quota of 1.00P is more than the file system has",
+                                                   "the quota of 1.00P is more than the file system has", "share = equal is as cpus",
                                                    "[policy] allow_users: this node knows no user nosuch",
                                                    "[policy.partition.gpu] deny_groups: this node knows no group norsuch"], "the warnings tell")
-    equal(len([w for w in told.get("warnings", []) if DISK not in w]), 7 - (os.geteuid() != 0), "and no more", told)
+    equal(len([w for w in told.get("warnings", []) if DISK not in w]), 8 - (os.geteuid() != 0), "and no more", told)
 
 
 # ---- status

@@ -38,8 +38,8 @@ TEST_F(GrantWatchTest, EachChangeIsToldOnce) {
   grant("nvme 5\n");
   GrantWatch watch(file_);
   auto seen = watch.look();
-  ASSERT_TRUE(seen && seen->size() == 1);
-  EXPECT_EQ(seen->at(0).quota, 5u);
+  ASSERT_TRUE(seen && seen->tiers.size() == 1);
+  EXPECT_EQ(seen->tiers.at(0).quota, 5u);
   EXPECT_EQ(watch.wait_ms(), -1) << "the kernel tells";
   EXPECT_FALSE(is_told(watch));
   EXPECT_FALSE(watch.look());
@@ -47,8 +47,8 @@ TEST_F(GrantWatchTest, EachChangeIsToldOnce) {
     grant("nvme " + std::to_string(quota) + "\n");
     EXPECT_TRUE(is_told(watch));
     seen = watch.look();
-    ASSERT_TRUE(seen && seen->size() == 1);
-    EXPECT_EQ(seen->at(0).quota, quota);
+    ASSERT_TRUE(seen && seen->tiers.size() == 1);
+    EXPECT_EQ(seen->tiers.at(0).quota, quota);
     EXPECT_FALSE(is_told(watch)) << "nothing new: an agent that is idle stays so";
     EXPECT_FALSE(watch.look());
   }

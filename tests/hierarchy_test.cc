@@ -514,18 +514,25 @@ TEST_F(HierarchyTest, AQuotaGrowsAndShrinks) {
 }
 
 TEST(Grant, WhatIsWrittenIsRead) {
-  const std::vector<Grant> read = parse_grants(grant_text({{"nvme", 7}, {"ram", UINT64_MAX}}));
-  ASSERT_EQ(read.size(), 2u);
-  EXPECT_EQ(read[0].tier + read[1].tier, "nvmeram");
-  EXPECT_EQ(read[0].quota, 7u);
-  EXPECT_EQ(read[1].quota, UINT64_MAX);
+  for (const char* group : {"", "/sys/fs/cgroup/job 1"}) {
+    const Grants read = parse_grants(grants_text({{{"memory", 7}, {"ram", UINT64_MAX}}, 9, group}));
+    ASSERT_EQ(read.tiers.size(), 2u);
+    EXPECT_EQ(read.tiers[0].tier + read.tiers[1].tier, "memoryram");
+    EXPECT_EQ(read.tiers[0].quota, 7u);
+    EXPECT_EQ(read.tiers[1].quota, UINT64_MAX);
+    EXPECT_EQ(read.memory_group, group);
+    EXPECT_EQ(read.memory, *group == 0 ? 0u : 9u);
+  }
 }
 
 TEST(Grant, WhatIsNoGrantIsLeftOut) {
   for (const char* text : {"", "nvme", "nvme 7", "\n", " 7\n", "nvme\n", "nvme \n", "nvme x\n", "nvme -1\n",
-                           "nvme 7 8\n", "nvme 18446744073709551616\n", "nvme\n7 \n"})
-    EXPECT_TRUE(parse_grants(text).empty()) << text;
-  EXPECT_EQ(parse_grants("x\nnvme 7\nram").size(), 1u);
+                           "nvme 7 8\n", "nvme 18446744073709551616\n", "nvme\n7 \n", "memory /g\n",
+                           "memory x /g\n", "nvme 7 /g\n", "memory 7/g\n"}) {
+    const Grants read = parse_grants(text);
+    EXPECT_TRUE(read.tiers.empty() && read.memory_group.empty()) << text;
+  }
+  EXPECT_EQ(parse_grants("x\nnvme 7\nram").tiers.size(), 1u);
 }
 
 }  // namespace

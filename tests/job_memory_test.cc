@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/hierarchy/job_room.h"
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"
 

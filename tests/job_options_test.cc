@@ -123,30 +123,34 @@ TEST(JobOptions, CapacityHasBounds) {
 }
 
 TEST(JobOptions, NoMoreThanTheMostIsTakenOfTheFirstTiersFirst) {
-  const auto left = [](uint64_t most, Quota of_first) {
+  constexpr uint64_t kBlock = 4096;
+  NodePart part;  // not known
+  const auto left = [&](uint64_t most, Quota of_first) {
     Config config = config_with({"a", "b", "c"});
-    for (TierConfig& t : config.tiers) t.quota = Quota{1000, -1};
+    for (TierConfig& t : config.tiers) t.quota = Quota{1000 * kBlock, -1};
     config.tiers[0].job_capacity = of_first;
-    limit_capacity(most, &config.tiers);
+    limit_capacity(most, part, &config.tiers);
     std::string text;
     for (const TierConfig& t : config.tiers)
-      text += t.name + std::to_string(t.job_capacity.of(t.quota.bytes)) + " ";
+      text += t.name + std::to_string(share_of(t, part) / kBlock) + " ";
     return text;
   };
   const Quota all{0, 100};
   EXPECT_EQ(left(UINT64_MAX, all), "a1000 b1000 c1000 ");
-  EXPECT_EQ(left(5000, all), "a1000 b1000 c1000 ");
-  EXPECT_EQ(left(3000, all), "a1000 b1000 c1000 ");
-  EXPECT_EQ(left(2999, all), "a1000 b1000 c999 ");
-  EXPECT_EQ(left(2000, all), "a1000 b1000 ");
-  EXPECT_EQ(left(700, all), "a700 ");
-  EXPECT_EQ(left(700, Quota{0, 50}), "a500 b200 ");
-  EXPECT_EQ(left(700, Quota{5000, -1}), "a700 ");
+  EXPECT_EQ(left(5000 * kBlock, all), "a1000 b1000 c1000 ");
+  EXPECT_EQ(left(3000 * kBlock, all), "a1000 b1000 c1000 ");
+  EXPECT_EQ(left(2999 * kBlock, all), "a1000 b1000 c999 ");
+  EXPECT_EQ(left(2000 * kBlock, all), "a1000 b1000 ");
+  EXPECT_EQ(left(700 * kBlock, all), "a700 ");
+  EXPECT_EQ(left(700 * kBlock, Quota{0, 50}), "a500 b200 ");
+  EXPECT_EQ(left(700 * kBlock, Quota{5000 * kBlock, -1}), "a700 ");
+  part = {1, 2, 0, 0};
+  EXPECT_EQ(left(700 * kBlock, all), "a500 b200 ") << "of its shares";
   std::vector<TierConfig> tiers = config_with({"a", "empty"}).tiers;
-  tiers[0].quota = Quota{1000, -1};
-  limit_capacity(UINT64_MAX, &tiers);
+  tiers[0].quota = Quota{1000 * kBlock, -1};
+  limit_capacity(UINT64_MAX, part, &tiers);
   EXPECT_EQ(tiers.size(), 2u) << "without a limit all is as configured";
-  limit_capacity(1000, &tiers);
+  limit_capacity(1000 * kBlock, part, &tiers);
   ASSERT_EQ(tiers.size(), 1u);
   EXPECT_EQ(tiers[0].job_capacity.percent, 100) << "that is no limit of it";
 }

@@ -129,7 +129,6 @@ tests_unit_SOURCES = \
 	%D%/scratch.h \
 	%D%/series_test.cc \
 	%D%/share_walk_test.cc \
-	%D%/shares_test.cc \
 	%D%/slowness_test.cc \
 	%D%/slurmstepds_test.cc \
 	%D%/spool_test.cc \

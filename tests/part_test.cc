@@ -8,30 +8,51 @@ namespace {
 
 using Share = TierConfig::Share;
 
-TEST(PartTest, AShareIsAPartOfCoresOrOfMemory) {
-  const NodePart part = {2, 8, 10, 100};
-  EXPECT_EQ(part_of(Share::kCpus, part), 0.25);
-  EXPECT_EQ(part_of(Share::kMemory, part), 0.1);
-  EXPECT_EQ(part_of(Share::kEqual, part), 1);
-  EXPECT_EQ(part_of(Share::kWhole, part), 1);
-  EXPECT_FALSE(has_all_cores(part));
-}
+constexpr uint64_t kBlock = 4096, kQuota = 1000 * kBlock;
 
-TEST(PartTest, WhoHasAllCoresHasAll) {
-  const NodePart part = {8, 8, 10, 100};
-  EXPECT_TRUE(has_all_cores(part));
-  for (const Share share : {Share::kCpus, Share::kMemory, Share::kEqual, Share::kWhole})
-    EXPECT_EQ(part_of(share, part), 1);
-  EXPECT_EQ(part_of(Share::kCpus, {9, 8, 0, 0}), 1) << "and more there are not";
-}
-
-TEST(PartTest, WhatIsNotKnownIsAll) {
-  EXPECT_EQ(part_of(Share::kCpus, {0, 8, 10, 100}), 1);
-  EXPECT_EQ(part_of(Share::kCpus, {2, 0, 10, 100}), 1);
-  EXPECT_EQ(part_of(Share::kMemory, {2, 8, 0, 100}), 1) << "Slurm does not track it";
-  EXPECT_EQ(part_of(Share::kMemory, {2, 8, 10, 0}), 1);
-  EXPECT_EQ(part_of(Share::kMemory, {2, 8, 200, 100}), 1);
-  EXPECT_FALSE(has_all_cores({0, 0, 0, 0}));
+// Of a tier of 1000 blocks, in blocks.
+TEST(PartTest, AShareIsTheJobsPartOfTheNode) {
+  const NodePart quarter = {2, 8, 10 * kBlock, 100 * kBlock};
+  const Quota all{0, 100};
+  struct Case {
+    const char* what;
+    Share share;
+    NodePart part;
+    uint64_t expected;
+    Quota job_capacity = {0, 100};
+    TierConfig::Charge charge = TierConfig::Charge::kNode;
+  };
+  const Case cases[] = {
+      {"cores", Share::kCpus, quarter, 250},
+      {"memory", Share::kMemory, quarter, 100},
+      {"equal is as cpus", Share::kEqual, quarter, 250},
+      {"whole", Share::kWhole, quarter, 1000},
+      {"all cores: all, whatever the key says", Share::kMemory, {8, 8, 10, 100}, 1000},
+      {"more than all there is not", Share::kCpus, {9, 8, 0, 0}, 1000},
+      {"nor of memory", Share::kMemory, {2, 8, 200, 100}, 1000},
+      {"the job's cores are not known", Share::kCpus, {0, 8, 10, 100}, 1000},
+      {"the node's are not known", Share::kCpus, {2, 0, 10, 100}, 1000},
+      {"Slurm does not track memory", Share::kMemory, {2, 8, 0, 100}, 1000},
+      {"the node's memory is not known", Share::kMemory, {2, 8, 10, 0}, 1000},
+      {"whole blocks", Share::kCpus, {1, 3, 0, 0}, 333},
+      {"one at least", Share::kMemory, {1, 2, 1, 1 << 20}, 1},
+      {"no more than a job's capacity", Share::kWhole, quarter, 400, {0, 40}},
+      {"which is in blocks", Share::kWhole, quarter, 5, {6 * kBlock - 1, -1}},
+      {"and more than the share", Share::kCpus, quarter, 250, {0, 40}},
+      {"nor than its memory, if charged to it", Share::kWhole, quarter, 10, all, TierConfig::Charge::kJob},
+      {"all cores or not", Share::kCpus, {8, 8, 10 * kBlock, 0}, 10, all, TierConfig::Charge::kJob},
+  };
+  for (const Case& c : cases) {
+    TierConfig tier;
+    tier.quota.bytes = kQuota;
+    tier.share = c.share;
+    tier.job_capacity = c.job_capacity;
+    tier.charge = c.charge;
+    EXPECT_EQ(share_of(tier, c.part), c.expected * kBlock) << c.what;
+  }
+  TierConfig odd;
+  odd.quota.bytes = kQuota + 1;
+  EXPECT_EQ(share_of(odd, {8, 8, 0, 0}), kQuota + 1) << "all is all";
 }
 
 class CoresTest : public NodeTest {

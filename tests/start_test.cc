@@ -486,7 +486,7 @@ TEST_F(TrappedStartTest, ATierIsChargedToAJobWhoseMemoryIsKnown) {
     m->check(start_with(r, SYS_execve, never_ends) == "fresh", contents(scratch_ / "said"));
     const JobRecord now = *state_.read_record("c.1.n1");
     m->check(now.tiers.size() == 2 && now.tiers[0].name == "ram", "it has both");
-    m->check(now.tiers.at(0).room && now.tiers[0].quota == 0, "and gets nothing of it that early");
+    m->check(now.tiers.at(0).to_job && now.tiers[0].quota == 1 << 20, "with its share");
     m->check(*state_.read("jobs/c.1.n1/memory") == "\n", "its control group is looked for");
     m->check(!exists(state_.path() + "/jobs/c.1.n1/remark"), "nothing is to be said");
     m->check(end_agent(state_, now, 10000), "its end");
@@ -527,6 +527,22 @@ TEST(AgentConf, OnlyAJobOfOneNodeStagesAgain) {
   config.agent.stage_again = 7;
   EXPECT_NE(agent_conf(config, {}, {1, false}).find("\nstage_again = 7\n"), std::string::npos);
   EXPECT_NE(agent_conf(config, {}, {2, false}).find("\nstage_again = 0\n"), std::string::npos);
+}
+
+TEST(AgentConf, OfATierThatIsChargedToTheJobNothingMayBeUsedAtFirst) {
+  const Scratch scratch;
+  std::vector<TierConfig> tiers(2);
+  tiers[0] = {"ram", scratch.dir("ram"), Quota{1 << 20, -1}};
+  tiers[0].kind = TierConfig::Kind::kTmpfs;
+  tiers[0].charge = TierConfig::Charge::kJob;
+  tiers[1] = {"nvme", scratch.dir("nvme"), Quota{1 << 20, -1}};
+  const Result<Config> read = load_agent_conf(scratch.file("conf", agent_conf({}, tiers, {1, false})));
+  ASSERT_TRUE(read.ok()) << read.error().text;
+  ASSERT_EQ(read->tiers.size(), 2u);
+  EXPECT_EQ(read->tiers[0].charge, TierConfig::Charge::kJob);
+  EXPECT_EQ(read->tiers[0].quota.bytes, 0u);
+  EXPECT_EQ(read->tiers[1].charge, TierConfig::Charge::kNode);
+  EXPECT_EQ(read->tiers[1].quota.bytes, 1u << 20);
 }
 
 TEST(AgentConf, TellsWhichDatasetsAreAllowedAndHowManyFiles) {

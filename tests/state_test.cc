@@ -527,11 +527,9 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   r.nodes = 5;
   r.first_node = false;
   r.peers = true;
-  r.tiers.push_back(
-      {"nvme", "nvme", "/tier", TierConfig::Kind::kDirectory, 10, 20, {}, "0123", false, 7, 6, 5, true});
+  r.tiers.push_back({"nvme", "nvme", "/tier", TierConfig::Kind::kDirectory, 10, 20, {}, "0123", false, 15});
   r.tiers.push_back({"ram", "ram", "/ram", TierConfig::Kind::kTmpfs, 30, 40, 5, ""});
-  r.tiers[1].room = {9, 8, 70, true};
-  r.tiers[1].most = 35;
+  r.tiers[1].to_job = true;
   r.memory = uint64_t{1} << 40;
   for (const bool is_removal : {false, true}) {
     if (is_removal) {
@@ -551,34 +549,27 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
     const TierRecord &nvme = read->tiers[0], &ram = read->tiers[1];
     EXPECT_EQ(nvme.away, is_removal);
     EXPECT_EQ(nvme.charged(), is_removal ? 0u : 10u) << "if away, what is at its path is another one";
-    EXPECT_EQ(nvme.told(), 7u);
-    EXPECT_EQ(nvme.most, UINT64_MAX);
-    EXPECT_TRUE(nvme.equal && !nvme.occupied && !nvme.room && !ram.equal);
-    EXPECT_EQ(ram.told(), 30u);
+    EXPECT_EQ(nvme.share, 15u);
+    EXPECT_TRUE(!nvme.occupied && !nvme.to_job && ram.to_job);
+    EXPECT_EQ(ram.quota, 30u);
     EXPECT_EQ(ram.charged(), 5u);
   }
   r.tiers[0].path = "/tier\xff";
   EXPECT_EQ(state_.write_record(r).error().code, EINVAL) << "not UTF-8";
 }
 
-TEST_F(StateTest, AnOlderRecordsJobHasReservedWhatItHas) {
+// The second tier is charged to the job, and its agent does not make way by itself.
+TEST_F(StateTest, AnOlderRecordsJobHasWhatItHasGot) {
   ASSERT_TRUE(state_.lock_job(record().job, true, 0).ok());
-  JobRecord r = record();
-  r.tiers.push_back({"nvme", "nvme", "/tier", TierConfig::Kind::kDirectory, 10, 20, {}, ""});
-  r.tiers[0].asked = 30;
-  ASSERT_TRUE(state_.write_record(r).ok());
-  const std::string file = path_ + "/jobs/c.7.n1/record.json";
-  EXPECT_FALSE(state_.read_record("c.7.n1")->tiers[0].asked) << "more than it has";
-  std::ofstream(file)
+  std::ofstream(path_ + "/jobs/c.7.n1/record.json")
       << R"({"job":7,"node":"n1","restart":0,"cluster":"c","name":"c.7.0.n1","uid":1,"gid":1,)"
          R"("pid":5,"start_time":6,"boot":"b","run_dir":"/r","tiers":[{"name":"t",)"
-         R"("medium":"nvme","path":"/s","quota":5}],"serial":7,"nodes":1,"first_node":true})";
+         R"("medium":"nvme","path":"/s","quota":5},{"name":"u","medium":"ram","path":"/u","quota":5,)"
+         R"("share":9,"reserved":4,"asked":4,"room":4}],"serial":7,"nodes":1,"first_node":true})";
   const Result<JobRecord> old = state_.read_record("c.7.n1");
   ASSERT_TRUE(old.ok()) << old.error().text;
-  EXPECT_EQ(old->tiers[0].reserved, 5u);
-  EXPECT_EQ(old->tiers[0].share, 5u);
-  EXPECT_EQ(old->tiers[0].told(), 5u);
-  EXPECT_FALSE(old->tiers[0].equal);
+  for (const TierRecord& tier : old->tiers)
+    EXPECT_TRUE(tier.quota == 5 && tier.share == 5 && !tier.to_job) << tier.name;
 }
 
 TEST_F(StateTest, ASpoiltRecordIsNoRecord) {

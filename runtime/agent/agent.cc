@@ -34,6 +34,7 @@
 #include "runtime/base/size.h"
 #include "runtime/config/dataset_rules.h"
 #include "runtime/hierarchy/hierarchy.h"
+#include "runtime/hierarchy/job_room.h"
 #include "runtime/hierarchy/locality.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/catalog.h"
@@ -151,7 +152,6 @@ void start_walk(int threads, Service* service) {
     service->walker->start(threads);
 }
 
-// What root may count on: see Board::granted.
 void tell_granted(const Service& service) {
   size_t i = 0;
   for (const Tier& tier : service.hierarchy->tiers())
@@ -262,22 +262,56 @@ Status start(const AgentOptions& options, int run_dir, Service* service) {
   return {};
 }
 
-// Quotas that root has told, since space of other jobs has become free, or other jobs are to have some.
-void take_grants(GrantWatch* grants, Service* service) {
-  std::optional<std::vector<Grant>> granted = grants->look();
-  bool grew = false;
-  std::vector<Tier>& tiers = service->hierarchy->tiers();
-  for (const Grant& grant : std::move(granted).value_or(std::vector<Grant>())) {
-    for (size_t i = 0; i < tiers.size(); ++i) {
-      const Tier& tier = tiers[i];
-      if (tier.name() != grant.tier || !service->placement->set_quota(i, grant.quota)) continue;
-      spdlog::info("tier {}: the job may use {} now", tier.name(), format_size(grant.quota));
-      grew = true;
-    }
+// What the job may use of its tiers: what root has granted and, of the tier that is charged to the job, no
+// more than the job's own memory leaves.
+class Quotas {
+ public:
+  Quotas(const AgentOptions& options, Service* service) : watch_(options.grants), service_(service) {
+    for (const TierConfig& tier : options.config.tiers)
+      if (tier.charge == TierConfig::Charge::kJob) charged_ = tier.name;
   }
-  if (grew) service->placement->room_grew();
-  service->placement->keep_to_quotas();
-}
+  int fd() const { return watch_.fd(); }
+  // As GrantWatch::wait_ms().
+  int wait_ms() const { return follows_memory() ? milliseconds(patience::kLookNs) : watch_.wait_ms(); }
+  // To be called when the descriptor is readable or that time is over.
+  void look() {
+    if (std::optional<Grants> told = watch_.look()) granted_ = *std::move(told);
+    bool grew = false;
+    for (const Grant& grant : granted_.tiers) {
+      const uint64_t quota = grant.tier == charged_ ? room_of(grant.quota) : grant.quota;
+      for (size_t i = 0; i < tiers().size(); ++i)
+        if (tiers()[i].name() == grant.tier && tiers()[i].quota() != quota) grew |= set(i, quota);
+    }
+    if (grew) service_->placement->room_grew();
+    service_->placement->keep_to_quotas();
+  }
+
+ private:
+  std::vector<Tier>& tiers() const { return service_->hierarchy->tiers(); }
+  bool follows_memory() const { return !charged_.empty() && !granted_.memory_group.empty(); }
+
+  // As long as nothing is known of the job's memory, as between two steps, it stays as it is.
+  uint64_t room_of(uint64_t granted) {
+    if (!follows_memory()) return room_.bytes;
+    const Result<uint64_t> used = memory_used(granted_.memory_group);
+    if (used.ok())
+      room_ = next_room(room_, granted_.memory, *used, granted, system_clock().now_ns() / 1'000'000'000);
+    return room_.bytes;
+  }
+
+  bool set(size_t number, uint64_t quota) {
+    const Tier& tier = tiers()[number];
+    spdlog::info("tier {}: the job may use {} now{}", tier.name(), format_size(quota),
+                 tier.name() == charged_ ? ", as its own memory leaves it" : "");
+    return service_->placement->set_quota(number, quota);
+  }
+
+  GrantWatch watch_;
+  Service* const service_;
+  std::string charged_;  // the tier's name; empty: none is
+  Grants granted_;
+  MemoryRoom room_;
+};
 
 // Whether the run directory is still where tasks look for it. An inotify watch would not tell: what is open
 // is only unlinked.
@@ -303,15 +337,15 @@ void follow_use(bool unused, bool* rests, Service* service) {
 
 // Waits for a signal, the end of the lifeline or that of the run directory; says which.
 std::string serve(int signals, int lifeline, const std::string& run_dir, const Fd& dir, int patience_s,
-                  GrantWatch* grants, Service* service) {
+                  Quotas* quotas, Service* service) {
   UseWatch use(service->board->get(), dir.get(), patience_s);
   bool rests = false;
   for (;;) {
-    take_grants(grants, service);
+    quotas->look();
     follow_use(use.is_unused(), &rests, service);
-    pollfd fds[3] = {{signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {grants->fd(), POLLIN, 0}};
+    pollfd fds[3] = {{signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {quotas->fd(), POLLIN, 0}};
     int wait = milliseconds(patience::kIdleLookNs);
-    for (const int wanted : {grants->wait_ms(), use.wait_ms()})
+    for (const int wanted : {quotas->wait_ms(), use.wait_ms()})
       if (wanted >= 0) wait = std::min(wait, wanted);
     if (::poll(fds, 3, wait) < 0 && errno != EINTR) return std::string("poll: ") + std::strerror(errno);
     if (!is_at(run_dir, dir)) return "the run directory is gone";
@@ -448,9 +482,9 @@ int run_agent(const AgentOptions& options) {
   const std::string& alone = service->why_alone;
   tell_ready(options.ready_fd, alone.empty() ? "ready" : "ready\t" + alone.substr(0, kMostReason));
 
-  GrantWatch grants(options.grants);
+  Quotas quotas(options, service.get());
   const std::string why = serve(signals.get(), options.lifeline_fd, options.run_dir, run_dir,
-                                options.config.agent.prefetch_patience, &grants, service.get());
+                                options.config.agent.prefetch_patience, &quotas, service.get());
   stop(service.get());
   const Board& board = *service->board->get();
   spdlog::info("ending ({}): {} files, {} staged, {} from other nodes, {} errors", why,

@@ -19,7 +19,7 @@ GrantWatch::GrantWatch(std::string file) : file_(std::move(file)) {
   if (!file_.empty()) notify_ = Fd(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
 }
 
-std::optional<std::vector<Grant>> GrantWatch::look() {
+std::optional<Grants> GrantWatch::look() {
   if (file_.empty()) return {};
   char text[kMostBytes];
   while (notify_ && ::read(notify_.get(), text, sizeof text) > 0) continue;

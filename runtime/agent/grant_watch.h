@@ -3,7 +3,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/patience.h"
@@ -11,8 +10,8 @@
 
 namespace monarch {
 
-// Watches the file by which root tells quotas. Costs an idle agent nothing where inotify(7) is to be had;
-// else a look every kLookMs. One thread.
+// Watches the file by which root tells quotas, which grow. Costs an idle agent nothing where inotify(7) is to
+// be had; else a look every kLookMs. One thread.
 class GrantWatch {
  public:
   static constexpr int kLookMs = patience::kIdleLookNs / 1'000'000;
@@ -23,7 +22,7 @@ class GrantWatch {
   // How long to wait for that before look() is called all the same, as poll(2) takes it.
   int wait_ms() const { return file_.empty() || watching_ ? -1 : kLookMs; }
   // What is granted now, if it is another text than at the last look.
-  std::optional<std::vector<Grant>> look();
+  std::optional<Grants> look();
 
  private:
   const std::string file_;

@@ -2,23 +2,42 @@
 #include "runtime/hierarchy/grant.h"
 
 #include <charconv>
+#include <string_view>
 
 namespace monarch {
+namespace {
 
-std::string grant_text(const std::vector<Grant>& grants) {
+constexpr std::string_view kMemory = "memory ";
+
+bool parse(std::string_view text, uint64_t* number) {
+  const auto [rest, ec] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  return ec == std::errc() && rest == text.data() + text.size();
+}
+
+}  // namespace
+
+std::string grants_text(const Grants& grants) {
   std::string text;
-  for (const Grant& g : grants) text += g.tier + " " + std::to_string(g.quota) + "\n";
+  for (const Grant& g : grants.tiers) text += g.tier + " " + std::to_string(g.quota) + "\n";
+  if (!grants.memory_group.empty())
+    text += std::string(kMemory) + std::to_string(grants.memory) + " " + grants.memory_group + "\n";
   return text;
 }
 
-std::vector<Grant> parse_grants(const std::string& text) {
-  std::vector<Grant> grants;
+Grants parse_grants(const std::string& text) {
+  Grants grants;
   for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
-    const size_t blank = text.find(' ', at);
-    if (blank == at || blank >= end) continue;
-    Grant g{text.substr(at, blank - at), 0};
-    const auto [rest, ec] = std::from_chars(text.data() + blank + 1, text.data() + end, g.quota);
-    if (ec == std::errc() && rest == text.data() + end) grants.push_back(std::move(g));
+    const std::string_view line = std::string_view(text).substr(at, end - at);
+    const size_t first = line.find(' '), second = line.find(" /", first + 1);
+    if (first == 0 || first == std::string_view::npos) continue;
+    uint64_t number = 0;
+    if (second == std::string_view::npos) {
+      if (parse(line.substr(first + 1), &number))
+        grants.tiers.push_back({std::string(line.substr(0, first)), number});
+    } else if (line.starts_with(kMemory) && parse(line.substr(first + 1, second - first - 1), &number)) {
+      grants.memory = number;
+      grants.memory_group = line.substr(second + 1);
+    }
   }
   return grants;
 }

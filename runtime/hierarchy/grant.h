@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What root tells the agent of a running job when space of other jobs has become free, or other jobs are to
-// have some of this one's: its quotas. One that is smaller than what the agent uses is a demand to remove
-// copies; Board::granted says when that is done. A file of root's, STATE/grants/NAME, one line "TIER BYTES"
-// for each tier, replaced as a whole.
+// What root tells the agent of a running job: how much it may use of each tier, which only grows, and where
+// the job's memory is counted. A file of root's, STATE/grants/NAME, one line "TIER BYTES" for each tier and,
+// if one is charged to the job, "memory BYTES GROUP"; replaced as a whole.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +15,15 @@ struct Grant {
   uint64_t quota = 0;  // bytes
 };
 
-std::string grant_text(const std::vector<Grant>& grants);
+struct Grants {
+  std::vector<Grant> tiers;
+  uint64_t memory = 0;       // bytes that Slurm allocated to the job on this node
+  std::string memory_group;  // the directory of the control group that counts them; empty: not told
+};
+
+std::string grants_text(const Grants& grants);
 
 // Lines that are none are left out.
-std::vector<Grant> parse_grants(const std::string& text);
+Grants parse_grants(const std::string& text);
 
 }  // namespace monarch

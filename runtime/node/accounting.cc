@@ -68,14 +68,6 @@ Result<std::unique_ptr<Board>> read_board(const std::string& run_dir) {
   return board;
 }
 
-Result<GrantedBytes> read_granted(const std::string& run_dir) {
-  const Result<std::unique_ptr<Board>> board = read_board(run_dir);
-  if (!board.ok()) return board.error();
-  GrantedBytes granted{kGrantedMagic, {}};
-  for (uint32_t i = 0; i < kMaxTiers; ++i) granted.bytes[i] = value((*board)->granted[i]);
-  return granted;
-}
-
 JobCounters counters_of(const Board& board) {
   JobCounters c{};
   c.magic = kJobCountersMagic;

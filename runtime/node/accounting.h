@@ -40,14 +40,6 @@ NodeCounts own_counts(const JobCounters& counters);
 // Files that were placed; one that the job wrote meanwhile, and that was staged again, is one.
 uint64_t staged_once(const NodeCounts& counts);
 
-// Likewise of what the agent tells about its tiers (Board::granted).
-struct GrantedBytes {
-  uint64_t magic;
-  uint64_t bytes[kMaxTiers];
-};
-inline constexpr uint64_t kGrantedMagic = 0x31475f4843524e4d;
-Result<GrantedBytes> read_granted(const std::string& run_dir);
-
 // Whether all numbers are such as a job can have.
 bool plausible(const JobCounters& counters);
 

@@ -41,9 +41,14 @@ std::string agent_conf(const Config& config, const std::vector<TierConfig>& tier
                       peer.enabled ? "on" : "off", peer.first_port, peer.last_port, peer.bandwidth,
                       peer.encrypt ? "on" : "off");
   if (!peer.network.empty()) text += "network = " + peer.network + "\n";
-  for (const TierConfig& t : tiers)
-    text += fmt::format("\n[tier.{}]\npath = {}\nquota = {}\nmedium = {}\nmin_free = {}\n", t.name, t.path,
-                        quota_text(t.quota), medium_name(t.medium), quota_text(t.min_free));
+  for (const TierConfig& t : tiers) {
+    const bool charged =
+        t.charge == TierConfig::Charge::kJob;  // then the agent finds out how much it may use
+    text +=
+        fmt::format("\n[tier.{}]\npath = {}\nquota = {}\nmedium = {}\nmin_free = {}\n", t.name, t.path,
+                    quota_text(charged ? Quota{} : t.quota), medium_name(t.medium), quota_text(t.min_free));
+    if (charged) text += fmt::format("driver = {}\ncharge = {}\n", kind_name(t.kind), charge_name(t.charge));
+  }
   text += "\n[policy]\n";
   for (const std::string& path : config.datasets.allow) text += "allow_datasets = " + path + "\n";
   for (const std::string& path : config.datasets.deny) text += "deny_datasets = " + path + "\n";

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What memory a job of Slurm's uses on this node, and what that leaves of the job's allocation for a tier
-// which is charged to it (monarch.conf(5), charge). The job's control group is only read: Slurm limits it.
+// Where the memory of a job of Slurm's is counted on this node, for a tier that is charged to the job:
+// runtime/hierarchy/job_room.h.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "runtime/base/result.h"
 #include "runtime/node/cgroup.h"
 
 namespace monarch {
@@ -21,33 +20,5 @@ std::string memory_group_of(const Cgroups& groups, uint32_t job, const std::stri
 // That of the job's slurmstepds and of what they run. Empty: there is none yet, or none at all, or there are
 // several: jobs of two clusters may have one id. One look at /proc, milliseconds.
 std::string find_memory_group(uint32_t job);
-
-// What the processes of the group use, in bytes: all that counts but pages of files that are as on disk,
-// which the kernel takes back before it lacks memory. An error: it cannot be told, for example since the
-// group is gone between two steps.
-Result<uint64_t> memory_used(const std::string& group);
-
-// What is left to the job beside the tier: a sixteenth of what Slurm allocated, but 32 MiB to 8 GiB. One
-// core fills no more with new pages between two of the keeper's looks.
-uint64_t memory_margin(uint64_t allocated);
-
-constexpr int64_t kLeastRoomWait = 10, kMostRoomWait = 600;  // seconds
-
-// What the job's memory leaves to the tier.
-struct MemoryRoom {
-  uint64_t bytes = 0;
-  int64_t since = 0;              // seconds of CLOCK_MONOTONIC, not 0; 0: what the job uses is not known yet
-  int64_t wait = kLeastRoomWait;  // so long it does not grow
-  bool grew = false;              // it is larger than before
-  bool operator==(const MemoryRoom&) const = default;
-};
-
-// The room at `now`, where it was `last`, of a job that uses `used` of `allocated` bytes, for a tier that has
-// `most` at most. Does not follow each change: it gets smaller at once, by all that lacks to a whole margin,
-// when half of the margin is used up; and larger when a whole margin is free beyond it, by half of what is
-// free, no sooner than `wait` after the last change. That is four times as long each time when what was given
-// has to be taken back, and half as long each time when more is given: copies that go and come cost the PFS
-// more than they spare it.
-MemoryRoom next_room(const MemoryRoom& last, uint64_t allocated, uint64_t used, uint64_t most, int64_t now);
 
 }  // namespace monarch

@@ -31,10 +31,10 @@ std::vector<TierConfig> chosen(const std::vector<std::string>& names, const std:
 
 }  // namespace
 
-void limit_capacity(uint64_t most, std::vector<TierConfig>* tiers) {
+void limit_capacity(uint64_t most, const NodePart& part, std::vector<TierConfig>* tiers) {
   if (most == UINT64_MAX) return;
   for (TierConfig& tier : *tiers) {
-    const uint64_t own = std::min(tier.job_capacity.of(tier.quota.bytes), tier.quota.bytes);
+    const uint64_t own = tier.quota.bytes == 0 ? 0 : share_of(tier, part);
     if (own > most || own == 0) tier.job_capacity = Quota{std::min(own, most), -1};
     most -= std::min(own, most);
   }

@@ -5,13 +5,11 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
-#include <set>
 
 #include "runtime/base/escape.h"
 #include "runtime/base/log.h"
@@ -22,16 +20,15 @@
 #include "runtime/hierarchy/discovery.h"
 #include "runtime/hierarchy/grant.h"
 #include "runtime/layout/catalog_layout.h"
-#include "runtime/node/accounting.h"
 #include "runtime/node/job_dirs.h"
+#include "runtime/node/job_memory.h"
 #include "runtime/node/memory_tier.h"
 #include "runtime/node/owners_files.h"
-#include "runtime/node/shares.h"
 
 namespace monarch {
 namespace {
 
-// All records, as they are now.
+// All records, as they are now; the jobs in the order in which they began.
 struct Ledger {
   std::vector<JobRecord> jobs, removals;
   bool whole = true;  // no record is spoilt
@@ -51,11 +48,14 @@ Ledger read_ledger(const StateDir& state) {
   };
   for (const std::string& key : names("jobs")) add(state.read_record(key), &all.jobs);
   for (const std::string& removal : names("removing")) add(state.read_removal(removal), &all.removals);
+  std::sort(all.jobs.begin(), all.jobs.end(),
+            [](const JobRecord& a, const JobRecord& b) { return a.serial < b.serial; });
   return all;
 }
 
-constexpr uint64_t kBlock = 4096;
 constexpr mode_t kForAgents = 0644;
+
+uint64_t less(uint64_t a, uint64_t b) { return a - std::min(a, b); }
 
 // How long ago the file was written; -1: it is not there.
 int64_t age_ms(const StateDir& state, const std::string& below) {
@@ -65,22 +65,10 @@ int64_t age_ms(const StateDir& state, const std::string& below) {
   return std::max<int64_t>(0, os::clock_ns(CLOCK_REALTIME) / 1000000 - written);
 }
 
-std::string quotas_text(const JobRecord& record) {
-  std::vector<Grant> grants;
-  for (const TierRecord& t : record.tiers) grants.push_back({t.name, t.told()});
-  return grant_text(grants);
-}
-
-bool is_told(const StateDir& state, const JobRecord& record) {
-  const Result<std::string> told = state.read(record.grants());
-  return told.ok() && *told == quotas_text(record);
-}
-
-// ---- the memory of jobs that a tier is charged to
+// ---- where the memory of jobs counts that a tier is charged to
 
 bool is_charged(const JobRecord& record) {
-  return std::any_of(record.tiers.begin(), record.tiers.end(),
-                     [](const TierRecord& t) { return t.room.has_value(); });
+  return std::any_of(record.tiers.begin(), record.tiers.end(), [](const TierRecord& t) { return t.to_job; });
 }
 
 // In the job's directory: its control group, or an empty line; and once it was said in the log that there is
@@ -101,106 +89,6 @@ bool memory_look_is_due(const StateDir& state, const JobRecord& record) {
   if (!is_charged(record) || !is_running(record.agent) || !memory_group(state, record).empty()) return false;
   const int64_t last = age_ms(state, memory_file(record.job));
   return last < 0 || last > patience::kLookAgainSeconds * 1000 || is_early(state, record);
-}
-
-// Of a job between two steps nothing is known: all stays as it is.
-void follow_memory(const StateDir& state, JobRecord* record) {
-  if (!is_charged(*record)) return;
-  const std::string group = memory_group(state, *record);
-  if (group.empty()) return;
-  const Result<uint64_t> used = memory_used(group);
-  if (!used.ok()) return;
-  for (TierRecord& t : record->tiers)
-    if (t.room)
-      t.room =
-          next_room(*t.room, record->memory, *used, std::min(t.limit, t.most), state.clock().now_ms() / 1000);
-}
-
-uint64_t most_of(const TierRecord& t) { return t.room ? std::min(t.most, t.room->bytes) : t.most; }
-
-bool is_asked(const JobRecord& record) {
-  return std::any_of(record.tiers.begin(), record.tiers.end(),
-                     [](const TierRecord& t) { return t.asked.has_value(); });
-}
-
-// Was asked, and has not given back in time.
-bool is_late(const StateDir& state, const JobRecord& record) {
-  return is_asked(record) && age_ms(state, record.grants()) > patience::kLookAgainSeconds * 1000;
-}
-
-// In the job's directory; written at each look for what a late one gives back.
-std::string late_file(const JobRecord& record) { return "jobs/" + record.job.key() + "/late"; }
-
-// Whether what the job has given back is to be looked for: seldom, of who is late.
-bool look_is_due(const StateDir& state, const JobRecord& record) {
-  if (!is_asked(record)) return false;
-  const int64_t last = age_ms(state, late_file(record));
-  return !is_late(state, record) || last < 0 || last > patience::kLookAgainSeconds * 1000;
-}
-
-// What is to be charged to that file system: a tier's disk may have been replaced, and one that was away may
-// be back before the removal has looked at it again.
-uint64_t charged_to(const std::string& file_system, const TierRecord& t) {
-  const bool is_back = t.away && is_file_system_id(file_system) && t.file_system == file_system;
-  return is_back ? t.left_over() : t.charged();
-}
-
-Leftovers leftovers(const Ledger& all, const std::string& path, const std::string& file_system) {
-  Leftovers left;
-  for (const JobRecord& record : all.removals) {
-    const bool is_stuck = record.given_up > 0 && record.away_since == 0;
-    for (const TierRecord& t : record.tiers)
-      if (t.path == path) (is_stuck ? left.stuck : left.coming) += charged_to(file_system, t);
-  }
-  return left;
-}
-
-void divide_tier(const StateDir& state, const Ledger& all, const std::string& path,
-                 std::vector<JobRecord>* jobs) {
-  std::vector<TierRecord*> tiers;
-  std::vector<Claim> claims;
-  uint64_t limit = 0;
-  std::string file_system;
-  for (JobRecord& record : *jobs) {
-    for (TierRecord& t : record.tiers) {
-      if (t.path != path) continue;
-      const bool lives = record.agent.pid == 0 || is_running(record.agent);
-      tiers.push_back(&t);
-      claims.push_back(
-          {t.quota, t.told(), t.share, t.reserved, t.equal, lives, is_late(state, record), most_of(t)});
-      if (lives) limit = t.limit;  // as who began last was told it
-      if (lives) file_system = t.file_system;
-    }
-  }
-  divide(limit, leftovers(all, path, file_system), &claims);
-  for (size_t i = 0; i < claims.size(); ++i) {
-    if (!claims[i].lives) continue;
-    tiers[i]->quota = claims[i].quota;
-    tiers[i]->reserved = claims[i].reserved;
-    tiers[i]->asked.reset();
-    if (claims[i].told < claims[i].quota) tiers[i]->asked = claims[i].told;
-  }
-}
-
-// The jobs, in the order in which they began, with what each should have and be told.
-std::vector<JobRecord> divided(const StateDir& state, const Ledger& all) {
-  std::vector<JobRecord> jobs = all.jobs;
-  std::sort(jobs.begin(), jobs.end(),
-            [](const JobRecord& a, const JobRecord& b) { return a.serial < b.serial; });
-  for (JobRecord& record : jobs) follow_memory(state, &record);
-  std::set<std::string> paths;
-  for (const JobRecord& record : jobs)
-    for (const TierRecord& t : record.tiers) paths.insert(t.path);
-  for (const std::string& path : paths) divide_tier(state, all, path, &jobs);
-  return jobs;
-}
-
-bool same(const JobRecord& a, const JobRecord& b) {
-  return std::equal(a.tiers.begin(), a.tiers.end(), b.tiers.begin(), b.tiers.end(),
-                    [](const TierRecord& x, const TierRecord& y) {
-                      return x.quota == y.quota && x.reserved == y.reserved && x.asked == y.asked &&
-                             x.room == y.room;
-                    });
 }
 
 // A running job's record, with its lock. Who holds that starts or ends the job; what waits for it waits for
@@ -237,138 +125,94 @@ void find_memory_groups(const StateDir& state) {
   }
 }
 
-Status resize_memory(const JobRecord& record, const TierRecord& tier, uint64_t bytes) {
+// ---- what is free
+
+// What is to be charged to that file system: a tier's disk may have been replaced, and one that was away may
+// be back before the removal has looked at it again.
+uint64_t charged_to(const std::string& file_system, const TierRecord& t) {
+  const bool is_back = t.away && is_file_system_id(file_system) && t.file_system == file_system;
+  return is_back ? t.left_over() : t.charged();
+}
+
+struct Free {
+  uint64_t bytes = 0;    // of a tier's quota
+  uint64_t removed = 0;  // that, once the removals of ended jobs are over
+};
+
+// The quota is what who began last was told.
+Free free_of(const Ledger& all, const std::string& path) {
+  uint64_t limit = 0, granted = 0, removing = 0;
+  std::string file_system;
+  for (const JobRecord& record : all.jobs) {
+    for (const TierRecord& t : record.tiers) {
+      if (t.path != path) continue;
+      granted += t.quota;
+      if (record.agent.pid != 0 && !is_running(record.agent)) continue;
+      limit = t.limit;
+      file_system = t.file_system;
+    }
+  }
+  for (const JobRecord& record : all.removals)
+    for (const TierRecord& t : record.tiers)
+      if (t.path == path) removing += charged_to(file_system, t);
+  return {less(limit, granted + removing), less(limit, granted)};
+}
+
+// Grants what is free. Nobody knows what the job of a spoilt record has.
+void raise(Ledger* all) {
+  for (JobRecord& record : all->jobs)
+    if (all->whole && is_running(record.agent))
+      for (TierRecord& t : record.tiers)
+        if (t.quota < t.share) t.quota += std::min(t.share - t.quota, free_of(*all, t.path).bytes);
+}
+
+// ---- who is told
+
+std::string granted_text(const StateDir& state, const JobRecord& record) {
+  Grants grants;
+  for (const TierRecord& t : record.tiers) grants.tiers.push_back({t.name, t.quota});
+  if (is_charged(record)) {
+    grants.memory = record.memory;
+    grants.memory_group = memory_group(state, record);
+  }
+  return grants_text(grants);
+}
+
+bool is_told(const StateDir& state, const JobRecord& record) {
+  const Result<std::string> told = state.read(record.grants());
+  return told.ok() && *told == granted_text(state, record);
+}
+
+// What `record` has more than `before`, which has the same tiers.
+uint64_t growth(const JobRecord& before, const JobRecord& record) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < record.tiers.size(); ++i) bytes += record.tiers[i].quota - before.tiers[i].quota;
+  return bytes;
+}
+
+Status resize_memory(const JobRecord& record, const TierRecord& tier) {
   const Result<Fd> jobs = open_tier_jobs(tier.path);
   if (!jobs.ok()) return jobs.error();
   const OwnersPlace place(jobs->get(), record.name);
-  return resize_tmpfs(place.in(), place.name(), bytes);
+  return resize_tmpfs(place.in(), place.name(), tier.quota);
 }
 
 // The space is recorded before anything is told of it. What fails is tried again: it was not told then.
 void change_to(const StateDir& state, const JobRecord& planned) {
   const std::optional<Locked> locked = lock_running(state, planned);
   if (!locked || locked->record.tiers.size() != planned.tiers.size()) return;
-  const JobRecord& now = locked->record;
-  const bool is_new = !same(now, planned);
-  if (!is_new && is_told(state, now)) return;
-  JobRecord record = now;
+  JobRecord record = locked->record;
   record.tiers = planned.tiers;
-  Status s = is_new ? state.write_record(record) : Status();
+  const uint64_t more = growth(locked->record, record);
+  if (more == 0 && is_told(state, record)) return;
+  Status s = more > 0 ? state.write_record(record) : Status();
   for (const TierRecord& t : record.tiers)
-    if (s.ok() && t.kind == TierConfig::Kind::kTmpfs) s = resize_memory(record, t, t.quota);
-  if (s.ok() && !is_told(state, record)) s = tell_quotas(state, record);
-  uint64_t more = 0, back = 0, own_more = 0, own_back = 0;  // what is due to the job's own memory apart
-  for (size_t i = 0; i < record.tiers.size(); ++i) {
-    const TierRecord &t = record.tiers[i], &was = now.tiers[i];
-    const bool grew = t.room && was.room && t.room->bytes > was.room->bytes;
-    const bool is_most = t.room && t.told() == t.room->bytes;
-    (grew ? own_more : more) += t.quota - was.quota;
-    (is_most ? own_back : back) += was.told() - std::min(was.told(), t.told());
-  }
+    if (s.ok() && t.kind == TierConfig::Kind::kTmpfs) s = resize_memory(record, t);
+  if (s.ok()) s = tell_granted(state, record);
   if (!s.ok()) return spdlog::warn("JobId={} share of the tiers: {}", record.job.job, s.error().text);
   if (more > 0)
-    spdlog::info("JobId={} node={} has {} more of the tiers: other jobs gave it back", record.job.job,
+    spdlog::info("JobId={} node={} has {} more of the tiers: ended jobs have left it", record.job.job,
                  record.job.node, format_size(more));
-  if (back > 0)
-    spdlog::info("JobId={} node={} is asked to give back {} of the tiers: other jobs have it reserved",
-                 record.job.job, record.job.node, format_size(back));
-  if (own_more > 0)
-    spdlog::info("JobId={} node={} has {} more of the tiers: its own memory leaves it", record.job.job,
-                 record.job.node, format_size(own_more));
-  if (own_back > 0)
-    spdlog::info("JobId={} node={} is asked to give back {} of the tiers: its own memory needs it",
-                 record.job.job, record.job.node, format_size(own_back));
-}
-
-// ---- what is given back
-
-struct GivenBack {
-  uint64_t serial;
-  GrantedBytes granted;
-};
-
-// What the agents of jobs that are asked say. Numbers of their owners': each is compared with what was asked.
-// Takes a while, so the ledger must not be locked.
-std::vector<GivenBack> ask_agents(const StateDir& state, int board_ms) {
-  std::vector<JobRecord> asked;
-  for (JobRecord& record : read_ledger(state).jobs)
-    if (look_is_due(state, record) && is_running(record.agent)) asked.push_back(std::move(record));
-  std::vector<GivenBack> given;
-  const int64_t begin = state.clock().now_ms();
-  for (size_t i = 0; i < asked.size() && state.clock().now_ms() - begin < patience::kStuckMs; ++i) {
-    const JobRecord& record = asked[(i + static_cast<size_t>(begin / 1000)) % asked.size()];
-    if (is_late(state, record)) {
-      if (age_ms(state, late_file(record)) < 0)
-        spdlog::warn("JobId={} node={} does not give back what it is asked for: other jobs go without it",
-                     record.job.job, record.job.node);
-      (void)state.write(late_file(record), "").ok();
-    }
-    GrantedBytes granted{};
-    const bool told = read_as_owner(state, record, board_ms, &granted, sizeof granted, [&](int fd) {
-      const Result<GrantedBytes> read = read_granted(record.run_dir);
-      return read.ok() && ::write(fd, &*read, sizeof *read) == sizeof *read;
-    });
-    if (!told || granted.magic != kGrantedMagic) std::fill_n(granted.bytes, kMaxTiers, UINT64_MAX);
-    given.push_back({record.serial, granted});
-  }
-  return given;
-}
-
-// With the ledger locked. What an agent said before it has seen what it is asked for may be of an earlier
-// time. The kernel does not make a tmpfs smaller than what is in it.
-void take_back_from(const StateDir& state, const GrantedBytes& granted, JobRecord* seen) {
-  std::optional<Locked> locked = lock_running(state, *seen);
-  if (!locked || age_ms(state, locked->record.grants()) < patience::kBriefMs) return;
-  JobRecord& record = locked->record;
-  uint64_t back = 0;
-  for (size_t i = 0; i < record.tiers.size() && i < kMaxTiers; ++i) {
-    TierRecord& t = record.tiers[i];
-    if (!t.asked) continue;
-    uint64_t now = t.quota;
-    if (t.kind == TierConfig::Kind::kDirectory)
-      now = granted.bytes[i];
-    else if (resize_memory(record, t, *t.asked).ok())
-      now = *t.asked;
-    if (now < *t.asked || now >= t.quota) continue;
-    back += t.quota - now;
-    t.quota = now;
-    if (now == *t.asked) t.asked.reset();
-  }
-  if (back == 0 || !state.write_record(record).ok()) return;
-  ::unlink((state.path() + "/" + late_file(record)).c_str());
-  spdlog::info("JobId={} node={} has given back {} of the tiers", record.job.job, record.job.node,
-               format_size(back));
-  *seen = record;
-}
-
-void take_back(const StateDir& state, const std::vector<GivenBack>& given, Ledger* all) {
-  for (JobRecord& record : all->jobs)
-    for (const GivenBack& g : given)
-      if (g.serial == record.serial) take_back_from(state, g.granted, &record);
-}
-
-// Others are asked at once for what the new job has reserved; the keeper does the rest.
-void ask_others(const StateDir& state, const Ledger& all, const std::vector<JobRecord>& planned,
-                const JobRecord& fresh) {
-  for (JobRecord job : planned) {
-    const auto now = std::find_if(all.jobs.begin(), all.jobs.end(),
-                                  [&](const JobRecord& r) { return r.job.key() == job.job.key(); });
-    if (job.job.key() == fresh.job.key() || !is_running(job.agent)) continue;
-    for (size_t i = 0; i < job.tiers.size(); ++i) {
-      const TierRecord was = now->tiers[i];
-      const uint64_t told = job.tiers[i].told();
-      const std::optional<MemoryRoom> room = job.tiers[i].room;
-      job.tiers[i] = was;
-      job.tiers[i].room = room;
-      if (told < was.told()) job.tiers[i].asked = told;
-    }
-    if (!same(*now, job)) change_to(state, job);
-  }
-}
-
-MemoryRoom first_room(Clock& clock, const NodePart& part, uint64_t most) {
-  if (!part.memory_used) return {};
-  return next_room({}, part.memory, *part.memory_used, most, clock.now_ms() / 1000);
 }
 
 }  // namespace
@@ -414,71 +258,66 @@ std::vector<TierConfig> tiers_for(const JobOnNode& job, const Config& config) {
   return tiers;
 }
 
-Status reserve(const StateDir& state, const NodePart& part, std::vector<TierConfig>* tiers, JobRecord* record,
-               int patience_ms) {
+Result<uint64_t> grant_shares(const StateDir& state, const NodePart& part, std::vector<TierConfig>* tiers,
+                              JobRecord* record, int patience_ms) {
   record->tiers.clear();
   record->memory = part.memory;
-  for (const TierConfig& tier : *tiers) {
-    const uint64_t limit = tier.quota.bytes;
-    TierRecord t{tier.name, medium_name(tier.medium), tier.path, tier.kind, 0, limit,
-                 {},        file_system_at(tier.path)};
-    const double of_node = part_of(tier.share, part);
-    const auto bytes = static_cast<uint64_t>(of_node * static_cast<double>(limit));
-    if (tier.job_capacity.percent != 100)
-      t.most = std::max(tier.job_capacity.of(limit) / kBlock, uint64_t{1}) * kBlock;
-    t.share = of_node >= 1 ? limit : std::max(bytes / kBlock, uint64_t{1}) * kBlock;
-    t.share = std::min(t.share, t.most);
-    t.equal = tier.share == TierConfig::Share::kEqual && !has_all_cores(part);
-    if (tier.charge == TierConfig::Charge::kJob)
-      t.room = first_room(state.clock(), part, std::min(limit, t.most));
+  for (TierConfig& tier : *tiers) {
+    TierRecord t{tier.name, medium_name(tier.medium), tier.path, tier.kind,
+                 0,         tier.quota.bytes,         {},        file_system_at(tier.path)};
+    t.share = share_of(tier, part);
+    t.to_job = tier.charge == TierConfig::Charge::kJob;
     record->tiers.push_back(std::move(t));
+    tier.quota.bytes = 0;
   }
   const Result<Fd> lock = state.lock_ledger(patience_ms);
   if (!lock.ok()) {
     spdlog::warn("JobId={} begins without space on the tiers: {}", record->job.job, lock.error().text);
-    for (TierConfig& tier : *tiers) tier.quota.bytes = 0;
-    return state.write_record(*record);
+    MONARCH_TRY(state.write_record(*record));
+    return uint64_t{0};
   }
   Ledger all = read_ledger(state);
   std::erase_if(all.jobs, [&](const JobRecord& r) { return r.job.key() == record->job.key(); });
-  all.jobs.push_back(*record);
-  std::vector<JobRecord> jobs = divided(state, all);
-  for (const JobRecord& planned : jobs)
-    if (planned.job.key() == record->job.key()) record->tiers = planned.tiers;
-  for (size_t i = 0; i < tiers->size(); ++i) (*tiers)[i].quota.bytes = record->tiers[i].quota;
+  all.jobs.push_back(*record);  // it begins last, whatever the clock says
+  uint64_t capacity = 0;
+  for (size_t i = 0; i < tiers->size(); ++i) {
+    TierRecord& t = record->tiers[i];
+    const Free free = free_of(all, t.path);
+    t.quota = (*tiers)[i].quota.bytes = std::min(t.share, free.bytes);
+    capacity += std::min(t.share, free.removed);
+  }
   MONARCH_TRY(state.write_record(*record));
-  if (all.whole) ask_others(state, all, jobs, *record);
-  return {};
+  return capacity;
 }
 
 Status note_memory_group(const StateDir& state, const JobOnNode& job, const std::string& group) {
   return state.write(memory_file(job), group + "\n");
 }
 
-Status tell_quotas(const StateDir& state, const JobRecord& record) {
-  return state.write(record.grants(), quotas_text(record), kForAgents);
+Status tell_granted(const StateDir& state, const JobRecord& record) {
+  return state.write(record.grants(), granted_text(state, record), kForAgents);
 }
 
 bool can_grant(const StateDir& state) {
-  const Ledger all = read_ledger(state);
-  const std::vector<JobRecord> planned = divided(state, all);
-  return std::any_of(planned.begin(), planned.end(), [&](const JobRecord& should) {
-    const auto now = std::find_if(all.jobs.begin(), all.jobs.end(),
-                                  [&](const JobRecord& r) { return r.job.key() == should.job.key(); });
-    return is_running(now->agent) && (!is_told(state, *now) || look_is_due(state, *now) ||
-                                      memory_look_is_due(state, *now) || (all.whole && !same(*now, should)));
-  });
+  const Ledger now = read_ledger(state);
+  Ledger planned = now;
+  raise(&planned);
+  for (size_t i = 0; i < now.jobs.size(); ++i) {
+    const JobRecord& record = now.jobs[i];
+    if (is_running(record.agent) &&
+        (!is_told(state, record) || memory_look_is_due(state, record) || growth(record, planned.jobs[i]) > 0))
+      return true;
+  }
+  return false;
 }
 
-void grant(const StateDir& state, int board_ms) {
-  const std::vector<GivenBack> given = ask_agents(state, board_ms);
+void grant(const StateDir& state) {
   find_memory_groups(state);
   const Result<Fd> ledger = state.lock_ledger(patience::kBriefMs);
   if (!ledger.ok()) return;
   Ledger all = read_ledger(state);
-  take_back(state, given, &all);
-  // Nobody knows what the job of a spoilt record has.
-  for (const JobRecord& planned : all.whole ? divided(state, all) : all.jobs) change_to(state, planned);
+  raise(&all);
+  for (const JobRecord& planned : all.jobs) change_to(state, planned);
 }
 
 }  // namespace monarch

@@ -15,6 +15,7 @@ namespace monarch {
 namespace {
 
 constexpr size_t kMostBytes = 64;
+constexpr uint64_t kBlock = 4096;  // in which space is counted
 
 std::string known_file(const JobOnNode& job) { return "cores." + job.cluster + "." + job.node; }
 
@@ -29,15 +30,23 @@ double fraction(uint64_t part, uint64_t whole) {
   return part == 0 || whole == 0 ? 1 : std::min(1.0, static_cast<double>(part) / static_cast<double>(whole));
 }
 
-}  // namespace
-
-bool has_all_cores(const NodePart& part) { return part.node_cores != 0 && part.cores >= part.node_cores; }
-
+// How many jobs there will be is not known at a job's start: kEqual is as kCpus.
 double part_of(TierConfig::Share share, const NodePart& part) {
-  if (has_all_cores(part) || share == TierConfig::Share::kWhole || share == TierConfig::Share::kEqual)
-    return 1;
+  const bool has_all_cores = part.node_cores != 0 && part.cores >= part.node_cores;
+  if (has_all_cores || share == TierConfig::Share::kWhole) return 1;
   return share == TierConfig::Share::kMemory ? fraction(part.memory, part.node_memory)
                                              : fraction(part.cores, part.node_cores);
+}
+
+}  // namespace
+
+uint64_t share_of(const TierConfig& tier, const NodePart& part) {
+  const uint64_t quota = tier.quota.bytes;
+  const double of_node = part_of(tier.share, part);
+  uint64_t share = of_node >= 1 ? quota : static_cast<uint64_t>(of_node * static_cast<double>(quota));
+  if (tier.job_capacity.percent != 100) share = std::min(share, tier.job_capacity.of(quota));
+  if (tier.charge == TierConfig::Charge::kJob) share = std::min(share, part.memory);
+  return share == quota ? quota : std::max(share / kBlock, uint64_t{1}) * kBlock;
 }
 
 CoresQuestion::CoresQuestion(const StateDir& state, const JobOnNode& job, const OfCluster& cluster)

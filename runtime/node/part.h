@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What part of this node a job of Slurm's has: its share of the tiers follows that (monarch.conf(5), share).
+// What part of this node a job of Slurm's has, and its share of the tiers, which follows that
+// (monarch.conf(5), share).
 #pragma once
 
 #include <cstdint>
@@ -15,14 +16,13 @@ namespace monarch {
 // slurm.conf's cores and the machine's memory.
 struct NodePart {
   uint32_t cores = 0, node_cores = 0;
-  uint64_t memory = 0, node_memory = 0;      // bytes
-  std::optional<uint64_t> memory_used = {};  // of the job's; nothing: not known yet
+  uint64_t memory = 0, node_memory = 0;  // bytes
 };
 
-bool has_all_cores(const NodePart& part);
-// The job's share of a tier, from 0 to 1. All of it where the part is not known, and for a job that has all
-// cores.
-double part_of(TierConfig::Share share, const NodePart& part);
+// The job's share of a tier whose quota is in bytes: the quota times the job's part of the node, in blocks,
+// one at least. The whole quota where the part is not known, and for a job that has all cores. No more than
+// the tier's job_capacity and, if the tier is charged to the job, than the job's memory.
+uint64_t share_of(const TierConfig& tier, const NodePart& part);
 
 // One question for the number of a node's cores, unless that is known since a short while ago.
 class CoresQuestion {

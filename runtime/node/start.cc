@@ -89,14 +89,15 @@ std::vector<TierConfig> those_entered(Clock& clock, const StartRequest& request,
 }
 
 // A tier is charged only to a job whose memory is known: what Slurm allocated, and what is used of that.
-// `part` learns the latter, unless the job has no control group yet. `without`: why the job goes without it.
+// `without`: why the job goes without it.
 std::vector<TierConfig> those_charged(const StateDir& state, const JobOnNode& job,
-                                      std::vector<TierConfig> tiers, NodePart* part, std::string* without) {
+                                      std::vector<TierConfig> tiers, const NodePart& part,
+                                      std::string* without) {
   const auto charged = [](const TierConfig& t) { return t.charge == TierConfig::Charge::kJob; };
   const auto tier = std::find_if(tiers.begin(), tiers.end(), charged);
   if (tier == tiers.end()) return tiers;
   const char* why = nullptr;
-  if (part->memory == 0)
+  if (part.memory == 0)
     why = "Slurm does not track memory; set SelectTypeParameters=CR_Core_Memory in slurm.conf";
   else if (!memory_is_counted(Cgroups()))
     why = "no control groups count memory on this node; mount them";
@@ -107,27 +108,16 @@ std::vector<TierConfig> those_charged(const StateDir& state, const JobOnNode& jo
     std::erase_if(tiers, charged);
     return tiers;
   }
-  const std::string group = find_memory_group(job.job);
-  if (const Status s = note_memory_group(state, job, group); !s.ok())
+  if (const Status s = note_memory_group(state, job, find_memory_group(job.job)); !s.ok())
     spdlog::warn("JobId={} {}", job.job, s.error().text);
-  if (const Result<uint64_t> used = memory_used(group); !group.empty() && used.ok())
-    part->memory_used = *used;
   return tiers;
 }
 
-// What the job has of the tiers, or has reserved and gets once others have given it back.
-uint64_t capacity_of(const JobRecord& record) {
-  uint64_t bytes = 0;
-  for (const TierRecord& t : record.tiers) bytes += std::max(t.quota, t.reserved);
-  return bytes;
-}
-
-Status check_capacity(const JobRecord& record, const JobOptions& options) {
-  const uint64_t bytes = capacity_of(record);
+Status check_capacity(const JobOnNode& job, uint64_t bytes, const JobOptions& options) {
   if (bytes >= options.least) return {};
   return Error{kRefused, fmt::format("{} has {} of its tiers for the job now, less than the {} that "
                                      "--monarch-capacity asks for",
-                                     record.job.node, format_size(bytes), format_size(options.least))};
+                                     job.node, format_size(bytes), format_size(options.least))};
 }
 
 // The directories and the agent of a job that has none yet; waits no longer than that for the ledger, and for
@@ -141,17 +131,17 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   remove_in_background(state, std::move(unrecorded), 0);
   std::string left_out;  // which tiers, and why
   tiers = those_entered(state.clock(), request, tiers, &left_out);
-  NodePart part = request.part;
   std::string without;
-  tiers = those_charged(state, request.job, std::move(tiers), &part, &without);
+  tiers = those_charged(state, request.job, std::move(tiers), request.part, &without);
   if (tiers.empty() && !without.empty()) return Error{ENODEV, without};
   if (!without.empty()) add_remark(request.job.node + " goes without a tier: " + without, &started->remark);
-  limit_capacity(options.most, &tiers);
+  limit_capacity(options.most, request.part, &tiers);
   // Also for what may be granted later.
-  const uint64_t memory = agent_memory(config.agent, tiers, part.memory);
+  const uint64_t memory = agent_memory(config.agent, tiers, request.part.memory);
   // Recorded before anything is made, so that the epilog finds it whatever happens to this process.
-  MONARCH_TRY(reserve(state, part, &tiers, record, patience.ledger_ms));
-  MONARCH_TRY(check_capacity(*record, options));
+  const Result<uint64_t> capacity = grant_shares(state, request.part, &tiers, record, patience.ledger_ms);
+  if (!capacity.ok()) return capacity.error();
+  MONARCH_TRY(check_capacity(record->job, *capacity, options));
   std::vector<TierConfig> usable;
   for (const TierConfig& tier : tiers) {
     const Status made = make_job_dir(state, tier, record->name, request.user);
@@ -178,7 +168,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   record->peers = found.ok();
   const uint64_t run_size = request.own_mounts ? 0 : config.agent.run_size;
   MONARCH_TRY(make_run_dir(record->run_dir, run_size, files, request.user));
-  MONARCH_TRY(tell_quotas(state, *record));
+  MONARCH_TRY(tell_granted(state, *record));
   const Result<std::string> launched =
       launch_agent(state, memory, ready_ms, found.ok() ? &*found : nullptr, record);
   if (!launched.ok()) return launched.error();

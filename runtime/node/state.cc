@@ -297,15 +297,9 @@ TierRecord tier_of(const json& t) {
   tier.limit = t.value("limit", tier.quota);
   tier.file_system = t.value("file_system", "");
   tier.away = t.value("away", false);
-  tier.reserved = t.value("reserved", tier.quota);  // older ones' jobs may keep all that they have
-  tier.share = t.value("share", tier.reserved);
-  tier.equal = t.value("equal", false);
-  tier.most = t.value("most", UINT64_MAX);
-  if (t.contains("room"))
-    tier.room = {t.at("room").get<uint64_t>(), t.value("room_since", int64_t{0}),
-                 t.value("room_wait", kLeastRoomWait), t.value("room_grew", false)};
-  if (t.contains("asked")) tier.asked = t.at("asked").get<uint64_t>();
-  if (tier.told() >= tier.quota) tier.asked.reset();
+  tier.share = t.value("share", tier.quota);
+  if (t.contains("room")) tier.share = tier.quota;  // an older agent does not make way for its job by itself
+  tier.to_job = t.value("charge", "") == charge_name(TierConfig::Charge::kJob);
   if (t.contains("occupied")) tier.occupied = t.at("occupied").get<uint64_t>();
   return tier;
 }
@@ -429,17 +423,10 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
                      {"driver", kind_name(t.kind)},
                      {"quota", t.quota},
                      {"limit", t.limit},
-                     {"share", t.share},
-                     {"reserved", t.reserved}});
+                     {"share", t.share}});
     if (!t.file_system.empty()) tiers.back()["file_system"] = t.file_system;
     if (t.away) tiers.back()["away"] = true;
-    if (t.equal) tiers.back()["equal"] = true;
-    if (t.most != UINT64_MAX) tiers.back()["most"] = t.most;
-    if (t.room) tiers.back()["room"] = t.room->bytes;
-    if (t.room) tiers.back()["room_since"] = t.room->since;
-    if (t.room) tiers.back()["room_wait"] = t.room->wait;
-    if (t.room) tiers.back()["room_grew"] = t.room->grew;
-    if (t.asked) tiers.back()["asked"] = *t.asked;
+    if (t.to_job) tiers.back()["charge"] = charge_name(TierConfig::Charge::kJob);
     if (t.occupied) tiers.back()["occupied"] = *t.occupied;
   }
   json record = {{"job", r.job.job},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What root remembers of a job on this node: the state directory, which no user can write, or list.
 //
-//   STATE/ledger           0600, root's: the lock on what jobs have reserved
+//   STATE/ledger           0600, root's: the lock on what jobs are granted
 //   STATE/jobs/            0700, root's
 //   STATE/jobs/CLUSTER.JOB.NODE/   one per job: lock; wanted (the option, as the prolog saw it); peers (key
 //                          and nodes, likewise); record.json and serves (the datasets) of its agent, or
@@ -11,9 +11,8 @@
 //   STATE/removing/        0700, root's
 //   STATE/removing/NAME.SERIAL/    what is being removed: record.json; unmoved (removal.h); hanging (life.h)
 //   STATE/grants/          0711, root's
-//   STATE/grants/NAME      0644, root's: the job's quotas, for its agent (runtime/hierarchy/grant.h)
-//   STATE/run/             0711, root's
-//   STATE/run/NAME/        0711, root's
+//   STATE/grants/NAME      0644, root's: what is granted to the job, for its agent
+//   (runtime/hierarchy/grant.h) STATE/run/             0711, root's STATE/run/NAME/        0711, root's
 //   STATE/run/NAME/files/  0700, the job owner's: catalog, board, log; agent.conf, datasets and peers are
 //                          root's
 //   STATE/spool/           0700, root's: lines for sacct that are not yet written
@@ -32,7 +31,6 @@
 #include "runtime/config/config.h"
 #include "runtime/metadata/run_file.h"
 #include "runtime/node/identity.h"
-#include "runtime/node/job_memory.h"
 
 namespace monarch {
 
@@ -49,18 +47,13 @@ struct TierRecord {
   std::string medium;
   std::string path;  // the tier's directory, as configured
   TierConfig::Kind kind = TierConfig::Kind::kDirectory;
-  uint64_t quota = 0;                // bytes that count as the job's
-  uint64_t limit = 0;                // what it may grow to: the admin's quota
+  uint64_t quota = 0;                // bytes that are granted to the job, and count as its
+  uint64_t limit = 0;                // what all jobs together may have: the admin's quota
   std::optional<uint64_t> occupied;  // in removing/: bytes that are still there; unknown: the quota
   std::string file_system;           // as file_system_at() the path when the job began
   bool away = false;                 // in removing/: another file system is at the path
-  // As in Claim (shares.h); `asked`: what its agent is told instead of the quota, while it is to give back.
-  std::optional<uint64_t> asked = {};
-  uint64_t share = 0, reserved = 0;
-  bool equal = false;
-  uint64_t most = UINT64_MAX;
-  std::optional<MemoryRoom> room = {};  // it is charged to the job, whose memory leaves that
-  uint64_t told() const { return asked.value_or(quota); }
+  uint64_t share = 0;                // what the quota may grow to
+  bool to_job = false;               // it is charged to the job
   uint64_t left_over() const { return occupied.value_or(quota); }
   uint64_t charged() const { return away ? 0 : left_over(); }
 };

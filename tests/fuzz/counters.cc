@@ -54,9 +54,6 @@ void counters(const uint8_t* data, size_t size) {
   at.write("board", file.data(), how & 4 ? std::min<size_t>(size, file.size()) : file.size());
   if (const Result<JobAccount> read = read_account(at.path()); read.ok()) check_line(read->counters);
 
-  if (const Result<GrantedBytes> read = read_granted(at.path()); read.ok())
-    FUZZ_CHECK(read->magic == kGrantedMagic && read_account(at.path()).ok());
-
   JobCounters told{};
   std::memcpy(static_cast<void*>(&told), data, std::min(size, sizeof told));
   if (how & 8) told.magic = kJobCountersMagic;
