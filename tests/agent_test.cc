@@ -590,5 +590,33 @@ TEST_F(AgentTest, WithoutTheLibraryForPeersItGoesOnAlone) {
   }
 }
 
+TEST_F(AgentTest, WhereADatasetIsThatCannotBeLookedUpIsNotServedIfThereAreRules) {
+#ifdef SYS_readlink
+  constexpr long kReadlink = SYS_readlink;
+  constexpr int kPath = 0;
+#else
+  constexpr long kReadlink = SYS_readlinkat;
+  constexpr int kPath = 1;
+#endif
+  for (const bool rules : {true, false}) {
+    scratch_.dir("run");
+    options_.config.datasets.deny.clear();
+    if (rules) options_.config.datasets.deny = {scratch_.dir("elsewhere")};
+    const std::string said = start([] {
+      if (!before_call(kReadlink, [](CallArguments a) {
+            return std::string_view(reinterpret_cast<const char*>(a[kPath])).starts_with("/proc/self/fd/")
+                       ? ENOENT
+                       : 0;
+          }))
+        ::_exit(77);
+    });
+    if (said.empty() && ended() == 77) GTEST_SKIP() << "not to be had here";
+    EXPECT_EQ(said, rules ? "dataset " + options_.datasets[0] + ": No such file or directory\n" : "ready\n");
+    if (!rules) ::kill(pid_, SIGTERM);
+    EXPECT_EQ(ended(), rules ? 1 : 0);
+    EXPECT_TRUE(nothing_is_left());
+  }
+}
+
 }  // namespace
 }  // namespace monarch

@@ -240,7 +240,7 @@ TEST_F(PlainGroups, WhereTheirParentsAreNothingOfTheRootsIsOpened) {
     ASSERT_EQ(::mkfifo((scratch_ / file).c_str(), 0600), 0);
   }
   EXPECT_TRUE(is_soon_done([&] {
-    ::alarm(60);  // until somebody reads
+    ::alarm(600);  // until somebody reads
     return groups().make("job", 0).ok();
   }));
 }

@@ -41,7 +41,7 @@ class KeeperTest : public NodeTest {
       long call, const CallHandler& handler, const std::function<int()>& verdict = [] { return 0; }) const {
     return in_child([&] {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::alarm(100);
+      ::alarm(600);
       if (!before_call(call, handler)) return kNoTraps;
       const int status = keep(request());
       const int instead = verdict();
@@ -77,7 +77,7 @@ TEST_F(KeeperTest, ADutyWhoseKeeperIsGoneDoesNothing) {
   line(1);
   const int status = in_child([&] {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-    ::alarm(100);
+    ::alarm(600);
     const int ended = keep_with(SYS_prctl, &kill_parent);
     wait_children();  // what it has begun
     return ended;
@@ -179,7 +179,7 @@ TEST_F(KeeperTest, WaitsForALockThatAHookHasForAMomentAndNotForAnothers) {
   ASSERT_EQ(::flock(held.get(), LOCK_EX), 0);
   const auto keep_in_child = [&] {
     return in_child([&] {
-      ::alarm(100);
+      ::alarm(600);
       held.reset();  // this process has it still
       return keep(request());
     });
@@ -202,7 +202,7 @@ class KeeperStartTest : public KeeperTest {
  protected:
   int executed() const {
     return in_child([&] {
-      ::alarm(100);
+      ::alarm(600);
       ::prctl(PR_SET_CHILD_SUBREAPER, 1);
       fs::remove(scratch_ / "returned");
       const auto count = [&](CallArguments) {

@@ -43,7 +43,7 @@ class LaunchTest : public NodeTest {
   // What `body` says in a child where these calls are trapped.
   std::string with(long call, const CallHandler& handler, const std::function<std::string()>& body) const {
     const int status = in_child([&] {
-      ::alarm(100);
+      ::alarm(600);
       if (!before_call(call, handler)) return kNoTraps;
       const int before = open_descriptors();
       std::string found = body();
@@ -244,7 +244,7 @@ TEST_F(LaunchTest, NorDoesOneWhoseHelperIsKilledBefore) {
   if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
   const auto end = [](CallArguments a) { return opens_record(a) ? ::_exit(7), true : false; };
   int status = in_child([&] {
-    ::alarm(100);
+    ::alarm(600);
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     JobRecord r = this->record(1);
     const Removal job = begin(r);

@@ -83,7 +83,7 @@ class OpenBeneath : public ::testing::Test {
   // What open_beneath says of `path` below `root`: the errno, or 0.
   int open_errno(const std::string& path, int flags = O_RDONLY | O_CLOEXEC) {
     return in_child([&]() -> int {
-      ::alarm(20);  // of what hangs
+      ::alarm(600);  // of what hangs
       const Fd root(::open(scratch_.path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
       const Fd fd(real_os::open_beneath(root.get(), path.c_str(), flags, 0600));
       return fd ? 0 : errno;

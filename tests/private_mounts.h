@@ -22,7 +22,7 @@ class PrivateMounts {
  public:
   explicit PrivateMounts(const Scratch& scratch) : scratch_(scratch) {}
   bool begin() {
-    ::alarm(60);  // what hangs in a file system that nobody serves
+    ::alarm(600);  // what hangs in a file system that nobody serves
     return ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
   }
   void tmpfs(const std::string& name, const char* source) {

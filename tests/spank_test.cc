@@ -932,7 +932,7 @@ TEST_F(SpankPlugin, TasksFailWhereTheUserWantsIt) {
   helper("echo 'fail n1 has too little' >&3");
   step();
   const auto run = [&](const char* hook_name) {
-    return in_child([&] { return ::alarm(20), function(hook_name)(nullptr, 0, nullptr), 77; });
+    return in_child([&] { return ::alarm(600), function(hook_name)(nullptr, 0, nullptr), 77; });
   };
   EXPECT_EQ(run("task_init"), 1);
   EXPECT_EQ(run("exit"), 77) << "nothing of slurmstepd's own ends";
@@ -1184,7 +1184,7 @@ TEST_F(SpankWait, ATaskWhoseErrorsNobodyReadsBegins) {
   for (const bool is_closed : {false, true}) {  // else it is full
     EXPECT_EQ(in_child([&] {
                 int ends[2];
-                ::alarm(20);
+                ::alarm(600);
                 ::signal(SIGPIPE, SIG_DFL);
                 if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return 99;
                 while (!is_closed && ::write(ends[1], ends, sizeof ends) > 0) continue;

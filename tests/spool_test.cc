@@ -487,7 +487,7 @@ class TrappedSpoolTest : public SpoolTest {
  protected:
   std::string flushed(long call, const CallHandler& handler) {
     const int status = in_child([&] {
-      ::alarm(100);
+      ::alarm(600);
       if (!before_call(call, handler)) return kNoTraps;
       const Status s = flush_now();
       scratch_.file("said", s.ok() ? "done" : s.error().text);

@@ -295,7 +295,7 @@ class TrappedStartTest : public StartTest {
   // What a start does in a child where these calls are trapped: "started", "fresh" or the error.
   std::string start_with(const StartRequest& r, long call, const CallHandler& handler) {
     const int status = in_child([&] {
-      ::alarm(100);
+      ::alarm(600);
       clock_.pass_once([this] { return agent_.now() && children_that_run() == 1; });
       if (!before_call(call, handler)) return 99;
       std::string said;

@@ -420,7 +420,7 @@ class TrappedWatchTest : public WatchTest {
   }
   void watch_with(long call, const CallHandler& handler) const {
     EXPECT_EQ(in_child([&] {
-                ::alarm(100);
+                ::alarm(600);
                 if (!before_call(call, handler)) return kNoTraps;
                 watch();
                 return 0;
