@@ -126,7 +126,7 @@ def capacity():
     out, _ = job("--monarch-capacity=1K:64K")
     equal((conf_of(out)[1], re.findall(r"^quota = (.*)$", out, flags=re.M)), (["nvme"], ["65536"]), "no more than MAX is taken")
     out, _ = job("--monarch-capacity=1T", script=f"echo ran; echo $MONARCH_IO_RUN_DIR; ls {data} >/dev/null")
-    why = "node1 has 50.0M of its tiers for the job now, less than the 1.00T that --monarch-capacity asks for"
+    why = "node1 has 200M of its tiers for the job now, less than the 1.00T that --monarch-capacity asks for"
     equal(out, f"monarch: the job runs without Monarch on node1: {why}\nran\n\n", "less than MIN: without Monarch, and it is told")
     number = cluster.submit([f"--monarch-dataset={data}", "--monarch-capacity=1T,require"], "echo ran")
     equal((cluster.wait(number), cluster.output(number).decode()), ("FAILED", f"monarch: the job fails, as --monarch-capacity has ,require, on node1: {why}\n"),

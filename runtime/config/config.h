@@ -37,8 +37,8 @@ struct TierConfig {
   // kJob, of a tmpfs: a job's copies there and its own memory are together within what Slurm allocated to it.
   enum class Charge { kNode, kJob } charge = Charge::kNode;
   Quota min_free{0, 5};  // space that is left free on the tier's file system for others
-  // What a job of Slurm's has reserved of the quota: as its part of the node's cores or memory is, as much
-  // as each other job, or all that nobody else has reserved.
+  // A job's part of the quota in Slurm: as its part of the node's cores or memory is, or all. kEqual is as
+  // kCpus.
   enum class Share { kCpus, kMemory, kEqual, kWhole } share = Share::kCpus;
   Quota job_capacity{0, 100};  // the most that one job of Slurm's gets; a share of the quota
 };

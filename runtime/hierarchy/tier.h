@@ -45,7 +45,7 @@ class Tier {
   uint64_t device() const { return device_; }                      // st_dev of the copies
   uint64_t inode() const { return inode_; }                        // st_ino of that directory
   uint64_t quota() const { return quota_.load(std::memory_order_relaxed); }
-  // Root has told how much the job may use; what is used beyond it stays, and nothing more is reserved until
+  // The job may use that much from now on; what is used beyond it stays, and nothing more is reserved until
   // enough is released. True: it is more than before.
   bool set_quota(uint64_t quota);
   // Others can put another directory in the place of the job's: all can write the one above, and it is not

@@ -297,7 +297,7 @@ struct Board {
   alignas(64) std::atomic<uint64_t> agent[32];    // by AgentCounter
   std::atomic<uint64_t> placed_bytes[kMaxTiers];  // bytes now on each tier, this job's
   // A quota of each tier, in bytes, which what the agent has reserved there is within and stays within: the
-  // one that root told it last, or, while it still removes copies to keep to a smaller one, a larger one of
+  // one that was set last, or, while it still removes copies to keep to a smaller one, a larger one of
   // before.
   std::atomic<uint64_t> granted[kMaxTiers];
   std::atomic<uint64_t> nodes;      // of the job, if this one has peers

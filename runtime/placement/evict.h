@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gives space back where root lowers a tier's quota: removes copies until no more is used than that.
+// Gives space back where a tier's quota is lowered, as that of a tier which is charged to its job: removes
+// copies until no more is used than that.
 //
 // The last placed go first, so that what stays is the same subset each time. Before them go those that serve
 // nobody, since the job has changed the file, and, as far as the tier tells (atime), those that nobody has
@@ -31,7 +32,7 @@ class Evictor {
   Evictor(const Evictor&) = delete;
   Evictor& operator=(const Evictor&) = delete;
 
-  // Root has told the quota of a tier. From now on nothing is reserved beyond it; what is used beyond it is
+  // A tier has that quota. From now on nothing is reserved beyond it; what is used beyond it is
   // removed by a thread. True: it is more than before.
   bool set_quota(size_t tier, uint64_t quota) EXCLUDES(lock_);
   // The copy of an entry, which is open at `copy`, is not what was read on the PFS: from now on no task finds

@@ -47,7 +47,7 @@ class PlacementHandler {
   // A task asks for chunk `chunk` of a large file, or says (kReadNatively) that it reads the file by calls
   // that chunks cannot serve. Makes no PFS call. Any thread.
   void demand_chunk(const RelPath& path, uint32_t chunk);
-  // Root has told a tier's quota, a larger one or a smaller one; see Evictor. True: it is more than before.
+  // A tier has another quota, a larger one or a smaller one; see Evictor. True: it is more than before.
   // Any thread.
   bool set_quota(size_t tier, uint64_t quota) { return evictor_.set_quota(tier, quota); }
   // The copy of an entry, which is open at `copy`, is not what was read on the PFS; see Evictor. Any thread.
