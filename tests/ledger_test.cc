@@ -62,7 +62,8 @@ class LedgerTest : public ::testing::Test {
   uint64_t begin(uint32_t job, uint32_t cores = 4) { return begin_at(state_, job, cores); }
   uint64_t begin_at(const StateDir& state, uint32_t job, uint32_t cores, int patience_ms = 60000) {
     JobRecord r = record(job);
-    (void)state.lock_job(r.job, true, 0);
+    const Result<Fd> lock = state.lock_job(r.job, true, 60000);  // as a start does
+    EXPECT_TRUE(lock.ok());
     std::vector<TierConfig> wanted = tiers();
     const Result<uint64_t> capacity = grant_shares(state, {cores, 4, 0, 0}, &wanted, &r, patience_ms);
     EXPECT_TRUE(capacity.ok());
