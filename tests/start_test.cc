@@ -26,6 +26,10 @@ namespace {
 
 class StartTest : public NodeTest {
  protected:
+  // A job that nobody's slurmstepd on this machine is of, nor one that other tests start.
+  static uint32_t job_alone(uint32_t number) {
+    return 3100000000u + static_cast<uint32_t>(::getpid()) * 10 + number;
+  }
   StartRequest request(const std::string& datasets) {
     StartRequest r;
     r.state_dir = state_.path();
@@ -53,11 +57,11 @@ class StartTest : public NodeTest {
     return started.ok() ? 0 : started.error().code;
   }
   // A job with an agent that serves these.
-  JobRecord begin_serving(const std::string& datasets) const {
-    JobRecord r = record(1);
+  JobRecord begin_serving(const std::string& datasets, uint32_t job = 1) const {
+    JobRecord r = record(job);
     r.agent = *identify(start_idle());
     (void)begin(r);
-    EXPECT_TRUE(state_.write("jobs/c.1.n1/serves", datasets).ok());
+    EXPECT_TRUE(state_.write("jobs/" + r.job.key() + "/serves", datasets).ok());
     return r;
   }
   Names of_job() const { return names_in(state_.path() + "/jobs/c.1.n1"); }
@@ -182,7 +186,7 @@ TEST_F(StartTest, WhatThePrologNotedOutlivesARunThatIsCleared) {
 
 TEST_F(StartTest, WhoJudgedARunEndsNoOther) {
   configure();
-  const JobRecord r = begin_serving("/data");
+  const JobRecord r = begin_serving("/data", job_alone(1));
   const auto ended = [&](uint64_t serial) { return end_job({state_.path(), r.job, "", "", serial}).ok(); };
   EXPECT_TRUE(ended(r.serial + 1));
   EXPECT_TRUE(is_running(r.agent));
@@ -392,7 +396,9 @@ TEST_F(StartTest, WhereNoTierAnswersThereIsNoAgent) {
 
 TEST_F(TrappedStartTest, WhatLivesAsLongAsTheJobIsNoted) {
   configure_tiers();
-  const std::string title = "slurmstepd: [1.extern]";
+  StartRequest r = request("/data");
+  r.job.job = job_alone(2);
+  const std::string title = "slurmstepd: [" + std::to_string(r.job.job) + ".extern]";
   const pid_t stepd = ::fork();
   if (stepd == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -401,9 +407,9 @@ TEST_F(TrappedStartTest, WhatLivesAsLongAsTheJobIsNoted) {
   }
   ASSERT_TRUE(
       eventually([&] { return contents("/proc/" + std::to_string(stepd) + "/cmdline").starts_with(title); }));
-  EXPECT_EQ(start_with(request("/data"), SYS_execve, never_ends), "fresh");
-  EXPECT_TRUE(exists(state_.path() + "/jobs/c.1.n1/anchored"));
-  EXPECT_TRUE(end_agent(state_, *state_.read_record("c.1.n1"), 10000));
+  EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
+  EXPECT_TRUE(exists(state_.path() + "/jobs/" + r.job.key() + "/anchored"));
+  EXPECT_TRUE(end_agent(state_, *state_.read_record(r.job.key()), 10000));
 }
 
 TEST_F(TrappedStartTest, ATierThatCannotBeUsedIsLeftOut) {
