@@ -49,6 +49,7 @@ class Hung {
     for (*pid_ = ::getpid();;) ::pause();
   }
   bool has_begun() const { return *pid_ != 0; }
+  pid_t pid() const { return *pid_; }  // of the last one that was made to; 0: none was
   // It does, and has not been killed.
   bool now() const { return has_begun() && state_of(*pid_) != 'Z' && state_of(*pid_) != 'X'; }
 

@@ -300,7 +300,9 @@ class TrappedStartTest : public StartTest {
   std::string start_with(const StartRequest& r, long call, const CallHandler& handler) {
     const int status = in_child([&] {
       ::alarm(600);
-      clock_.pass_once([this] { return agent_.now() && children_that_run() == 1; });
+      clock_.pass_once([this, earlier = agent_.pid()] {
+        return agent_.pid() != earlier && agent_.now() && children_that_run() == 1;
+      });
       if (!before_call(call, handler)) return 99;
       std::string said;
       const std::string log = logged([&] {
