@@ -78,7 +78,11 @@ TEST_F(ProbeTest, AUserEntersWhatItMayEnter) {
   std::filesystem::permissions(open, std::filesystem::perms(0711));
   const User user = {kUid, kUid, {}};
   EXPECT_EQ(can_enter(user, {open, closed, open}, kLong), (std::vector<bool>{true, false, true}));
-  EXPECT_EQ(can_enter(user, {open, closed}, 0), (std::vector<bool>{true, true})) << "who has no time tries";
+  {
+    const Hung hung;
+    const Intercept hangs(Call::kAccess, [&](Arguments&) -> int { hung.here(); });
+    EXPECT_EQ(can_enter(user, {open, closed}, 0), (std::vector<bool>{true, true})) << "who has no time tries";
+  }
   const Intercept fails(Call::kAccess, EIO);
   EXPECT_EQ(can_enter(user, {open}, kLong), std::vector<bool>{false}) << "a tier that cannot be asked";
 }

@@ -522,8 +522,13 @@ TEST_F(EpilogTest, OfAJobWhoseRecordIsSpoiltWhatHasItsNameGoes) {
   scratch_.file("state/jobs/" + r.job.key() + "/record.json", "{");
   const std::string log = logged([&] { EXPECT_TRUE(end(r).ok()); });
   EXPECT_NE(log.find("its files are removed by its name"), std::string::npos) << log;
-  wait_children();
-  EXPECT_TRUE(eventually([&] { return in_removing().empty(); })) << "on a busy machine, in the background";
+  EXPECT_TRUE(eventually([&] {
+    wait_children();
+    if (in_removing().empty()) return true;
+    remove_in_background(state_, unattended_removals(state_),
+                         0);  // the keeper, of what a busy machine leaves
+    return false;
+  })) << log;
   EXPECT_EQ(jobs(), Names{record(2).job.key()});
   EXPECT_EQ(on_tier(), Names{record(2).name});
   EXPECT_EQ(runs(), on_tier());
@@ -551,7 +556,7 @@ TEST_F(EpilogTest, AnAgentThatHangsIsToldAndHoldsNothingUp) {
     mounts->check(pfs.is_mounted(), "mount");
     const pid_t agent = ::fork();
     if (agent == 0) ::_exit(::open((scratch_ / "pfs/file").c_str(), O_RDONLY | O_CLOEXEC));
-    mounts->check(eventually([&] { return state_of(agent) == 'S'; }), "it waits for the PFS");
+    mounts->check(eventually([&] { return pfs.is_asked(); }), "it waits for the PFS");
     JobRecord r = record(1);
     r.agent = *identify(agent);
     (void)begin(r);
