@@ -13,8 +13,10 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/log.h"
 #include "runtime/config/dataset_rules.h"
 #include "runtime/layout/board_client.h"
 #include "runtime/metadata/board.h"
@@ -155,7 +157,17 @@ TEST_F(AgentTest, EndsWithoutAThreadForIt) {
 #endif
   const std::string none = scratch_ / "no-threads";
   const Intercept threads(Call::kStartThread, [&](Arguments&) { return fs::exists(none) ? EAGAIN : 0; });
-  ASSERT_EQ(start(), "ready\n");
+  const auto logs_on = [&] {
+    while (!fs::exists(none)) std::this_thread::yield();
+    for (;;) spdlog::info("goes on");
+  };
+  const auto starts_it = [&] {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // as in all threads of an agent's
+    std::thread(logs_on).detach();
+  };
+  ASSERT_EQ(start(starts_it), "ready\n");
   scratch_.file("no-threads", "");
   ::kill(pid_, SIGTERM);
   EXPECT_EQ(ended(), 0);

@@ -196,6 +196,7 @@ TEST_F(ChunkErrors, WhoWaitsIsWoken) {
       return (*board_)->parking[parking_of(rel("f").hash, chunk)];
     };
     demand("f");
+    EXPECT_TRUE(quiet());  // who waited for its opening is woken
     const uint32_t whole = woken(kWholeFile), first = woken(0);
     if (!in_part) {
       ask("f", 1);

@@ -6,9 +6,12 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <stdexcept>
+#include <string>
 
 #include "runtime/base/fd.h"
 
@@ -38,13 +41,29 @@ struct Squatter {
   uint16_t port = 0;
 };
 
-// One that nobody listens at, below those that the kernel gives to other tests' connections meanwhile, and
-// far from those of a process that runs beside this one.
+// The first of so many ports, below those that the kernel gives to other tests' connections, that no other
+// process that runs tests has. They are this one's for its life, by a name of the network namespace.
+inline constexpr uint32_t kOwnPorts = 200;
+inline uint32_t own_ports() {
+  for (uint32_t first = 12000; first + kOwnPorts <= 32000; first += kOwnPorts) {
+    sockaddr_un name = {};
+    name.sun_family = AF_UNIX;
+    const std::string text = "monarch-test-ports-" + std::to_string(first);
+    text.copy(name.sun_path + 1, sizeof name.sun_path - 1);
+    Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0) continue;
+    (void)fd.release();
+    return first;
+  }
+  throw std::runtime_error("all ports for tests are taken");
+}
+
+// One that nobody listens at.
 inline uint16_t free_port() {
-  constexpr uint32_t kFirst = 20000, kPorts = 12000;
-  static std::atomic<uint32_t> next{static_cast<uint32_t>(::getpid()) * 7919};
-  for (uint32_t tried = 0; tried < kPorts; ++tried) {
-    const auto port = static_cast<uint16_t>(kFirst + next++ % kPorts);
+  static const uint32_t first = own_ports();
+  static std::atomic<uint32_t> next{0};
+  for (uint32_t tried = 0; tried < kOwnPorts; ++tried) {
+    const auto port = static_cast<uint16_t>(first + next++ % kOwnPorts);
     const sockaddr_in at = loopback(port);
     const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0) return port;

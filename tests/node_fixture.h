@@ -30,6 +30,8 @@ class NodeTest : public ::testing::Test {
  protected:
   static constexpr uid_t kUid = 65534;
   static constexpr uint64_t kMiB = 1 << 20;
+  // Of a time to come: a sweep that runs beside this test removes old groups of all state directories.
+  static constexpr uint64_t kSerial = 9'000'000'000'000'000'000;
 
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root";
@@ -112,7 +114,7 @@ class NodeTest : public ::testing::Test {
     r.user = {kUid, kUid, {}};
     r.boot = boot_id();
     r.run_dir = state_.run_dir(r.name);
-    r.serial = 1000;
+    r.serial = kSerial;
     r.tiers = {tier("tier", 100 * kMiB)};
     return r;
   }

@@ -666,7 +666,7 @@ TEST_F(PeerSourceTest, AHomeHearsOfAReaderNowAndThen) {
     EXPECT_TRUE(copy_here(file, open(file).get()).ok());
     (void)reading_of(0);  // all that it was told before is there
     told += static_cast<size_t>(times);
-    EXPECT_EQ(others_[0]->said<Progress>().size(), told) << piece_ns;
+    EXPECT_TRUE(eventually([&] { return others_[0]->said<Progress>().size() == told; })) << piece_ns;
   }
 }
 

@@ -17,7 +17,8 @@
 namespace monarch {
 
 inline constexpr int kLong = 60000;  // ms
-inline const std::string kName = "c.1.0.n1", kRemoval = "c.1.0.n1.1000", kAside = ".removed.c.1.0.n1.1000";
+inline const std::string kName = "c.1.0.n1", kRemoval = "c.1.0.n1.9000000000000000000",
+                         kAside = ".removed.c.1.0.n1.9000000000000000000";
 
 // Whose pauses of a second and more do not take that long: they count as what they take, or as whole.
 class HastyClock final : public Clock {

@@ -20,9 +20,10 @@ class RootLogTest : public NodeTest {
 
   void fill() { scratch_.file("log", std::string(kFullLog - 1, 'x') + "\n"); }
   // What such a process logs; the default logger stays.
-  void says(const std::string& line, const std::string& file) {
+  void says(const std::string& line, const std::string& file) { says(line, file, clock_); }
+  void says(const std::string& line, const std::string& file, Clock& clock) {
     const auto before = spdlog::default_logger();
-    RootLog log(state_.path(), file);
+    RootLog log(state_.path(), file, clock);
     spdlog::info("{}", line);
     spdlog::set_default_logger(before);
   }
@@ -104,7 +105,7 @@ TEST_F(RootLogTest, OneThatAnotherHasRotatedIsNotRotatedAgain) {
 
 TEST_F(RootLogTest, IsFollowedWhereOthersHaveRotatedItAndWhenItIsFull) {
   const auto before = spdlog::default_logger();
-  RootLog log(state_.path(), file_);
+  RootLog log(state_.path(), file_, clock_);
   spdlog::info("one");
   log.follow();
   spdlog::info("two");
@@ -125,7 +126,7 @@ TEST_F(RootLogTest, IsFollowedWhereOthersHaveRotatedItAndWhenItIsFull) {
 
 TEST_F(RootLogTest, WhereThereIsNoOtherItIsKept) {
   const auto before = spdlog::default_logger();
-  RootLog log(state_.path(), file_);
+  RootLog log(state_.path(), file_, clock_);
   const auto first = spdlog::default_logger();
   log.follow();
   EXPECT_EQ(spdlog::default_logger(), first) << "what it has left out is counted still";
@@ -142,7 +143,7 @@ TEST_F(RootLogTest, WhatIsNoFileIsNotMade) {
               redirect();
               if (::chdir(scratch_.dir("here").c_str()) != 0) return 1;
               for (const char* file : {"", "stderr", "syslog"}) {
-                RootLog log(state_.path(), file);
+                RootLog log(state_.path(), file, clock_);
                 log.follow();
                 spdlog::info("to '{}'", file);
               }
@@ -171,7 +172,7 @@ TEST_F(RootLogTest, WhoKeepsItsDirectoryLockedHoldsUpNoHelper) {
          {": not opened within 500 ms: a process may keep", "/log.lock: another helper holds it; "})
       m->check(is_soon_done([&] {
                  redirect();
-                 says("line", scratch_ / "logs/log");
+                 says("line", scratch_ / "logs/log", system_clock());
                  return ::access("/dev/log", F_OK) == 0 ||
                         (has(complaints(), why) && has(complaints(), ": line\n"));
                }),
@@ -192,7 +193,7 @@ TEST_F(RootLogTest, WhoKeepsItsDirectoryLockedDoesNotKeepItFromBeingWritten) {
       struct stat st {};
       (void)::fstat(log.get(), &st);
       m->check(is_soon_done([&] {
-                 says(line, file);
+                 says(line, file, system_clock());
                  return true;
                }),
                line);

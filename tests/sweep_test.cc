@@ -148,7 +148,7 @@ TEST_F(NodeSweepTest, WhatIsAsideGoesIfItIsThisNodesAndNoRecordNamesIt) {
       ".removed.c." + std::to_string(job(2)) + ".0.n2.77",   // another node's
       ".removed.d." + std::to_string(job(2)) + ".0.n1.77",   // another cluster's
       ".removed.cc." + std::to_string(job(2)) + ".0.n1.77",  //
-      ".removed." + name(3) + ".1000",                       // somebody is at work on it
+      ".removed." + name(3) + ".9000000000000000000",        // somebody is at work on it
       "c." + std::to_string(job(2)) + ".0.n2",               //
       "else",                                                //
   };
@@ -165,7 +165,7 @@ TEST_F(NodeSweepTest, WhatIsAsideGoesIfItIsThisNodesAndNoRecordNamesIt) {
   EXPECT_EQ(on_tier(), want);
   for (const std::string& n : others)
     EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + n + "/files")), Names{"data"}) << n;
-  EXPECT_EQ(in_removing(), Names{name(3) + ".1000"}) << "nothing is left of those that went";
+  EXPECT_EQ(in_removing(), Names{name(3) + ".9000000000000000000"}) << "nothing is left of those that went";
 }
 
 TEST_F(NodeSweepTest, WhatHasARecordIsNoOrphan) {
@@ -209,7 +209,7 @@ TEST_F(NodeSweepTest, LinksAndFilesOfThatNameAreNotFollowed) {
 }
 
 TEST_F(NodeSweepTest, UnattendedRemovalsGoOn) {
-  fill_job(scratch_ / ("tier/monarch/.removed." + name(1) + ".1000"));
+  fill_job(scratch_ / ("tier/monarch/.removed." + name(1) + ".9000000000000000000"));
   ASSERT_TRUE(state_.make_removal(record(job(1))).ok());
   sweep_now({});
   EXPECT_TRUE(on_tier().empty());
@@ -295,10 +295,10 @@ TEST_F(SweepSpoiltTest, WhatIsOlderThanTheBootIsNobodysAnyMore) {
 }
 
 TEST_F(SweepSpoiltTest, WhatASpoiltRemovalWasForIsTakenAnew) {
-  const std::string aside = ".removed." + name(1) + ".1000";
+  const std::string aside = ".removed." + name(1) + ".9000000000000000000";
   fill_job(scratch_ / ("tier/monarch/" + aside));
   ASSERT_TRUE(state_.make_removal(record(job(1))).ok());
-  const std::string record_file = state_.path() + "/removing/" + name(1) + ".1000/record.json";
+  const std::string record_file = state_.path() + "/removing/" + name(1) + ".9000000000000000000/record.json";
   std::ofstream(record_file) << "no record";
   // Another one of that name is there: it is said, and the directory stays.
   const std::string log = logged([&] {

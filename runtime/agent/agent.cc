@@ -493,8 +493,7 @@ int run_agent(const AgentOptions& options) {
                format_size(total(board, AgentCounter::peer_bytes)),
                total(board, AgentCounter::source_errors) + total(board, AgentCounter::tier_errors));
   remove_all(options);
-  spdlog::shutdown();
-  ::_exit(0);  // threads that hang in a PFS call end here
+  ::_exit(0);  // threads that hang in a PFS call end here; until then they may log
 }
 
 }  // namespace monarch

@@ -154,8 +154,6 @@ void vlog(Level level, fmt::string_view format, fmt::format_args args) noexcept 
   if (logger->should_log(level_of(level))) logger->log(level_of(level), fmt::vformat(format, args));
 }
 
-void shutdown() { ::spdlog::shutdown(); }
-
 }  // namespace spdlog
 
 }  // namespace monarch

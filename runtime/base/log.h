@@ -57,8 +57,6 @@ void error(fmt::format_string<const T&...> format, const T&... args) {
   vlog(Level::kError, format, fmt::make_format_args(args...));
 }
 
-void shutdown();
-
 }  // namespace spdlog
 
 }  // namespace monarch

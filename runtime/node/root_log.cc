@@ -130,8 +130,9 @@ Result<Fd> open_in_time(const StateDir& state, const Fd& lock, const std::string
                               " ms: a process may keep its directory locked"};
 }
 
-Result<Fd> open_one_by_one(const std::string& state_dir, const std::string& file, int lock_patience_ms) {
-  const Result<StateDir> state = StateDir::open(state_dir);
+Result<Fd> open_one_by_one(const std::string& state_dir, const std::string& file, int lock_patience_ms,
+                           Clock& clock) {
+  const Result<StateDir> state = StateDir::open(state_dir, clock);
   if (!state.ok()) return Error{state.error().code, "log " + file + ": " + state.error().text};
   const Result<Fd> lock = state->lock_file(kLock, lock_patience_ms);
   if (!lock.ok()) return Error{EBUSY, "log " + file + ": " + lock.error().text};
@@ -140,10 +141,10 @@ Result<Fd> open_one_by_one(const std::string& state_dir, const std::string& file
 
 // What can be had. `why_not`: the error if there is none, or a full one that should have been rotated; not
 // where another helper rotates it, or has told that it hangs.
-Fd open_file(const std::string& state_dir, const std::string& file, Status* why_not) {
+Fd open_file(const std::string& state_dir, const std::string& file, Clock& clock, Status* why_not) {
   Fd log = open_at_once(file);
   if (log && !is_full(log)) return log;
-  Result<Fd> anew = open_one_by_one(state_dir, file, log ? 0 : patience::kBriefMs);
+  Result<Fd> anew = open_one_by_one(state_dir, file, log ? 0 : patience::kBriefMs, clock);
   if (anew.ok()) return anew.take();
   if (!log || anew.error().code != EBUSY) *why_not = anew.error();
   return log;
@@ -153,14 +154,14 @@ bool is_no_file(const std::string& file) { return file.empty() || file == "stder
 
 }  // namespace
 
-RootLog::RootLog(std::string state_dir, std::string file)
-    : state_dir_(std::move(state_dir)), file_(std::move(file)) {
+RootLog::RootLog(std::string state_dir, std::string file, Clock& clock)
+    : state_dir_(std::move(state_dir)), file_(std::move(file)), clock_(clock) {
   if (is_no_file(file_)) {
     (void)open_log(file_, "info").ok();  // none is refused
     return;
   }
   Status why_not;
-  Fd log = open_file(state_dir_, file_, &why_not);
+  Fd log = open_file(state_dir_, file_, clock_, &why_not);
   if (log) {
     note(log);
     (void)open_log(std::move(log), "info").ok();
@@ -182,7 +183,7 @@ void RootLog::note(const Fd& log) {
 void RootLog::follow() {
   if (is_no_file(file_)) return;
   Status why_not;
-  Fd log = open_file(state_dir_, file_, &why_not);
+  Fd log = open_file(state_dir_, file_, clock_, &why_not);
   struct stat st;
   if (!log || ::fstat(log.get(), &st) != 0 || (st.st_dev == device_ && st.st_ino == inode_)) return;
   note(log);

@@ -8,6 +8,7 @@
 
 #include <string>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
 
 namespace monarch {
@@ -18,13 +19,14 @@ class RootLog {
   // full (kFullLog) becomes older_log() first, once for all processes; those that have it open go on there.
   // If it cannot be had in time, or at all, syslog has the messages, or standard error if there is no
   // /dev/log, and a line says so; one that is full is then written on. Below a second.
-  RootLog(std::string state_dir, std::string file);
+  RootLog(std::string state_dir, std::string file, Clock& clock = system_clock());
   // For who lives long: takes the file anew if it was rotated meanwhile, or is full.
   void follow();
 
  private:
   void note(const Fd& log);
   const std::string state_dir_, file_;
+  Clock& clock_;
   dev_t device_ = 0;
   ino_t inode_ = 0;  // 0: the file is not what is written to
 };
