@@ -87,7 +87,7 @@ TEST_F(AgainTest, TheCopyThatServesNobodyGoesFirstWhenSpaceGoesBack) {
   const auto lower = [&](uint64_t quota) {
     placement_->set_quota(0, quota);
     placement_->keep_to_quotas();
-    return eventually([&] { return tier().used() <= quota && (*board_)->granted[0] == quota; });
+    return eventually([&] { return tier().used() <= quota; }) && quiet();
   };
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(lower(tier().space_of(200000)));

@@ -62,7 +62,6 @@ TEST_F(EvictTest, WhatWasRemovedIsStagedAgainWhenTheQuotaGrows) {
     ASSERT_TRUE(keeps_to(7 * kSpace));
     EXPECT_EQ(placed(kFiles).size(), 7u);
     set_quota(kFiles * kSpace);
-    EXPECT_EQ(granted(), kFiles * kSpace) << "at once";
     ASSERT_TRUE(eventually([&] { return placed(kFiles).size() == kFiles; }));
     for (int i = 0; i < kFiles; ++i) expect_placed(name(i), source_stat(name(i)));
     used.push_back(catalog_->header().used_bytes[static_cast<size_t>(Space::kIdents)]);
@@ -97,7 +96,6 @@ TEST_F(EvictTest, ACopyThatIsOpenIsPassedOver) {
   ASSERT_TRUE(keeps_to(3 * kSpace));
   EXPECT_EQ(placed(kFiles), (std::vector<int>{0, 3, 4}));
   set_quota(kSpace);
-  EXPECT_EQ(granted(), 3 * kSpace) << "while more is used";
   ASSERT_TRUE(eventually([&] { return tier().used() == 2 * kSpace; }));
   EXPECT_EQ(placed(kFiles), (std::vector<int>{3, 4}));
   held.reset();
@@ -105,17 +103,6 @@ TEST_F(EvictTest, ACopyThatIsOpenIsPassedOver) {
   EXPECT_EQ(placed(kFiles), std::vector<int>{3});
   EXPECT_EQ(std::memcmp(map, contents(pfs_ + "/" + name(3)).data(), kBytes), 0);
   ::munmap(map, kBytes);
-}
-
-// As while a reservation is tried, which is taken back.
-TEST_F(EvictTest, AQuotaThatWasTooSmallForAMomentIsTold) {
-  start();
-  ASSERT_TRUE(tier().reserve(2 * kSpace));
-  (void)placement_->set_quota(0, kSpace);
-  EXPECT_EQ(granted(), 1u << 30);
-  tier().release(2 * kSpace);
-  placement_->keep_to_quotas();
-  EXPECT_EQ(granted(), kSpace);
 }
 
 // It is the PFS's for all who come, and who has it reads on.
@@ -131,7 +118,6 @@ TEST_F(EvictTest, ACopyThatStaysOpenIsTakenAtLastAndCountsUntilItIsClosed) {
   EXPECT_EQ(state(name(0)), State::kPlaced);
   ASSERT_TRUE(eventually([&] { return word(name(0)) == kHeld && files_on() == 0; }));
   EXPECT_EQ(tier().used(), kSpace);
-  EXPECT_EQ(granted(), 1u << 30);
   EXPECT_EQ((*board_)->placed_bytes[0], 0u);
   set_quota(10 * kSpace);
   EXPECT_EQ(word(name(0)), kHeld) << "its descriptors lead to the entry by that inode";
@@ -472,7 +458,6 @@ TEST_F(EvictTest, ACopyThatCannotBeRemovedCountsUntilItIs) {
     set_quota(0);
     ASSERT_TRUE(eventually([&] { return word(name(0)) == kHeld; }));
     EXPECT_EQ(tier().used(), kSpace);
-    EXPECT_EQ(granted(), 1u << 30);
   }
   ASSERT_TRUE(keeps_to(0));
   EXPECT_EQ(files_on(), 0);
@@ -573,7 +558,7 @@ TEST_F(EvictTest, ReadersGetTheCopyOrThePfsWhileQuotasChange) {
     for (int turn = 0; turn < 30; ++turn) {
       const uint64_t quota = static_cast<uint64_t>(turn % 3 == 0 ? 0 : turn % 7 * 8) * kSpace;
       set_quota(quota);
-      EXPECT_TRUE(keeps_to(quota)) << turn;
+      EXPECT_TRUE(eventually([&] { return tier().used() <= quota; })) << turn;
       set_quota(kFiles * kSpace);
       const int before = hits;
       EXPECT_TRUE(eventually([&] { return hits > before; }));
@@ -623,7 +608,6 @@ TEST_F(EvictTest, WithoutAThreadItIsDoneLater) {
     const Intercept none(Call::kStartThread, EAGAIN);
     set_quota(0);
     EXPECT_EQ(state(name(0)), State::kPlaced);
-    EXPECT_EQ(granted(), 1u << 30);
   }
   placement_->keep_to_quotas();
   EXPECT_TRUE(keeps_to(0));

@@ -586,7 +586,7 @@ using StrayGroupsTest = NodeTest;
 
 TEST_F(StrayGroupsTest, AreThoseThatNoRecordNames) {
   const Cgroups groups;
-  const std::string stray = state_.cgroup_prefix() + "c.9.0.n1.1";
+  const std::string stray = state_.cgroup_of(record(9));
   if (!groups.make(stray, 0).ok()) GTEST_SKIP() << "no control group can be made here";
   (void)begin(record(1));
   EXPECT_TRUE(state_.lock_job(record(2).job, true, 0).ok()) << "one that has no record yet";
@@ -615,7 +615,7 @@ bool opens_file(pid_t process) {
 TEST_F(StrayGroupsTest, ThoseThatHangAreWaitedForTogether) {
   constexpr int kHanging = 5;
   const Cgroups groups;
-  const auto name = [&](int i) { return state_.cgroup_prefix() + "c." + std::to_string(10 + i) + ".0.n1.1"; };
+  const auto name = [&](int i) { return state_.cgroup_of(record(static_cast<uint32_t>(10 + i))); };
   if (!groups.make(name(kHanging), 0).ok()) GTEST_SKIP() << "no control group can be made here";
   scratch_.dir("pfs");
   in_private_mounts(scratch_, [&](PrivateMounts* m) {

@@ -296,12 +296,9 @@ struct Board {
   BoardHeader header;
   alignas(64) std::atomic<uint64_t> agent[32];    // by AgentCounter
   std::atomic<uint64_t> placed_bytes[kMaxTiers];  // bytes now on each tier, this job's
-  // A quota of each tier, in bytes, which what the agent has reserved there is within and stays within: the
-  // one that was set last, or, while it still removes copies to keep to a smaller one, a larger one of
-  // before.
-  std::atomic<uint64_t> granted[kMaxTiers];
-  std::atomic<uint64_t> nodes;      // of the job, if this one has peers
-  std::atomic<uint64_t> others_at;  // which of these is whole: the agent may die at any time
+  std::atomic<uint64_t> granted[kMaxTiers];       // bytes that the job may use of each tier now
+  std::atomic<uint64_t> nodes;                    // of the job, if this one has peers
+  std::atomic<uint64_t> others_at;                // which of these is whole: the agent may die at any time
   OtherNodes others[2];
   CounterShard shards[kShards];
   std::atomic<uint32_t> parking[kParking];

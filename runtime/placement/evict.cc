@@ -46,24 +46,9 @@ bool Evictor::is_any_over() const {
   return false;
 }
 
-void Evictor::tell(size_t n) {
-  const uint64_t quota = context_->hierarchy->tiers()[n].quota();
-  std::atomic<uint64_t>& granted = context_->board->granted[n];
-  if (quota > granted.load(std::memory_order_relaxed) || !is_over(n))
-    granted.store(quota, std::memory_order_release);
-}
-
-void Evictor::tell_all() {
-  for (size_t n = 0; n < shrinking_.size(); ++n) tell(n);
-}
-
 bool Evictor::set_quota(size_t n, uint64_t quota) {
-  const MutexLock hold(lock_);
-  std::atomic<uint64_t>& granted = context_->board->granted[n];
-  if (quota > granted.load(std::memory_order_relaxed)) granted.store(quota, std::memory_order_release);
-  const bool grew = context_->hierarchy->tiers()[n].set_quota(quota);
-  tell(n);
-  return grew;
+  context_->board->granted[n].store(quota, std::memory_order_relaxed);
+  return context_->hierarchy->tiers()[n].set_quota(quota);
 }
 
 bool Evictor::is_wanted() const {
@@ -73,8 +58,6 @@ bool Evictor::is_wanted() const {
 
 void Evictor::keep_to_quotas() {
   const MutexLock hold(lock_);
-  // A tier may have been over its quota for a moment only, as while a reservation is tried.
-  tell_all();
   if (is_wanted()) start();
 }
 
@@ -119,10 +102,6 @@ void Evictor::run() {
   do {
     const int64_t begun = os::clock_ns(CLOCK_THREAD_CPUTIME_ID);  // an agent can be stopped meanwhile
     for (size_t n = 0; n < shrinking_.size(); ++n) shrink(n);
-    {
-      const MutexLock hold(lock_);
-      tell_all();
-    }
     const bool over = is_any_over(), freed = freed_;
     if (freed && !over) {
       freed_ = false;

@@ -32,15 +32,15 @@ class Evictor {
   Evictor(const Evictor&) = delete;
   Evictor& operator=(const Evictor&) = delete;
 
-  // A tier has that quota. From now on nothing is reserved beyond it; what is used beyond it is
-  // removed by a thread. True: it is more than before.
-  bool set_quota(size_t tier, uint64_t quota) EXCLUDES(lock_);
+  // A tier has that quota. From now on nothing is reserved beyond it; what is used beyond it is removed by a
+  // thread, from the next keep_to_quotas() on. True: it is more than before.
+  bool set_quota(size_t tier, uint64_t quota);
   // The copy of an entry, which is open at `copy`, is not what was read on the PFS: from now on no task finds
   // it, by any of its names, and no other name gets it. The files stay on the PFS; the copy is removed by the
   // thread. Nothing is done if the entry has another copy by now.
   void withdraw(Ref ref, Fd copy) EXCLUDES(lock_);
-  // To be called now and then. Tells of quotas that are kept to; where more is used than one allows, or a
-  // copy was withdrawn, sees to it that the thread is at work: it may be that none could be made.
+  // To be called now and then. Where more is used than a quota allows, or a copy was withdrawn, sees to it
+  // that the thread is at work: it may be that none could be made.
   void keep_to_quotas() EXCLUDES(lock_);
   // Waits for the thread, at most for one copy.
   void stop() EXCLUDES(lock_);
@@ -84,9 +84,6 @@ class Evictor {
   // Whether the thread has something to begin with.
   bool is_wanted() const REQUIRES(lock_);
   void start() REQUIRES(lock_);
-  // Says on the board within which quota the tier's use is.
-  void tell(size_t tier) REQUIRES(lock_);
-  void tell_all() REQUIRES(lock_);
   // Sleeps until there may be something to do. False: the end.
   bool wait(int64_t pause_ns) EXCLUDES(lock_);
   // Does what can be done now.

@@ -52,7 +52,7 @@ class PlacementHandler {
   bool set_quota(size_t tier, uint64_t quota) { return evictor_.set_quota(tier, quota); }
   // The copy of an entry, which is open at `copy`, is not what was read on the PFS; see Evictor. Any thread.
   void withdraw(Ref ref, Fd copy) { evictor_.withdraw(ref, std::move(copy)); }
-  // Once quotas were told, and now and then: removes copies where they are too many. Any thread.
+  // Once quotas were set, and now and then: removes copies where they are too many. Any thread.
   void keep_to_quotas() { evictor_.keep_to_quotas(); }
   // A tier's quota has grown: what did not fit is tried again. Any thread.
   void room_grew();
