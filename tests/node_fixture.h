@@ -29,7 +29,6 @@ namespace monarch {
 class NodeTest : public ::testing::Test {
  protected:
   static constexpr uid_t kUid = 65534;
-  static constexpr uint64_t kMiB = 1 << 20;
 
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root";
