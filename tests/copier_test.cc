@@ -28,7 +28,6 @@
 namespace monarch {
 namespace {
 
-
 bool has_uring() {
   std::vector<char> room(4096);
   char* buffer = room.data();

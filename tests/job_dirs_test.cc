@@ -334,7 +334,8 @@ TEST_F(JobDirTest, ARunDirectoryWithoutABoundIsLogged) {
     const std::string run = scratch_ / ("run" + std::to_string(call) + "/files");
     const int status = in_child([&] {
       if (!before_call(call, [](CallArguments) { return EPERM; })) return 99;
-      const std::string log = logged([&] { EXPECT_TRUE(make_run_dir(run, 1 << 20, kRunFiles, kOwner).ok()); });
+      const std::string log =
+          logged([&] { EXPECT_TRUE(make_run_dir(run, 1 << 20, kRunFiles, kOwner).ok()); });
       const bool told = log.find("run directories are not bounded: m") != std::string::npos &&
                         log.find(" a tmpfs of 1048576 bytes: ") != std::string::npos;
       return told && !HasFailure() ? 0 : 1;

@@ -14,7 +14,6 @@ namespace fs = std::filesystem;
 namespace monarch {
 namespace {
 
-
 // With lines for sacct as its duty, and a helper that writes them.
 class KeeperTest : public NodeTest {
  protected:

@@ -14,7 +14,6 @@
 namespace monarch {
 namespace {
 
-
 class LargeFault : public PlacementTest {
  protected:
   LargeFault() {

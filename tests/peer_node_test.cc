@@ -29,7 +29,6 @@
 namespace monarch {
 namespace {
 
-
 // A node of the job: all of its agent but the requests.
 class Member {
  public:

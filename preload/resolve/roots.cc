@@ -70,7 +70,9 @@ bool reads_all() {
 
 // Groups decide nothing for who may read all, as root's agent may: by capabilities, which count for this
 // namespace's files only.
-bool equal_rights(const CatalogFacts& facts) { return reads_all() || (facts.user != 0 && equal_groups(facts)); }
+bool equal_rights(const CatalogFacts& facts) {
+  return reads_all() || (facts.user != 0 && equal_groups(facts));
+}
 
 Fact look_at_groups(const CatalogFacts& facts) {
   const bool root = facts.user == 0;

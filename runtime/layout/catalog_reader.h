@@ -4,8 +4,8 @@
 //
 // No length, number or reference in the mapped files is believed, and each is read once: whoever runs as the
 // job's owner can write them, and neither a task nor the agent may then read or write elsewhere. What the
-// header says for good is copied when it is opened (CatalogFacts). A file that its owner makes shorter ends in
-// SIGBUS, as with any mapping.
+// header says for good is copied when it is opened (CatalogFacts). A file that its owner makes shorter ends
+// in SIGBUS, as with any mapping.
 #pragma once
 
 #include <string.h>
