@@ -69,7 +69,7 @@ Result<std::vector<Bind>> binds(const ContainerOptions& options) {
   if (!catalog.open(run_dir.c_str()))
     return Error{ENOENT, run_dir + ": no catalog of this version; is its agent running?"};
   std::vector<Bind> found = {{run_dir, true, false}, {library, false, true}};
-  const JobFacts& facts = catalog.facts();
+  const CatalogFacts& facts = catalog.facts();
   for (uint32_t i = 0; i < facts.tier_count; ++i) found.push_back({facts.tiers[i].path});
   return found;
 }

@@ -6,49 +6,59 @@ monarchctl_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) -DPKGDATADIR='"$(pkgdatadir
 	$(checked_flags) $(MONARCH_CFLAGS) $(NCURSES_CFLAGS)
 monarchctl_LDADD = $(libmonarch) $(NCURSES_LIBS)
 monarchctl_SOURCES = \
-	%D%/advice.cc \
 	%D%/advice.h \
-	%D%/bounded.cc \
 	%D%/bounded.h \
-	%D%/clean.cc \
 	%D%/commands.h \
+	%D%/defaults.h \
+	%D%/job_text.h \
+	%D%/jobs.h \
+	%D%/kept.h \
+	%D%/monarchctl.cc \
+	%D%/node_rows.h \
+	%D%/open_times_text.h \
+	%D%/output.h \
+	%D%/page.h \
+	%D%/report_json.h \
+	%D%/screen.h \
+	%D%/slurm_facts.h \
+	%D%/tiers.h \
+	%D%/timeline.h \
+	%D%/wait.h
+# Compile as one (--disable-unity: each by itself): a list NAME is unity/NAME.cc.
+ctl_jobs = \
+	%D%/advice.cc \
+	%D%/job_text.cc \
+	%D%/jobs.cc \
+	%D%/node_rows.cc \
+	%D%/open_times_text.cc \
+	%D%/report.cc \
+	%D%/report_json.cc \
+	%D%/status.cc \
+	%D%/tiers.cc
+ctl_run = \
+	%D%/bounded.cc \
 	%D%/config.cc \
 	%D%/container.cc \
 	%D%/defaults.cc \
-	%D%/defaults.h \
 	%D%/doctor.cc \
 	%D%/flush.cc \
-	%D%/job_text.cc \
-	%D%/job_text.h \
-	%D%/jobs.cc \
-	%D%/jobs.h \
-	%D%/kept.cc \
-	%D%/kept.h \
-	%D%/metrics.cc \
-	%D%/monarchctl.cc \
-	%D%/node_rows.cc \
-	%D%/node_rows.h \
-	%D%/open_times_text.cc \
-	%D%/open_times_text.h \
-	%D%/output.cc \
-	%D%/output.h \
-	%D%/page.cc \
-	%D%/page.h \
 	%D%/plan.cc \
-	%D%/report.cc \
-	%D%/report_json.cc \
-	%D%/report_json.h \
 	%D%/run.cc \
-	%D%/screen.cc \
-	%D%/screen.h \
 	%D%/slurm_facts.cc \
-	%D%/slurm_facts.h \
-	%D%/status.cc \
-	%D%/tiers.cc \
-	%D%/tiers.h \
-	%D%/timeline.cc \
-	%D%/timeline.h \
-	%D%/top.cc \
 	%D%/version.cc \
-	%D%/wait.cc \
-	%D%/wait.h
+	%D%/wait.cc
+ctl_top = \
+	%D%/clean.cc \
+	%D%/kept.cc \
+	%D%/metrics.cc \
+	%D%/output.cc \
+	%D%/page.cc \
+	%D%/screen.cc \
+	%D%/timeline.cc \
+	%D%/top.cc
+if UNITY
+nodist_monarchctl_SOURCES = unity/ctl_jobs.cc unity/ctl_run.cc unity/ctl_top.cc
+unity += $(nodist_monarchctl_SOURCES)
+else
+monarchctl_SOURCES += $(ctl_jobs) $(ctl_run) $(ctl_top)
+endif

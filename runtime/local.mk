@@ -111,112 +111,126 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/metadata/series.h \
 	%D%/metadata/walker.cc \
 	%D%/metadata/walker.h \
-	%D%/node/account_for.cc \
-	%D%/node/await.cc \
 	%D%/node/await.h \
 	%D%/node/account_for.h \
-	%D%/node/accounting.cc \
 	%D%/node/accounting.h \
-	%D%/node/agent_conf.cc \
 	%D%/node/agent_conf.h \
-	%D%/node/boot.cc \
 	%D%/node/boot.h \
-	%D%/node/cgroup.cc \
 	%D%/node/cgroup.h \
-	%D%/node/epilog.cc \
 	%D%/node/epilog.h \
-	%D%/node/identity.cc \
 	%D%/node/identity.h \
-	%D%/node/job_dirs.cc \
 	%D%/node/job_dirs.h \
-	%D%/node/job_memory.cc \
 	%D%/node/job_memory.h \
-	%D%/node/job_options.cc \
 	%D%/node/job_options.h \
-	%D%/node/job_peers.cc \
 	%D%/node/job_peers.h \
-	%D%/node/job_report.cc \
 	%D%/node/job_report.h \
-	%D%/node/job_status.cc \
 	%D%/node/job_status.h \
-	%D%/node/keeper.cc \
 	%D%/node/keeper.h \
-	%D%/node/launch.cc \
 	%D%/node/launch.h \
-	%D%/node/ledger.cc \
 	%D%/node/ledger.h \
-	%D%/node/life.cc \
 	%D%/node/life.h \
-	%D%/node/memory_tier.cc \
 	%D%/node/memory_tier.h \
-	%D%/node/metrics.cc \
 	%D%/node/metrics.h \
-	%D%/node/mounts.cc \
 	%D%/node/mounts.h \
-	%D%/node/open_times.cc \
 	%D%/node/open_times.h \
-	%D%/node/owner.cc \
 	%D%/node/owner.h \
-	%D%/node/nodes_report.cc \
 	%D%/node/nodes_report.h \
-	%D%/node/owners_files.cc \
 	%D%/node/owners_files.h \
 	%D%/node/part.cc \
 	%D%/node/part.h \
-	%D%/node/job_facts.cc \
 	%D%/node/job_facts.h \
-	%D%/node/policy.cc \
 	%D%/node/policy.h \
-	%D%/node/probe.cc \
 	%D%/node/probe.h \
-	%D%/node/program.cc \
 	%D%/node/program.h \
-	%D%/node/removal.cc \
 	%D%/node/removal.h \
-	%D%/node/reports.cc \
 	%D%/node/reports.h \
 	%D%/node/root_log.cc \
 	%D%/node/root_log.h \
-	%D%/node/slurmstepds.cc \
 	%D%/node/slurmstepds.h \
-	%D%/node/spool.cc \
 	%D%/node/spool.h \
-	%D%/node/start.cc \
 	%D%/node/start.h \
 	%D%/node/state.cc \
 	%D%/node/state.h \
-	%D%/node/sweep.cc \
 	%D%/node/sweep.h \
-	%D%/node/told.cc \
 	%D%/node/told.h \
-	%D%/node/watch.cc \
 	%D%/node/watch.h \
-	%D%/placement/chunk_stager.cc \
 	%D%/placement/chunk_stager.h \
 	%D%/placement/context.h \
-	%D%/placement/copier.cc \
 	%D%/placement/copier.h \
 	%D%/placement/copying.h \
-	%D%/placement/credit.cc \
 	%D%/placement/credit.h \
-	%D%/placement/evict.cc \
 	%D%/placement/evict.h \
-	%D%/placement/file_stager.cc \
 	%D%/placement/file_stager.h \
-	%D%/placement/hard_links.cc \
 	%D%/placement/hard_links.h \
-	%D%/placement/pfs_source.cc \
 	%D%/placement/pfs_source.h \
-	%D%/placement/placement.cc \
 	%D%/placement/placement.h \
-	%D%/placement/queue.cc \
 	%D%/placement/queue.h \
 	%D%/placement/source.h \
 	%D%/placement/sparse_copies.h \
-	%D%/placement/tier_health.cc \
 	%D%/placement/tier_health.h \
-	%D%/placement/write_back.cc \
 	%D%/placement/write_back.h
+# These compile as one (--disable-unity: each by itself): a list NAME is unity/NAME.cc. A file that is not in one has
+# calls that others may not have (tests/os_calls.t), or is replaced by tests.
+node_start = \
+	%D%/node/account_for.cc \
+	%D%/node/accounting.cc \
+	%D%/node/agent_conf.cc \
+	%D%/node/await.cc \
+	%D%/node/boot.cc \
+	%D%/node/identity.cc \
+	%D%/node/job_facts.cc \
+	%D%/node/job_options.cc \
+	%D%/node/policy.cc \
+	%D%/node/program.cc \
+	%D%/node/start.cc \
+	%D%/node/told.cc
+node_life = \
+	%D%/node/cgroup.cc \
+	%D%/node/epilog.cc \
+	%D%/node/keeper.cc \
+	%D%/node/launch.cc \
+	%D%/node/life.cc \
+	%D%/node/open_times.cc \
+	%D%/node/owner.cc \
+	%D%/node/owners_files.cc \
+	%D%/node/slurmstepds.cc \
+	%D%/node/spool.cc
+node_report = \
+	%D%/node/job_memory.cc \
+	%D%/node/job_peers.cc \
+	%D%/node/job_report.cc \
+	%D%/node/job_status.cc \
+	%D%/node/metrics.cc \
+	%D%/node/nodes_report.cc \
+	%D%/node/reports.cc \
+	%D%/node/watch.cc
+node_tiers = \
+	%D%/node/job_dirs.cc \
+	%D%/node/ledger.cc \
+	%D%/node/memory_tier.cc \
+	%D%/node/mounts.cc \
+	%D%/node/probe.cc \
+	%D%/node/removal.cc \
+	%D%/node/sweep.cc
+placement = \
+	%D%/placement/chunk_stager.cc \
+	%D%/placement/copier.cc \
+	%D%/placement/credit.cc \
+	%D%/placement/evict.cc \
+	%D%/placement/file_stager.cc \
+	%D%/placement/hard_links.cc \
+	%D%/placement/pfs_source.cc \
+	%D%/placement/placement.cc \
+	%D%/placement/queue.cc \
+	%D%/placement/tier_health.cc \
+	%D%/placement/write_back.cc
+if UNITY
+nodist_%C%_libmonarch_a_SOURCES = unity/node_start.cc unity/node_life.cc unity/node_report.cc unity/node_tiers.cc \
+	unity/placement.cc
+unity += $(nodist_%C%_libmonarch_a_SOURCES)
+else
+%C%_libmonarch_a_SOURCES += $(node_start) $(node_life) $(node_report) $(node_tiers) $(placement)
+endif
 
 # What a program that uses the library links.
 libmonarch = %D%/libmonarch.a $(MONARCH_LIBS) $(LIBURING_LIBS)
@@ -225,46 +239,56 @@ noinst_LIBRARIES += %D%/libpeer.a
 %C%_libpeer_a_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(PEER_CFLAGS)
 %C%_libpeer_a_CXXFLAGS = $(common_compile_flags) -fPIC -fvisibility=default
 %C%_libpeer_a_SOURCES = \
-	%D%/peer/changes.cc \
 	%D%/peer/changes.h \
-	%D%/peer/control.cc \
 	%D%/peer/control.h \
-	%D%/peer/directory.cc \
 	%D%/peer/directory.h \
-	%D%/peer/fetch.cc \
 	%D%/peer/fetch.h \
-	%D%/peer/gathering.cc \
 	%D%/peer/gathering.h \
 	%D%/peer/handshake.cc \
 	%D%/peer/handshake.h \
-	%D%/peer/holdings.cc \
 	%D%/peer/holdings.h \
 	%D%/peer/job.h \
-	%D%/peer/key.cc \
 	%D%/peer/key.h \
-	%D%/peer/members.cc \
 	%D%/peer/members.h \
-	%D%/peer/messages.cc \
 	%D%/peer/messages.h \
-	%D%/peer/node.cc \
 	%D%/peer/node.h \
-	%D%/peer/peer_source.cc \
 	%D%/peer/peer_source.h \
-	%D%/peer/peers.cc \
 	%D%/peer/peers.h \
-	%D%/peer/report.cc \
 	%D%/peer/report.h \
-	%D%/peer/serve.cc \
 	%D%/peer/serve.h \
-	%D%/peer/share_walk.cc \
 	%D%/peer/share_walk.h \
 	%D%/peer/slowness.h \
-	%D%/peer/socket.cc \
 	%D%/peer/socket.h \
-	%D%/peer/told_values.cc \
 	%D%/peer/told_values.h \
-	%D%/peer/wire.cc \
 	%D%/peer/wire.h
+peer_control = \
+	%D%/peer/control.cc \
+	%D%/peer/fetch.cc \
+	%D%/peer/gathering.cc \
+	%D%/peer/holdings.cc \
+	%D%/peer/key.cc
+peer_source = \
+	%D%/peer/changes.cc \
+	%D%/peer/directory.cc \
+	%D%/peer/members.cc \
+	%D%/peer/node.cc \
+	%D%/peer/peer_source.cc
+peer_told = \
+	%D%/peer/share_walk.cc \
+	%D%/peer/socket.cc \
+	%D%/peer/told_values.cc \
+	%D%/peer/wire.cc
+peer_group = \
+	%D%/peer/messages.cc \
+	%D%/peer/peers.cc \
+	%D%/peer/report.cc \
+	%D%/peer/serve.cc
+if UNITY
+nodist_%C%_libpeer_a_SOURCES = unity/peer_control.cc unity/peer_source.cc unity/peer_told.cc unity/peer_group.cc
+unity += $(nodist_%C%_libpeer_a_SOURCES)
+else
+%C%_libpeer_a_SOURCES += $(peer_control) $(peer_source) $(peer_told) $(peer_group)
+endif
 
 # OpenSSL and libevent take longer to start than all else of the agent: those that have no peers do without.
 # What it shares with the agent it has from monarchd: one log, one os.h.

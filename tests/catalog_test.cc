@@ -108,7 +108,7 @@ TEST(Catalog, TheHeaderTellsRootsPrefixesAndTiers) {
   const auto catalog = make_catalog(scratch.path());
   CatalogReader reader;
   ASSERT_TRUE(reader.open(scratch.path().c_str()));
-  const JobFacts& h = reader.facts();
+  const CatalogFacts& h = reader.facts();
   EXPECT_EQ(h.root_count, 2u);
   EXPECT_EQ(h.roots[1].dev, 2u);
   EXPECT_EQ(h.prefix_count, 2u);

@@ -14,7 +14,6 @@ namespace monarch {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kNoFit = state_word(State::kNoFit), kFault = state_word(State::kNoFit, Reason::kTierError);
 
 class ChunkErrors : public PlacementTest {

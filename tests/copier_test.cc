@@ -28,8 +28,6 @@
 namespace monarch {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
-
 bool has_uring() {
   std::vector<char> room(4096);
   char* buffer = room.data();

@@ -168,7 +168,6 @@ TEST_F(CreditTest, WhoOpensWhatCostsTooMuchGetsIt) {
 TEST_F(CreditTest, TheBurstIsAPartOfTheDatasetWithinBounds) {
   prepare();
   source_ = std::make_unique<PfsSource>(catalog_.get(), &*dataset_, board_->get(), nullptr);
-  constexpr uint64_t kMiB = 1 << 20;
   const auto affords = [&](uint64_t files, uint32_t nodes, uint64_t bytes) {
     board_->get()->agent[static_cast<uint32_t>(AgentCounter::walk_files)] = files;
     config_.nodes = nodes;

@@ -210,7 +210,7 @@ void read_entry(const CatalogReader& reader, Ref ref) {
 }
 
 void read_header(const CatalogReader& reader) {
-  const JobFacts& facts = reader.facts();
+  const CatalogFacts& facts = reader.facts();
   for (uint32_t i = 0; i < facts.prefix_count; ++i)
     seen += strlen(facts.prefixes[i].path) + strlen(facts.prefixes[i].below) +
             reader.walked(facts.prefixes[i].root);

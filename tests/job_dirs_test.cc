@@ -27,7 +27,7 @@ namespace {
 
 const User kOwner = {65534, 65534, {}};
 
-const RunFiles kFiles = {{kAgentConf, "conf"}, {kDatasets, "/a:/b"}, {kPeers, "n1 ::1\n"}};
+const RunFiles kRunFiles = {{kAgentConf, "conf"}, {kDatasets, "/a:/b"}, {kPeers, "n1 ::1\n"}};
 
 class JobDirTest : public ::testing::Test {
  protected:
@@ -334,7 +334,8 @@ TEST_F(JobDirTest, ARunDirectoryWithoutABoundIsLogged) {
     const std::string run = scratch_ / ("run" + std::to_string(call) + "/files");
     const int status = in_child([&] {
       if (!before_call(call, [](CallArguments) { return EPERM; })) return 99;
-      const std::string log = logged([&] { EXPECT_TRUE(make_run_dir(run, 1 << 20, kFiles, kOwner).ok()); });
+      const std::string log =
+          logged([&] { EXPECT_TRUE(make_run_dir(run, 1 << 20, kRunFiles, kOwner).ok()); });
       const bool told = log.find("run directories are not bounded: m") != std::string::npos &&
                         log.find(" a tmpfs of 1048576 bytes: ") != std::string::npos;
       return told && !HasFailure() ? 0 : 1;
@@ -364,7 +365,7 @@ TEST_F(JobDirTest, WhatIsMountedOnARunDirectoryMeanwhileIsNotOpened) {
       return 0;
     };
     if (!before_call(SYS_openat, cover)) return;
-    m->check(make_run_dir(run, 8 << 20, kFiles, kOwner).ok(), "make it");
+    m->check(make_run_dir(run, 8 << 20, kRunFiles, kOwner).ok(), "make it");
     m->check(covered, "something is mounted there meanwhile");
     m->check(::access((run + "/agent.conf").c_str(), F_OK) != 0, "and is not what is filled");
     m->check(::umount2(run.c_str(), MNT_DETACH) == 0, "unmount it");
@@ -391,7 +392,7 @@ TEST_F(JobDirTest, TwoHelpersDoNotTakeEachOthersAway) {
 TEST_F(JobDirTest, TheRunDirectoryIsTheOwnersAndItsFilesAreRoots) {
   const std::string run = scratch_ / "run/files";
   const mode_t before = ::umask(0);
-  const Status s = make_run_dir(run, 0, kFiles, kOwner);
+  const Status s = make_run_dir(run, 0, kRunFiles, kOwner);
   ::umask(before);
   ASSERT_TRUE(s.ok()) << s.error().text;
   EXPECT_EQ(stat_of(scratch_ / "run").st_mode & 07777, 0711u);
@@ -399,7 +400,7 @@ TEST_F(JobDirTest, TheRunDirectoryIsTheOwnersAndItsFilesAreRoots) {
   EXPECT_EQ(stat_of(run).st_mode & 07777, 0700u);
   EXPECT_EQ(stat_of(run).st_uid, kOwner.uid);
   EXPECT_EQ(stat_of(run).st_gid, kOwner.gid);
-  for (const auto& [name, text] : kFiles) {
+  for (const auto& [name, text] : kRunFiles) {
     EXPECT_EQ(contents(run + "/" + name), text);
     EXPECT_EQ(stat_of(run + "/" + name).st_uid, 0u);
     EXPECT_EQ(stat_of(run + "/" + name).st_gid, kOwner.gid);
@@ -419,7 +420,7 @@ TEST_F(JobDirTest, TheRunDirectoryIsBounded) {
   bool bounded = false;
   if (!with_tmpfs(scratch_.dir("mnt"), 1 << 20, [&] {
         const std::string run = scratch_ / "mnt/run/files";
-        EXPECT_TRUE(make_run_dir(run, 8 << 20, kFiles, kOwner).ok());
+        EXPECT_TRUE(make_run_dir(run, 8 << 20, kRunFiles, kOwner).ok());
         struct stat inside {
         }, outside{};
         bounded = ::stat(run.c_str(), &inside) == 0 && ::stat((scratch_ / "mnt").c_str(), &outside) == 0 &&

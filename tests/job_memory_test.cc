@@ -20,7 +20,7 @@
 namespace monarch {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20, kGiB = 1 << 30;
+constexpr uint64_t kGiB = 1 << 30;
 
 // As Linux 6.18 writes it of a job's group of Slurm 22.05, of which nothing is in the group itself; the
 // numbers of pages of files are larger.

@@ -14,8 +14,6 @@ namespace fs = std::filesystem;
 namespace monarch {
 namespace {
 
-constexpr int kNoTraps = 99;
-
 // With lines for sacct as its duty, and a helper that writes them.
 class KeeperTest : public NodeTest {
  protected:

@@ -14,8 +14,6 @@
 namespace monarch {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
-
 class LargeFault : public PlacementTest {
  protected:
   LargeFault() {

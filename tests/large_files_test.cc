@@ -73,8 +73,6 @@ TEST_F(PlacementTest, LargeCopiesLeaveThreadsToDemand) {
   for (int i = 0; i < 8; ++i) EXPECT_TRUE(placed_at_last("large" + std::to_string(i)));
 }
 
-constexpr uint32_t kMiB = 1 << 20;
-
 // A file with holes has no more bytes than a small one, and its chunks would take memory.
 TEST_F(PlacementTest, AFileOfTooManyChunksIsNotBegun) {
   const Scratch memory("/dev/shm");  // files may be as long there

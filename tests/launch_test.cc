@@ -13,7 +13,7 @@
 namespace monarch {
 namespace {
 
-constexpr int kReadyFd = 3, kNoTraps = 99;
+constexpr int kReadyFd = 3;
 
 class LaunchTest : public NodeTest {
  protected:

@@ -22,7 +22,6 @@
 namespace monarch {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
 constexpr uid_t kNobody = 65534;
 
 // A tier of 100 MiB, and jobs whose agent is this process.

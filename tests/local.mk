@@ -35,118 +35,143 @@ check_PROGRAMS += tests/unit
 tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(PEER_CFLAGS) $(GTEST_CFLAGS) $(SLURM_CFLAGS)
 tests_unit_LDADD = runtime/libpeer.a $(libmonarch) $(PEER_LIBS) $(GTEST_LIBS) -ldl
 tests_unit_SOURCES = \
-	%D%/account_for_test.cc \
-	%D%/accounting_test.cc \
-	%D%/again_test.cc \
-	%D%/agent_parts_test.cc \
-	%D%/agent_test.cc \
-	%D%/board_test.cc \
 	%D%/catalog_fixture.h \
-	%D%/catalog_listing_test.cc \
-	%D%/catalog_model_test.cc \
-	%D%/catalog_test.cc \
-	%D%/cgroup_test.cc \
-	%D%/change_watch_test.cc \
-	%D%/chunk_errors_test.cc \
-	%D%/clock_test.cc \
-	%D%/config_test.cc \
-	%D%/copier_test.cc \
-	%D%/credit_test.cc \
-	%D%/dataset_test.cc \
-	%D%/discovery_test.cc \
-	%D%/escape_test.cc \
 	%D%/evict_fixture.h \
-	%D%/evict_large_test.cc \
-	%D%/evict_test.cc \
 	%D%/faulty_os.cc \
 	%D%/faulty_os.h \
 	%D%/fuzz_test.cc \
 	%D%/gate.h \
-	%D%/grant_watch_test.cc \
 	%D%/hanging_fs.h \
-	%D%/hard_links_test.cc \
-	%D%/hierarchy_test.cc \
-	%D%/hostile_test.cc \
-	%D%/identity_test.cc \
-	%D%/job_dirs_test.cc \
-	%D%/job_memory_test.cc \
-	%D%/job_options_test.cc \
-	%D%/job_peers_test.cc \
-	%D%/keeper_test.cc \
-	%D%/large_faults_test.cc \
-	%D%/large_files_test.cc \
-	%D%/launch_test.cc \
-	%D%/life_test.cc \
-	%D%/ledger_test.cc \
 	%D%/listed.h \
-	%D%/locality_test.cc \
 	%D%/loopback.h \
 	%D%/logged.cc \
 	%D%/logged.h \
 	%D%/machine.h \
 	%D%/manual_clock.h \
-	%D%/membership_test.cc \
-	%D%/memory_test.cc \
-	%D%/metrics_test.cc \
-	%D%/mountinfo_test.cc \
-	%D%/mounts_test.cc \
 	%D%/node_fixture.h \
-	%D%/nearest_test.cc \
-	%D%/no_memory_test.cc \
-	%D%/nodes_report_test.cc \
-	%D%/part_test.cc \
-	%D%/open_times_test.cc \
-	%D%/paths_test.cc \
-	%D%/peer_control_test.cc \
-	%D%/peer_data_test.cc \
-	%D%/peer_directory_test.cc \
 	%D%/peer_fixture.h \
-	%D%/peer_gathering_test.cc \
-	%D%/peer_handshake_test.cc \
-	%D%/peer_holdings_test.cc \
-	%D%/peer_members_test.cc \
-	%D%/peer_messages_test.cc \
-	%D%/peer_node_test.cc \
-	%D%/peer_report_test.cc \
-	%D%/peer_source_test.cc \
-	%D%/peers_test.cc \
 	%D%/placement_fixture.h \
-	%D%/placement_test.cc \
-	%D%/prefetch_test.cc \
 	%D%/private_mounts.h \
-	%D%/policy_test.cc \
-	%D%/probe_test.cc \
-	%D%/queue_test.cc \
 	%D%/quiet.cc \
 	%D%/quiet.h \
-	%D%/reader_test.cc \
-	%D%/removal_test.cc \
-	%D%/remover_attempts_test.cc \
 	%D%/remover_fixture.h \
-	%D%/remover_locks_test.cc \
-	%D%/remover_test.cc \
-	%D%/root_log_test.cc \
 	%D%/scratch.h \
+	%D%/tiers.h \
+	%D%/trapped_calls.h \
+	$(fuzz_sources)
+# Tests that compile as one (--disable-unity: each by itself): a list NAME is unity/NAME.cc.
+unit_agent = \
+	%D%/again_test.cc \
+	%D%/agent_test.cc \
+	%D%/agent_parts_test.cc \
+	%D%/grant_watch_test.cc \
+	%D%/membership_test.cc
+unit_base = \
+	%D%/clock_test.cc \
+	%D%/copier_test.cc \
+	%D%/escape_test.cc \
+	%D%/memory_test.cc \
+	%D%/mountinfo_test.cc \
+	%D%/nearest_test.cc \
+	%D%/no_memory_test.cc \
+	%D%/paths_test.cc \
+	%D%/root_log_test.cc \
+	%D%/throttle_test.cc \
+	%D%/uring_test.cc
+unit_catalog = \
+	%D%/board_test.cc \
+	%D%/catalog_test.cc \
+	%D%/catalog_listing_test.cc \
+	%D%/catalog_model_test.cc \
+	%D%/change_watch_test.cc \
+	%D%/dataset_test.cc \
 	%D%/series_test.cc \
+	%D%/walker_test.cc
+unit_config = \
+	%D%/config_test.cc \
+	%D%/discovery_test.cc \
+	%D%/hierarchy_test.cc \
+	%D%/locality_test.cc \
+	%D%/open_times_test.cc \
+	%D%/reader_test.cc
+unit_evict = \
+	%D%/credit_test.cc \
+	%D%/evict_test.cc \
+	%D%/evict_large_test.cc \
+	%D%/hard_links_test.cc
+unit_jobs = \
+	%D%/account_for_test.cc \
+	%D%/accounting_test.cc \
+	%D%/identity_test.cc \
+	%D%/job_memory_test.cc \
+	%D%/job_options_test.cc \
+	%D%/job_peers_test.cc \
+	%D%/nodes_report_test.cc \
+	%D%/policy_test.cc \
+	%D%/spool_test.cc
+unit_large = \
+	%D%/chunk_errors_test.cc \
+	%D%/large_faults_test.cc \
+	%D%/large_files_test.cc \
+	%D%/placement_test.cc \
+	%D%/prefetch_test.cc
+unit_life = \
+	%D%/cgroup_test.cc \
+	%D%/hostile_test.cc \
+	%D%/job_dirs_test.cc \
+	%D%/keeper_test.cc \
+	%D%/launch_test.cc \
+	%D%/ledger_test.cc \
+	%D%/life_test.cc \
+	%D%/start_test.cc
+unit_peer_calls = \
+	%D%/peer_control_test.cc \
+	%D%/peer_handshake_test.cc \
+	%D%/peer_members_test.cc \
+	%D%/peer_messages_test.cc \
+	%D%/peer_node_test.cc
+unit_peer_data = \
+	%D%/peer_data_test.cc \
+	%D%/peer_directory_test.cc \
+	%D%/peer_holdings_test.cc \
+	%D%/peer_source_test.cc
+unit_peer_group = \
+	%D%/peer_gathering_test.cc \
+	%D%/peer_report_test.cc \
+	%D%/peers_test.cc \
 	%D%/share_walk_test.cc \
 	%D%/slowness_test.cc \
-	%D%/slurmstepds_test.cc \
-	%D%/spool_test.cc \
-	%D%/start_test.cc \
-	%D%/state_test.cc \
-	%D%/sweep_test.cc \
+	%D%/told_values_test.cc
+unit_removal = \
+	%D%/probe_test.cc \
+	%D%/removal_test.cc \
+	%D%/remover_test.cc \
+	%D%/remover_attempts_test.cc \
+	%D%/remover_locks_test.cc
+unit_tiers = \
+	%D%/queue_test.cc \
 	%D%/tier_errors_test.cc \
 	%D%/tier_faults_test.cc \
 	%D%/tier_health_test.cc \
-	%D%/tiers.h \
-	%D%/throttle_test.cc \
-	%D%/told_values_test.cc \
-	%D%/uring_test.cc \
-	%D%/trapped_calls.h \
-	%D%/walker_test.cc \
-	%D%/watch_test.cc \
-	%D%/write_back_test.cc \
-	$(fuzz_sources)
+	%D%/write_back_test.cc
+unit_watch = \
+	%D%/metrics_test.cc \
+	%D%/mounts_test.cc \
+	%D%/part_test.cc \
+	%D%/slurmstepds_test.cc \
+	%D%/state_test.cc \
+	%D%/sweep_test.cc \
+	%D%/watch_test.cc
+if UNITY
+nodist_tests_unit_SOURCES = unity/unit_agent.cc unity/unit_base.cc unity/unit_catalog.cc unity/unit_config.cc \
+	unity/unit_evict.cc unity/unit_jobs.cc unity/unit_large.cc unity/unit_life.cc unity/unit_peer_calls.cc \
+	unity/unit_peer_data.cc unity/unit_peer_group.cc unity/unit_removal.cc unity/unit_tiers.cc unity/unit_watch.cc
+unity += $(nodist_tests_unit_SOURCES)
+else
+tests_unit_SOURCES += $(unit_agent) $(unit_base) $(unit_catalog) $(unit_config) $(unit_evict) $(unit_jobs) \
+	$(unit_large) $(unit_life) $(unit_peer_calls) $(unit_peer_data) $(unit_peer_group) $(unit_removal) $(unit_tiers) \
+	$(unit_watch)
+endif
 TESTS += tests/unit
 
 # The plugin is built without a library of ours: its tests are a program that it takes for Slurm.

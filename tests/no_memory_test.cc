@@ -21,7 +21,7 @@ namespace monarch {
 namespace {
 
 // Takes memory until there is none. Sanitizers have an operator new of their own, which asks no handler.
-void take_all_memory() {
+void use_all_memory() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   std::get_new_handler()();
 #else
@@ -48,7 +48,7 @@ class NoMemoryTest : public ::testing::Test {
       if (threads == 1) ::setrlimit(RLIMIT_DATA, &little);
       for (int i = 1; i < threads; ++i) others.emplace_back([] { std::get_new_handler()(); });
       if (threads > 1) std::get_new_handler()();
-      take_all_memory();
+      use_all_memory();
       ::_exit(0);
     }
     int status = 0;

@@ -29,7 +29,6 @@ namespace monarch {
 class NodeTest : public ::testing::Test {
  protected:
   static constexpr uid_t kUid = 65534;
-  static constexpr uint64_t kMiB = 1 << 20;
   // Of a time to come: a sweep that runs beside this test removes old groups of all state directories.
   static constexpr uint64_t kSerial = 9'000'000'000'000'000'000;
 

@@ -6,14 +6,14 @@
 # a tier begins at a descriptor or changes something.
 set -euo pipefail
 
-readonly objects='placement/* metadata/walker metadata/dataset hierarchy/* peer/* agent/sweep base/uring base/remove_tree'
+readonly objects='placement/* metadata/walker metadata/dataset hierarchy/* peer/* agent/sweep base/uring base/remove_tree unity/placement unity/peer_*'
 readonly calls='open|openat|creat|fopen|opendir|fdopendir|readdir|scandir|stat|lstat|fstat|fstatat|statx|statfs|fstatfs|statvfs|fstatvfs|access|faccessat|realpath|read|pread|preadv|write|pwrite|pwritev|sendfile|fallocate|posix_fallocate|truncate|ftruncate|fsync|fdatasync|sync_file_range|posix_fadvise|fcntl|flock|futimens|utimensat|chmod|fchmod|fchmodat|chown|fchown|fchownat|ioctl|link|linkat|symlink|rename|renameat|renameat2|unlink|unlinkat|rmdir|mkdir|mkdirat|io_uring_submit|io_uring_submit_and_wait|openat2'
 # What looks at tiers or datasets before a job runs does not pass os.h, as os.h says: hierarchy/discovery here, and config/
 # and admin/, which are not looked at. On paths of Monarch's own: base/paths (its parts) and node/state (its directory).
 # peer/handshake: O_NONBLOCK of a socket.
 readonly exceptions='hierarchy/discovery:lstat|stat|statvfs peer/handshake:fcntl base/paths:access node/state:access|lstat'
 
-readonly helpers='node/job_dirs node/ledger node/memory_tier node/mounts node/probe node/removal node/state node/sweep base/paths'
+readonly helpers='node/job_dirs node/ledger node/memory_tier node/mounts node/probe node/removal node/state node/sweep base/paths unity/node_tiers'
 readonly helpers_calls='openat|openat2|fdopendir|fstatat|fstatfs|statvfs|fstatvfs|access|faccessat|realpath|lstat|fchmod|fchmodat|fchown|fchownat|linkat|symlinkat|renameat|renameat2|unlinkat|mkdirat|fallocate|ftruncate'
 
 status=0 checked=0
@@ -31,9 +31,10 @@ check() {
     local pattern object name found
     for pattern in $1; do
         # shellcheck disable=SC2231 # they are patterns
-        for object in "$MONARCH_BUILDDIR"/runtime/${pattern%/*}/lib*_a-${pattern#*/}.o; do
+        for object in "$MONARCH_BUILDDIR"/{runtime/,}${pattern%/*}/*lib*_a-${pattern#*/}.o; do
+            [ -e "$object" ] || continue  # it is a part of one in unity/, or there is none of it
             checked=$((checked + 1))
-            name=${object##*/lib*_a-} name=${pattern%/*}/${name%.o}
+            name=${object##*lib*_a-} name=${pattern%/*}/${name%.o}
             # `|| true`: grep finds nothing.
             found=$(nm -u "$object" | sed -E 's/^ *U //; s/@.*//; s/^__//; s/^(.*)64(_2)?$/\1/; s/_chk$//; s/_2$//' |
                 grep -xE "$2" | grep -vxE "$(excepted "$name")" || true)
@@ -48,7 +49,7 @@ check() {
 echo 1..1
 check "$objects" "$calls"
 check "$helpers" "$helpers_calls"
-if [ "$status" = 0 ] && [ "$checked" -ge 45 ]; then
+if [ "$status" = 0 ] && [ "$checked" -ge 18 ]; then
     echo "ok 1 - calls on datasets and tiers pass os.h ($checked objects)"
 else
     echo "not ok 1 - calls on datasets and tiers pass os.h ($checked objects)"

@@ -177,8 +177,6 @@ class PeerDataTest : public PeerTest, public ::testing::WithParamInterface<Hands
   std::unique_ptr<Control> control;
 };
 
-constexpr size_t kMiB = kPieceBytes;
-
 TEST_P(PeerDataTest, FilesOfAnySizeArriveAsTheyAre) {
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{4095}, kMiB - 1, kMiB, kMiB + 1, 5 * kMiB + 17}) {
     const std::string content = noise(bytes, bytes), name = "f" + std::to_string(bytes);

@@ -50,7 +50,7 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   arrives(Have{{3, 1, 2}, kIdentity}, 54);
   arrives(Read{12}, 8);
   arrives(Busy{13}, 4);
-  arrives(Progress{kKey, 14, 15}, 32);
+  arrives(ReadProgress{kKey, 14, 15}, 32);
   arrives(Done{kKey, 16, ReadResult::kNotHeld, kIdentity}, 65);
   arrives(Announce{{{kKey, 6, kIdentity}}}, 62);
   arrives(Reading{{{kKey, 7, 8}}}, 30);

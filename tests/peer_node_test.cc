@@ -29,8 +29,6 @@
 namespace monarch {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
-
 // A node of the job: all of its agent but the requests.
 class Member {
  public:

@@ -20,7 +20,6 @@ namespace monarch {
 namespace {
 
 constexpr NodeIndex kOwn = 1, kOthers[] = {0, 2};
-constexpr uint64_t kMiB = kPieceBytes;
 
 // A copy of which the first pieces are there.
 std::unique_ptr<ServedFile> pieces_of(const std::string& path, const FileIdentity& identity,
@@ -666,7 +665,7 @@ TEST_F(PeerSourceTest, AHomeHearsOfAReaderNowAndThen) {
     EXPECT_TRUE(copy_here(file, open(file).get()).ok());
     (void)reading_of(0);  // all that it was told before is there
     told += static_cast<size_t>(times);
-    EXPECT_TRUE(eventually([&] { return others_[0]->said<Progress>().size() == told; })) << piece_ns;
+    EXPECT_TRUE(eventually([&] { return others_[0]->said<ReadProgress>().size() == told; })) << piece_ns;
   }
 }
 
@@ -675,7 +674,7 @@ TEST_F(PeerSourceTest, WhoWaitsKeepsItsLeaseAsLongAsOthersMove) {
   readers = 1;
   make_source();
   const auto told_of = [&](const File& file) {
-    const auto all = others_[0]->said<Progress>();
+    const auto all = others_[0]->said<ReadProgress>();
     return std::count_if(all.begin(), all.end(), [&](const auto& one) { return one.second.key == file.key; });
   };
   const File first = file_at(0, 3 * kMiB), second = file_at(0, kMiB), empty = file_at(0, 0);
@@ -712,7 +711,7 @@ TEST_F(SlowPfsTest, WhoWaitsForItsRateKeepsItsLease) {
   const auto copying = copy(file, open(file), true, &hurry);
   EXPECT_TRUE(eventually([&] {
     clock_.advance(Directory::kLeaseNs / 4);
-    return others_[0]->said<Progress>().size() >= 5;
+    return others_[0]->said<ReadProgress>().size() >= 5;
   }));
   EXPECT_FALSE(copying->ended);
   hurry = true;

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -26,6 +27,8 @@
 #include <vector>
 
 namespace monarch {
+
+constexpr uint64_t kMiB = 1 << 20;
 
 // A new directory below TMPDIR (or /tmp), removed with all that is in it. Its path has no symbolic link.
 class Scratch {

@@ -480,8 +480,6 @@ TEST_F(SpoolTest, TimesAreThoseOfTheRunThatWasAskedFor) {
   EXPECT_EQ(called().size(), 2u);
 }
 
-constexpr int kNoTraps = 99;
-
 // What a flush says in a child where these calls are trapped, and how many lines it leaves.
 class TrappedSpoolTest : public SpoolTest {
  protected:

@@ -11,7 +11,6 @@
 namespace monarch {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 const std::function<bool()> kNever = [] { return false; };
 
 class ThrottleTest : public ::testing::Test {
@@ -24,7 +23,7 @@ class ThrottleTest : public ::testing::Test {
       for (int i = 0; i < times; ++i) made += rate_->wait(1, kNever);
     });
     EXPECT_TRUE(eventually(&clock_, [&] { return made == static_cast<int>(threads) * times; }));
-    return (clock_.now_ns() - begin) / kMs;
+    return (clock_.now_ns() - begin) / 1'000'000;
   }
   ManualClock clock_;
   std::optional<Throttle> rate_;

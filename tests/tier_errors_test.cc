@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kBlock = 4096, kMiB = 1 << 20;
+constexpr uint64_t kBlock = 4096;
 const std::string kJob = "job";
 constexpr Ref kEntry = 0xabcd, kOther = 0xbeef;
 

@@ -12,8 +12,6 @@
 namespace monarch {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
-
 // The silent loss of shared storage: fallocate, write and linkat succeed, write-back does not.
 TEST_F(PlacementTest, ACopyThatDidNotReachItsDeviceIsTakenBack) {
   scratch_.file("pfs/f", noise(100000, 1));

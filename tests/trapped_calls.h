@@ -49,6 +49,9 @@ inline long limit_ms(CallArguments a) {
 }
 inline bool has_no_limit(CallArguments a) { return limit_ms(a) < 0; }
 
+// What a test's child process exits with where before_call() fails.
+constexpr int kNoTraps = 99;
+
 namespace trapped {
 
 constexpr long kGoesOn = 0x6d6f6e61;  // as the sixth argument, which the trapped calls do not have

@@ -412,7 +412,6 @@ TEST_F(WatchTest, NotesOfJobsThatNeverBeganAreForgotten) {
 // What the keeper's look comes upon when calls fail, or others are at work beside it.
 class TrappedWatchTest : public WatchTest {
  protected:
-  static constexpr int kNoTraps = 99;
   void SetUp() override {
     WatchTest::SetUp();
     if (in_child([] { return before_call(SYS_flock, [](CallArguments) { return 0; }) ? 0 : 1; }) != 0)

@@ -15,7 +15,6 @@
 namespace monarch {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kMostBytes = 64 * kMiB;
 constexpr Ref kMostKept = 256;
 

@@ -52,7 +52,7 @@ inline bool compares(const Client& c) {
 void mark_what_is_open(Client* c);
 // Before that, in a mount namespace other than the agent's, such as a container's: has the facts say where
 // the roots and the copies' directories are there, if they are mounted elsewhere (resolve/mounts.cc).
-void see_from_here(JobFacts* facts);
+void see_from_here(CatalogFacts* facts);
 // After it has attached: what it has open of copies (decide/returns.cc).
 void find_open_copies();
 

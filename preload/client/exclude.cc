@@ -19,7 +19,7 @@ bool excludes_program(const char* globs) {
 
 bool excludes_file(const Client& c, const RelPath& path) {
   Room room;
-  const JobFacts& facts = c.catalog.facts();
+  const CatalogFacts& facts = c.catalog.facts();
   for (uint32_t i = 0; i < facts.prefix_count; ++i) {
     const Prefix& prefix = facts.prefixes[i];
     if (prefix.root != path.root || prefix.below_len != 0) continue;

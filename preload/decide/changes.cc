@@ -48,7 +48,7 @@ bool is_true_path(const char* path) {
 
 // Whether all roots of the device are seen by the mount, at paths that are known: then what it shows at a
 // path that is not below a root is outside. It may show a root of another mount at any path.
-bool shows_roots(const JobFacts& facts, uint64_t dev, uint64_t mount) {
+bool shows_roots(const CatalogFacts& facts, uint64_t dev, uint64_t mount) {
   static_assert(kMaxRoots <= 32);
   uint32_t seen = 0;
   for (uint32_t i = 0; mount != 0 && i < facts.prefix_count; ++i) {

@@ -144,7 +144,7 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening, 
     if (!again) return changed();
   }
   Found found = again ? again : client->catalog.find(path);
-  const JobFacts& facts = client->catalog.facts();
+  const CatalogFacts& facts = client->catalog.facts();
   if (!found && client->catalog.walked(path.root)) {
     const bool other = opening.follows && is_below_link(client->catalog, path);
     return other && decide_real(client, path, copy, opening.stream, &answer)
@@ -265,7 +265,7 @@ bool is_the_copy(const Client& client, const Answer& answer, int fd) {
 }
 
 int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole) {
-  const JobFacts& facts = client.catalog.facts();
+  const CatalogFacts& facts = client.catalog.facts();
   if (tier >= facts.tier_count) return -1;
   const auto& where = facts.tiers[tier];
   Room room;

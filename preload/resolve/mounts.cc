@@ -48,7 +48,7 @@ bool look_below(const Prefix& prefix) {
 }
 
 // *gone: roots, as bits, of which a path was known that leads elsewhere now. Who asks may have just taken it.
-bool look_at_mounts(const JobFacts& facts, uint32_t* gone) {
+bool look_at_mounts(const CatalogFacts& facts, uint32_t* gone) {
   static_assert(kMaxPrefixes <= 32);
   uint32_t known = 0;
   for (uint32_t i = 0; i < facts.prefix_count; ++i) known |= uint32_t{is_same_directory(facts, i)} << i;
@@ -61,7 +61,7 @@ bool look_at_mounts(const JobFacts& facts, uint32_t* gone) {
   return true;
 }
 
-RARE bool look(const JobFacts& facts, const RelPath& path) {
+RARE bool look(const CatalogFacts& facts, const RelPath& path) {
   const KeepErrno errno_stays;
   unsigned char seen = space.load(std::memory_order_acquire);
   const uint64_t own = seen == kUnknown ? own_space() : 0;
@@ -107,7 +107,7 @@ const char* path_at(const char* point, const Seen& directory, Room* room) {
 }
 
 // Another name of what the prefix names.
-void add_name(JobFacts* facts, const Prefix& prefix, const char* name) {
+void add_name(CatalogFacts* facts, const Prefix& prefix, const char* name) {
   for (uint32_t i = 0; i < facts->prefix_count; ++i)
     if (strcmp(facts->prefixes[i].path, name) == 0) return;
   if (facts->prefix_count == kMaxPrefixes) return;
@@ -130,7 +130,7 @@ void swap(Prefix* a, Prefix* b) {
 
 // The names that lead elsewhere here, of roots that have been found, go; the others are sorted as the agent
 // has them, the longest first: what is below two of them is the inner one's.
-void sort_names(JobFacts* facts, uint32_t known, uint32_t elsewhere) {
+void sort_names(CatalogFacts* facts, uint32_t known, uint32_t elsewhere) {
   for (uint32_t i = known, all = facts->prefix_count; i-- > 0;) {
     bool found = false;
     for (uint32_t k = known; k < all; ++k) found |= facts->prefixes[k].root == facts->prefixes[i].root;
@@ -144,7 +144,7 @@ void sort_names(JobFacts* facts, uint32_t known, uint32_t elsewhere) {
 
 }  // namespace
 
-void see_from_here(JobFacts* facts) {
+void see_from_here(CatalogFacts* facts) {
   const KeepErrno errno_stays;
   const uint64_t own = own_space();
   if (own == 0 || own == facts->space) return;
@@ -191,7 +191,7 @@ bool may_be_hidden(const Client& client, const RelPath& path) {
          look(client.catalog.facts(), path);
 }
 
-bool is_tier_there(const JobFacts& facts, uint32_t tier) {
+bool is_tier_there(const CatalogFacts& facts, uint32_t tier) {
   const auto& seen = facts.tiers[tier];
   return is_at({seen.dev, seen.ino, seen.path}, seen.path);
 }

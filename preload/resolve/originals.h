@@ -23,7 +23,7 @@ struct Original {
 // somebody's new file by now. Without an entry if there is none.
 template <typename Proof>
 Original find_original(const Client& c, uint64_t dev, uint64_t ino, Proof proof) {
-  const JobFacts& facts = c.catalog.facts();
+  const CatalogFacts& facts = c.catalog.facts();
   for (uint32_t tier = 0; tier < facts.tier_count; ++tier) {
     const Identity* identity = facts.tiers[tier].dev == dev ? c.catalog.find_copy(tier, ino) : nullptr;
     const Entry* entry = identity ? c.catalog.entry(identity->entry) : nullptr;

@@ -116,19 +116,19 @@ size_t append_tidy(const char* text, char* out) {
 }
 
 // The prefix that `path` (absolute) is below, and the rest of the path; -1 if there is none.
-int find_prefix(const JobFacts& facts, const char* path, const char** rest) {
+int find_prefix(const CatalogFacts& facts, const char* path, const char** rest) {
   for (uint32_t i = 0; i < facts.prefix_count; ++i)
     if ((*rest = rest_below(path, facts.prefixes[i]))) return static_cast<int>(i);
   return -1;
 }
 
-__attribute__((noinline)) bool is_below(const JobFacts& facts, const char* path) {
+__attribute__((noinline)) bool is_below(const CatalogFacts& facts, const char* path) {
   const char* rest;
   return find_prefix(facts, path, &rest) >= 0;
 }
 
 // The result's text is `path`'s own or in `room`.
-Where locate_absolute(const JobFacts& facts, const char* path, Room* room, RelPath* result) {
+Where locate_absolute(const CatalogFacts& facts, const char* path, Room* room, RelPath* result) {
   const char* text;
   const int i = find_prefix(facts, path, &text);
   if (i < 0) {
@@ -286,7 +286,7 @@ bool keep_text(Room* from, Room* room, RelPath* path) {
 // elsewhere.
 __attribute__((hot)) bool may_be_below(const Client& client, const char* path) {
   if (path[0] != '/') return true;
-  const JobFacts& facts = client.catalog.facts();
+  const CatalogFacts& facts = client.catalog.facts();
   for (const Prefix *prefix = facts.prefixes, *end = prefix + facts.prefix_count; prefix < end; ++prefix) {
     const size_t same = bytes_in_common(path, *prefix);
     const char next = path[same];
@@ -297,7 +297,7 @@ __attribute__((hot)) bool may_be_below(const Client& client, const char* path) {
 }
 
 Where locate(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
-  const JobFacts& facts = client.catalog.facts();
+  const CatalogFacts& facts = client.catalog.facts();
   if (path[0] != '/') return locate_relative(client, dirfd, path, room, result);
   // Too long for the kernel (ENAMETOOLONG), however short it would be without its doubled slashes.
   if (strnlen(path, kPathBytes) == kPathBytes) return Where::kOutside;

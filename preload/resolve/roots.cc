@@ -62,7 +62,7 @@ bool keeps_groups() {
          memcmp(text, "deny", sizeof text) == 0;
 }
 
-bool equal_groups(const JobFacts& facts) { return facts.groups == 0 || own_groups() == facts.groups; }
+bool equal_groups(const CatalogFacts& facts) { return facts.groups == 0 || own_groups() == facts.groups; }
 
 bool reads_all() {
   return has_capability(CAP_DAC_OVERRIDE, true) || has_capability(CAP_DAC_READ_SEARCH, true);
@@ -70,9 +70,11 @@ bool reads_all() {
 
 // Groups decide nothing for who may read all, as root's agent may: by capabilities, which count for this
 // namespace's files only.
-bool equal_rights(const JobFacts& facts) { return reads_all() || (facts.user != 0 && equal_groups(facts)); }
+bool equal_rights(const CatalogFacts& facts) {
+  return reads_all() || (facts.user != 0 && equal_groups(facts));
+}
 
-Fact look_at_groups(const JobFacts& facts) {
+Fact look_at_groups(const CatalogFacts& facts) {
   const bool root = facts.user == 0;
   if (user_namespace() != facts.user_namespace) return !root && keeps_groups() ? kSameForGood : kOther;
   if (!root && stays_in_groups()) return equal_groups(facts) ? kSameForGood : kOther;
@@ -81,7 +83,7 @@ Fact look_at_groups(const JobFacts& facts) {
 
 }  // namespace
 
-bool is_same_directory(const JobFacts& facts, uint32_t number) {
+bool is_same_directory(const CatalogFacts& facts, uint32_t number) {
   const Prefix& prefix = facts.prefixes[number];
   const auto look = [&] {
     struct statx st;
@@ -91,14 +93,14 @@ bool is_same_directory(const JobFacts& facts, uint32_t number) {
   return holds(&prefix_checked[number], look, [] { return true; });
 }
 
-bool on_root_device(const JobFacts& facts, uint64_t dev) {
+bool on_root_device(const CatalogFacts& facts, uint64_t dev) {
   for (uint32_t i = 0; i < facts.root_count; ++i)
     if (facts.roots[i].dev == dev) return true;
   return false;
 }
 
 const char* root_path(const Client& client, uint32_t root) {
-  const JobFacts& facts = client.catalog.facts();
+  const CatalogFacts& facts = client.catalog.facts();
   for (uint32_t i = 0; i < facts.prefix_count; ++i) {
     const Prefix& prefix = facts.prefixes[i];
     if (prefix.root == root && prefix.below_len == 0 && is_same_directory(facts, i)) return prefix.path;
@@ -107,7 +109,7 @@ const char* root_path(const Client& client, uint32_t root) {
 }
 
 bool same_user(const Client& client) {
-  const JobFacts& facts = client.catalog.facts();
+  const CatalogFacts& facts = client.catalog.facts();
   const auto look = [&] {
     const uint64_t space = user_namespace();
     return space == 0                      ? kUnknown
@@ -121,7 +123,7 @@ bool same_user(const Client& client) {
 }
 
 bool same_groups(const Client& client) {
-  const JobFacts& facts = client.catalog.facts();
+  const CatalogFacts& facts = client.catalog.facts();
   return holds(
       &groups_checked, [&] { return look_at_groups(facts); }, [&] { return equal_rights(facts); });
 }

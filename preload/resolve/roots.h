@@ -9,11 +9,11 @@
 namespace monarch::preload {
 
 // Whether the directory at prefix number `number` is the one that the agent saw, in this mount namespace.
-bool is_same_directory(const JobFacts& facts, uint32_t number);
+bool is_same_directory(const CatalogFacts& facts, uint32_t number);
 // The absolute path of a root; nullptr: this process does not see it.
 const char* root_path(const Client& client, uint32_t root);
 // Whether files of a dataset can be on the device.
-bool on_root_device(const JobFacts& facts, uint64_t dev);
+bool on_root_device(const CatalogFacts& facts, uint64_t dev);
 // Whether the process runs as the agent's user, in its user namespace.
 bool same_user(const Client& client);
 // Whether files that not all may read are as open to the thread as to the agent: by its groups, or, in a job
@@ -36,7 +36,7 @@ bool may_be_hidden(const Client& client, const RelPath& path);
 // but root can mount anything over a tier.
 bool sees_agents_mounts();
 // Whether a tier's path leads to the directory that the agent has its copies in. Changes errno.
-bool is_tier_there(const JobFacts& facts, uint32_t tier);
+bool is_tier_there(const CatalogFacts& facts, uint32_t tier);
 // The process may be in another mount namespace from now on, or see other mounts.
 void forget_mounts();
 

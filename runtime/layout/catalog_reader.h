@@ -4,8 +4,8 @@
 //
 // No length, number or reference in the mapped files is believed, and each is read once: whoever runs as the
 // job's owner can write them, and neither a task nor the agent may then read or write elsewhere. What the
-// header says for good is copied when it is opened (JobFacts). A file that its owner makes shorter ends in
-// SIGBUS, as with any mapping.
+// header says for good is copied when it is opened (CatalogFacts). A file that its owner makes shorter ends
+// in SIGBUS, as with any mapping.
 #pragma once
 
 #include <string.h>
@@ -46,7 +46,7 @@ T read_once(const T& value) {
 }
 
 // What the header says for good: a private copy, range-checked. Texts end in a NUL.
-struct JobFacts {
+struct CatalogFacts {
   uint64_t boot_time, stage_wait_max, stage_wait_ns;
   uint64_t user_namespace, space;
   uint32_t check_at_open, serve_metadata, stages_again, user, groups;
@@ -82,7 +82,7 @@ inline bool take_prefix(const Prefix& from, uint32_t roots, Prefix* to) {
 }
 
 // False: it is not a header that the agent made.
-inline bool take_facts(const CatalogHeader& h, JobFacts* f) {
+inline bool take_facts(const CatalogHeader& h, CatalogFacts* f) {
   f->boot_time = read_once(h.boot_time);
   f->stage_wait_max = read_once(h.stage_wait_max);
   f->stage_wait_ns = read_once(h.stage_wait_ns);
@@ -124,7 +124,7 @@ class CatalogReader {
   bool open(const char* dir) { return open(RunDirectory{dir}); }
   // The same of a directory of which something was mapped before. `adapt` may change the facts before anybody
   // sees them.
-  bool open(RunDirectory at, void (*adapt)(JobFacts*) = nullptr) {
+  bool open(RunDirectory at, void (*adapt)(CatalogFacts*) = nullptr) {
     auto* h = static_cast<const CatalogHeader*>(map_shared(&at, "catalog", sizeof(CatalogHeader), false));
     if (!h) return false;
     Opened* mine = nullptr;
@@ -142,7 +142,7 @@ class CatalogReader {
     return good;
   }
 
-  const JobFacts& facts() const { return opened().facts; }
+  const CatalogFacts& facts() const { return opened().facts; }
   // What changes while the job runs.
   bool walked(uint32_t root) const {
     return header().roots[root].walked.load(std::memory_order_acquire) != 0;
@@ -448,7 +448,7 @@ class CatalogReader {
   struct Opened {
     const CatalogHeader* header;
     RunDirectory dir;
-    JobFacts facts;
+    CatalogFacts facts;
   };
   static Opened* room_for_opened() {
     const long map = syscall(SYS_mmap, nullptr, sizeof(Opened), PROT_READ | PROT_WRITE,

@@ -177,7 +177,7 @@ struct Later {
 };
 
 // A reader to the home: how far it is, and how it ended.
-struct Progress {
+struct ReadProgress {
   static constexpr MessageType kType = MessageType::kProgress;
   FileKey key;
   uint64_t lease = 0, bytes = 0;

@@ -285,7 +285,7 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
       on(decode<Want>(body), [&](const Want& want) { reply = wanted(from, want); });
       break;
     case MessageType::kProgress:
-      on(decode<Progress>(body), [&](const Progress& p) {
+      on(decode<ReadProgress>(body), [&](const ReadProgress& p) {
         const MutexLock hold(lock_);
         directory_.progress(p.key, from, now_ns());
       });
@@ -535,7 +535,7 @@ void Peers::tell_keeper(const FileKey& key, const std::string& message) {
 }
 
 void Peers::progress(const FileKey& key, uint64_t lease, uint64_t bytes) {
-  tell_keeper(key, encode(Progress{key, lease, bytes}));
+  tell_keeper(key, encode(ReadProgress{key, lease, bytes}));
 }
 
 void Peers::done(const Done& done) {

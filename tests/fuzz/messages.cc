@@ -49,7 +49,7 @@ bool look_as(MessageType type, std::string_view body) {
     case MessageType::kLater:
       return look<Later>(body);
     case MessageType::kProgress:
-      return look<Progress>(body);
+      return look<ReadProgress>(body);
     case MessageType::kDone:
       return look<Done>(body);
     case MessageType::kAnnounce:
