@@ -43,7 +43,8 @@ def remove(path):
 
 def replace(path, target):
     remove(path)
-    os.symlink(target, path)
+    os.symlink(target, path + ".link")
+    os.rename(path + ".link", path)  # the agent may have made it anew
 
 
 def survivor(work):
