@@ -55,6 +55,30 @@ TEST(Counters, HaveWhatOtherNodesTold) {
   EXPECT_TRUE(read_counters(scratch.path()).ok());
 }
 
+TEST(Counters, AreTheSumsOfAllTasksAndTiers) {
+  const Scratch scratch;
+  const Result<BoardFile> board = BoardFile::create(scratch.path());
+  ASSERT_TRUE(board.ok());
+  for (CounterShard& s : (*board)->shards) {
+    s.task[3] = 5;
+    for (uint64_t tier = 0; tier < kMaxTiers; ++tier) {
+      s.opens_tier[tier] = 1 + tier;
+      s.read_calls_tier[tier] = 2 + tier;
+      s.read_bytes_tier[tier] = 3 + tier;
+    }
+  }
+  const JobCounters job = counters_of(*board->get());
+  const uint64_t shards = std::size((*board)->shards), others = kMaxTiers * (kMaxTiers - 1) / 2;
+  EXPECT_EQ(job.opens_tier[1], 2 * shards);
+  EXPECT_EQ(job.read_calls_tier[1], 3 * shards);
+  EXPECT_EQ(job.read_bytes_tier[1], 4 * shards);
+  const NodeCounts node = own_counts(job);
+  EXPECT_EQ(node.task[3], 5 * shards);
+  EXPECT_EQ(node.opens_tier, (1 * kMaxTiers + others) * shards);
+  EXPECT_EQ(node.read_calls_tier, (2 * kMaxTiers + others) * shards);
+  EXPECT_EQ(node.read_bytes_tier, (3 * kMaxTiers + others) * shards);
+}
+
 TEST(Counters, AreReadOfNothingButABoard) {
   const Scratch scratch;
   ASSERT_TRUE(BoardFile::create(scratch.path()).ok());
