@@ -6,44 +6,27 @@ noinst_LIBRARIES += %D%/libmonarch.a
 # A program exports nothing of it but what its list of symbols says; what is hidden no list can export.
 %C%_libmonarch_a_CXXFLAGS = $(AM_CXXFLAGS) -fvisibility=default
 %C%_libmonarch_a_SOURCES = \
-	%D%/agent/agent.cc \
 	%D%/agent/agent.h \
-	%D%/agent/grant_watch.cc \
 	%D%/agent/grant_watch.h \
-	%D%/agent/load_peers.cc \
 	%D%/agent/load_peers.h \
-	%D%/agent/membership.cc \
 	%D%/agent/membership.h \
-	%D%/agent/nodes_file.cc \
 	%D%/agent/nodes_file.h \
-	%D%/agent/progress.cc \
 	%D%/agent/progress.h \
-	%D%/agent/series_file.cc \
 	%D%/agent/series_file.h \
-	%D%/agent/use_watch.cc \
 	%D%/agent/use_watch.h \
 	%D%/agent/sweep.cc \
 	%D%/agent/sweep.h \
 	%D%/base/argv.h \
-	%D%/base/clock.cc \
 	%D%/base/clock.h \
-	%D%/base/command_line.cc \
 	%D%/base/command_line.h \
-	%D%/base/escape.cc \
 	%D%/base/escape.h \
 	%D%/base/fd.h \
-	%D%/base/json.cc \
 	%D%/base/json.h \
-	%D%/base/log.cc \
 	%D%/base/log.h \
-	%D%/base/memory.cc \
 	%D%/base/memory.h \
-	%D%/base/mountinfo.cc \
 	%D%/base/mountinfo.h \
 	%D%/base/mutex.h \
-	%D%/base/nearest.cc \
 	%D%/base/nearest.h \
-	%D%/base/no_memory.cc \
 	%D%/base/no_memory.h \
 	%D%/base/os.cc \
 	%D%/base/os.h \
@@ -52,39 +35,26 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/pipe.h \
 	%D%/base/remove_tree.cc \
 	%D%/base/remove_tree.h \
-	%D%/base/replace_file.cc \
 	%D%/base/replace_file.h \
 	%D%/base/result.h \
-	%D%/base/size.cc \
 	%D%/base/size.h \
-	%D%/base/throttle.cc \
 	%D%/base/throttle.h \
 	%D%/base/uring.cc \
 	%D%/base/uring.h \
-	%D%/config/config.cc \
 	%D%/config/config.h \
-	%D%/config/dataset_rules.cc \
 	%D%/config/dataset_rules.h \
-	%D%/config/policy_keys.cc \
 	%D%/config/policy_keys.h \
-	%D%/config/show.cc \
 	%D%/config/show.h \
-	%D%/config/user_options.cc \
 	%D%/config/user_options.h \
 	%D%/config/values.h \
 	%D%/hierarchy/discovery.cc \
 	%D%/hierarchy/discovery.h \
-	%D%/hierarchy/driver.cc \
 	%D%/hierarchy/driver.h \
-	%D%/hierarchy/grant.cc \
 	%D%/hierarchy/grant.h \
-	%D%/hierarchy/hierarchy.cc \
 	%D%/hierarchy/hierarchy.h \
 	%D%/hierarchy/job_room.cc \
 	%D%/hierarchy/job_room.h \
-	%D%/hierarchy/locality.cc \
 	%D%/hierarchy/locality.h \
-	%D%/hierarchy/tier.cc \
 	%D%/hierarchy/tier.h \
 	%D%/layout/board_client.h \
 	%D%/layout/board_layout.h \
@@ -95,19 +65,13 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/layout/space.h \
 	%D%/layout/path_hash.h \
 	%D%/layout/shared_map.h \
-	%D%/metadata/board.cc \
 	%D%/metadata/board.h \
-	%D%/metadata/catalog.cc \
 	%D%/metadata/catalog.h \
-	%D%/metadata/change_watch.cc \
 	%D%/metadata/change_watch.h \
 	%D%/metadata/dataset.cc \
 	%D%/metadata/dataset.h \
-	%D%/metadata/nodes_told.cc \
 	%D%/metadata/nodes_told.h \
-	%D%/metadata/run_file.cc \
 	%D%/metadata/run_file.h \
-	%D%/metadata/series.cc \
 	%D%/metadata/series.h \
 	%D%/metadata/walker.cc \
 	%D%/metadata/walker.h \
@@ -171,6 +135,47 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/placement/write_back.h
 # These compile as one (--disable-unity: each by itself): a list NAME is unity/NAME.cc. A file that is not in one has
 # calls that others may not have (tests/os_calls.t), or is replaced by tests.
+base = \
+	%D%/base/clock.cc \
+	%D%/base/command_line.cc \
+	%D%/base/escape.cc \
+	%D%/base/json.cc \
+	%D%/base/log.cc \
+	%D%/base/memory.cc \
+	%D%/base/mountinfo.cc \
+	%D%/base/nearest.cc \
+	%D%/base/no_memory.cc \
+	%D%/base/replace_file.cc \
+	%D%/base/size.cc \
+	%D%/base/throttle.cc
+config = \
+	%D%/config/config.cc \
+	%D%/config/dataset_rules.cc \
+	%D%/config/policy_keys.cc \
+	%D%/config/show.cc \
+	%D%/config/user_options.cc
+agent = \
+	%D%/agent/agent.cc \
+	%D%/agent/grant_watch.cc \
+	%D%/agent/load_peers.cc \
+	%D%/agent/membership.cc \
+	%D%/agent/nodes_file.cc \
+	%D%/agent/progress.cc \
+	%D%/agent/series_file.cc \
+	%D%/agent/use_watch.cc
+hierarchy = \
+	%D%/hierarchy/driver.cc \
+	%D%/hierarchy/grant.cc \
+	%D%/hierarchy/hierarchy.cc \
+	%D%/hierarchy/locality.cc \
+	%D%/hierarchy/tier.cc
+metadata = \
+	%D%/metadata/board.cc \
+	%D%/metadata/catalog.cc \
+	%D%/metadata/change_watch.cc \
+	%D%/metadata/nodes_told.cc \
+	%D%/metadata/run_file.cc \
+	%D%/metadata/series.cc
 node_start = \
 	%D%/node/account_for.cc \
 	%D%/node/accounting.cc \
@@ -225,11 +230,11 @@ placement = \
 	%D%/placement/tier_health.cc \
 	%D%/placement/write_back.cc
 if UNITY
-nodist_%C%_libmonarch_a_SOURCES = unity/node_start.cc unity/node_life.cc unity/node_report.cc unity/node_tiers.cc \
-	unity/placement.cc
+nodist_%C%_libmonarch_a_SOURCES = unity/agent.cc unity/base.cc unity/config.cc unity/hierarchy.cc unity/metadata.cc \
+	unity/node_start.cc unity/node_life.cc unity/node_report.cc unity/node_tiers.cc unity/placement.cc
 unity += $(nodist_%C%_libmonarch_a_SOURCES)
 else
-%C%_libmonarch_a_SOURCES += $(node_start) $(node_life) $(node_report) $(node_tiers) $(placement)
+%C%_libmonarch_a_SOURCES += $(agent) $(base) $(config) $(hierarchy) $(metadata) $(node_start) $(node_life) $(node_report) $(node_tiers) $(placement)
 endif
 
 # What a program that uses the library links.

@@ -39,7 +39,6 @@ tests_unit_SOURCES = \
 	%D%/evict_fixture.h \
 	%D%/faulty_os.cc \
 	%D%/faulty_os.h \
-	%D%/fuzz_test.cc \
 	%D%/gate.h \
 	%D%/hanging_fs.h \
 	%D%/listed.h \
@@ -57,8 +56,7 @@ tests_unit_SOURCES = \
 	%D%/remover_fixture.h \
 	%D%/scratch.h \
 	%D%/tiers.h \
-	%D%/trapped_calls.h \
-	$(fuzz_sources)
+	%D%/trapped_calls.h
 # Tests that compile as one (--disable-unity: each by itself): a list NAME is unity/NAME.cc.
 unit_agent = \
 	%D%/again_test.cc \
@@ -99,6 +97,9 @@ unit_evict = \
 	%D%/evict_test.cc \
 	%D%/evict_large_test.cc \
 	%D%/hard_links_test.cc
+unit_fuzz = \
+	%D%/fuzz_test.cc \
+	$(fuzz_sources)
 unit_jobs = \
 	%D%/account_for_test.cc \
 	%D%/accounting_test.cc \
@@ -164,11 +165,13 @@ unit_watch = \
 	%D%/watch_test.cc
 if UNITY
 nodist_tests_unit_SOURCES = unity/unit_agent.cc unity/unit_base.cc unity/unit_catalog.cc unity/unit_config.cc \
-	unity/unit_evict.cc unity/unit_jobs.cc unity/unit_large.cc unity/unit_life.cc unity/unit_peer_calls.cc \
+	unity/unit_evict.cc unity/unit_fuzz.cc unity/unit_jobs.cc unity/unit_large.cc unity/unit_life.cc \
+	unity/unit_peer_calls.cc \
 	unity/unit_peer_data.cc unity/unit_peer_group.cc unity/unit_removal.cc unity/unit_tiers.cc unity/unit_watch.cc
 unity += $(nodist_tests_unit_SOURCES)
 else
-tests_unit_SOURCES += $(unit_agent) $(unit_base) $(unit_catalog) $(unit_config) $(unit_evict) $(unit_jobs) \
+tests_unit_SOURCES += $(unit_agent) $(unit_base) $(unit_catalog) $(unit_config) $(unit_evict) $(unit_fuzz) \
+	$(unit_jobs) \
 	$(unit_large) $(unit_life) $(unit_peer_calls) $(unit_peer_data) $(unit_peer_group) $(unit_removal) $(unit_tiers) \
 	$(unit_watch)
 endif
@@ -185,10 +188,17 @@ tests_spank_SOURCES = \
 	%D%/hanging_fs.h \
 	%D%/private_mounts.h \
 	%D%/scratch.h \
-	%D%/spank_fixture.h \
+	%D%/spank_fixture.h
+spank_tests = \
 	%D%/spank_key_test.cc \
 	%D%/spank_mounts_test.cc \
 	%D%/spank_test.cc
+if UNITY
+nodist_tests_spank_SOURCES = unity/spank_tests.cc
+unity += $(nodist_tests_spank_SOURCES)
+else
+tests_spank_SOURCES += $(spank_tests)
+endif
 TESTS += tests/spank
 endif
 endif

@@ -41,17 +41,17 @@ int shared_file(unsigned long request, void* argument) {
 
 }  // namespace
 
-#define CHANGE_HOOK(name_, change, parameters, ...)                                              \
+#define WRITE_HOOK(name_, change, parameters, ...)                                               \
   EXPORT int name_ parameters noexcept {                                                         \
     return will_change_open(Change::change, fd) ? call_next<int>(Hook::name_, __VA_ARGS__) : -1; \
   }
-CHANGE_HOOK(fchmod, kAccess, (int fd, mode_t mode), fd, mode)
-CHANGE_HOOK(fchown, kAccess, (int fd, uid_t user, gid_t group), fd, user, group)
-CHANGE_HOOK(futimens, kContent, (int fd, const struct timespec times[2]), fd, times)
-CHANGE_HOOK(futimes, kContent, (int fd, const struct timeval times[2]), fd, times)
-CHANGE_HOOK(fsetxattr, kAccess, (int fd, const char* name, const void* value, size_t bytes, int flags), fd,
-            name, value, bytes, flags)
-CHANGE_HOOK(fremovexattr, kAccess, (int fd, const char* name), fd, name)
+WRITE_HOOK(fchmod, kAccess, (int fd, mode_t mode), fd, mode)
+WRITE_HOOK(fchown, kAccess, (int fd, uid_t user, gid_t group), fd, user, group)
+WRITE_HOOK(futimens, kContent, (int fd, const struct timespec times[2]), fd, times)
+WRITE_HOOK(futimes, kContent, (int fd, const struct timeval times[2]), fd, times)
+WRITE_HOOK(fsetxattr, kAccess, (int fd, const char* name, const void* value, size_t bytes, int flags), fd,
+           name, value, bytes, flags)
+WRITE_HOOK(fremovexattr, kAccess, (int fd, const char* name), fd, name)
 
 EXPORT ssize_t fgetxattr(int fd, const char* name, void* value, size_t bytes) noexcept {
   return on_original_of(

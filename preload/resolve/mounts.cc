@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kLookNs = 1000000000;  // how soon a mount that another process makes is noticed
 
-enum : unsigned char { kUnknown, kOfAgent, kOther };
-std::atomic<unsigned char> space{kUnknown};
+enum : unsigned char { kUnseen, kOfAgent, kOfOther };
+std::atomic<unsigned char> space{kUnseen};
 std::atomic<int64_t> next_look{0};  // monotonic
 
 // Roots, as bits, below which something is mounted. They only become more, so that nobody waits for who adds
@@ -64,18 +64,18 @@ bool look_at_mounts(const CatalogFacts& facts, uint32_t* gone) {
 RARE bool look(const CatalogFacts& facts, const RelPath& path) {
   const KeepErrno errno_stays;
   unsigned char seen = space.load(std::memory_order_acquire);
-  const uint64_t own = seen == kUnknown ? own_space() : 0;
+  const uint64_t own = seen == kUnseen ? own_space() : 0;
   const int64_t now = monotonic_ns();
   uint32_t gone = 0;
   if (own != 0 && own == facts.space) {
     space.store(seen = kOfAgent, std::memory_order_release);
-  } else if (seen == kUnknown || now >= next_look.load(std::memory_order_relaxed)) {
+  } else if (seen == kUnseen || now >= next_look.load(std::memory_order_relaxed)) {
     const bool told = look_at_mounts(facts, &gone);
     next_look.store(now + kLookNs, std::memory_order_relaxed);
-    space.store(seen = told ? kOther : kUnknown, std::memory_order_release);
+    space.store(seen = told ? kOfOther : kUnseen, std::memory_order_release);
   }
-  return seen == kUnknown ||
-         (seen == kOther && ((hidden.load(std::memory_order_acquire) | gone) >> path.root & 1) != 0);
+  return seen == kUnseen ||
+         (seen == kOfOther && ((hidden.load(std::memory_order_acquire) | gone) >> path.root & 1) != 0);
 }
 
 // A directory that the agent saw, and its path there.
@@ -198,6 +198,6 @@ bool is_tier_there(const CatalogFacts& facts, uint32_t tier) {
 
 bool sees_agents_mounts() { return space.load(std::memory_order_acquire) == kOfAgent; }
 
-void forget_mounts() { space.store(kUnknown, std::memory_order_release); }
+void forget_mounts() { space.store(kUnseen, std::memory_order_release); }
 
 }  // namespace monarch::preload

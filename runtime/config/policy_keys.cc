@@ -27,18 +27,18 @@ namespace {
 
 using Of = PolicySection::Of;
 
-struct Prefix {
+struct KeyPrefix {
   Of of;
   const char* text;
 };
-constexpr Prefix kPrefixes[] = {
+constexpr KeyPrefix kPrefixes[] = {
     {Of::kPartition, "policy.partition."}, {Of::kAccount, "policy.account."}, {Of::kQos, "policy.qos."}};
 
 // Nothing: it is none of policy.
 std::optional<PolicySection> parse_section(const std::string& section) {
   PolicySection policy;
   if (section == "policy") return policy;
-  for (const Prefix& prefix : kPrefixes) {
+  for (const KeyPrefix& prefix : kPrefixes) {
     if (section.rfind(prefix.text, 0) != 0) continue;
     policy.of = prefix.of;
     policy.name = section.substr(std::string(prefix.text).size());
@@ -120,7 +120,7 @@ Result<int> parse_max_wait(const std::string& text) {
 }  // namespace
 
 std::string PolicySection::title() const {
-  for (const Prefix& prefix : kPrefixes)
+  for (const KeyPrefix& prefix : kPrefixes)
     if (prefix.of == of) return prefix.text + name;
   return "policy";
 }
