@@ -132,7 +132,8 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/placement/source.h \
 	%D%/placement/sparse_copies.h \
 	%D%/placement/tier_health.h \
-	%D%/placement/write_back.h
+	%D%/placement/write_back.h \
+	%D%/store/store.h
 # These compile as one (--disable-unity: each by itself): a list NAME is unity/NAME.cc. A file that is not in one has
 # calls that others may not have (tests/os_calls.t), or is replaced by tests.
 base = \
@@ -168,7 +169,8 @@ hierarchy = \
 	%D%/hierarchy/grant.cc \
 	%D%/hierarchy/hierarchy.cc \
 	%D%/hierarchy/locality.cc \
-	%D%/hierarchy/tier.cc
+	%D%/hierarchy/tier.cc \
+	%D%/store/store.cc
 metadata = \
 	%D%/metadata/board.cc \
 	%D%/metadata/catalog.cc \

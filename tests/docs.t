@@ -546,7 +546,7 @@ def anchors():
 
 
 # The folders, from the ground up. An include leads to its own folder, or to one further down.
-FLOORS = [["runtime/base", "runtime/layout"], ["runtime/config"], ["runtime/hierarchy", "runtime/metadata"], ["runtime/placement"],
+FLOORS = [["runtime/base", "runtime/layout"], ["runtime/config"], ["runtime/store"], ["runtime/hierarchy", "runtime/metadata"], ["runtime/placement"],
           ["runtime/peer"], ["runtime/agent", "runtime/node"], ["runtime/monarchd", "admin"]]
 # The preload library, and what it takes of the rest.
 PRELOAD = [["runtime/layout"], ["preload"], ["preload/next"], ["preload/client"], ["preload/resolve"], ["preload/decide"],

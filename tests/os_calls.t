@@ -6,7 +6,7 @@
 # a tier begins at a descriptor or changes something.
 set -euo pipefail
 
-readonly objects='placement/* metadata/walker metadata/dataset hierarchy/* peer/* agent/sweep base/uring base/remove_tree unity/hierarchy unity/placement unity/peer_*'
+readonly objects='placement/* metadata/walker metadata/dataset hierarchy/* store/* peer/* agent/sweep base/uring base/remove_tree unity/hierarchy unity/placement unity/peer_*'
 readonly calls='open|openat|creat|fopen|opendir|fdopendir|readdir|scandir|stat|lstat|fstat|fstatat|statx|statfs|fstatfs|statvfs|fstatvfs|access|faccessat|realpath|read|pread|preadv|write|pwrite|pwritev|sendfile|fallocate|posix_fallocate|truncate|ftruncate|fsync|fdatasync|sync_file_range|posix_fadvise|fcntl|flock|futimens|utimensat|chmod|fchmod|fchmodat|chown|fchown|fchownat|ioctl|link|linkat|symlink|rename|renameat|renameat2|unlink|unlinkat|rmdir|mkdir|mkdirat|io_uring_submit|io_uring_submit_and_wait|openat2'
 # What looks at tiers or datasets before a job runs does not pass os.h, as os.h says: hierarchy/discovery here, and config/
 # and admin/, which are not looked at. On paths of Monarch's own: base/paths (its parts) and node/state (its directory).

@@ -21,12 +21,6 @@ namespace {
 
 constexpr int64_t kNsPerSecond = 1000000000;
 
-// Without O_TMPFILE: the name of a copy that is being made, which no reader looks for.
-struct UnfinishedName {
-  explicit UnfinishedName(const char* copy) { std::snprintf(text, sizeof text, "%s.part", copy); }
-  char text[kCopyNameBytes + sizeof ".part"];
-};
-
 }  // namespace
 
 Tier::Tier(Tier&& other) noexcept
@@ -34,22 +28,19 @@ Tier::Tier(Tier&& other) noexcept
       config_(std::move(other.config_)),
       driver_(std::move(other.driver_)),
       copies_path_(std::move(other.copies_path_)),
-      copies_(std::move(other.copies_)),
+      store_(std::move(other.store_)),
       device_(other.device_),
       inode_(other.inode_),
       quota_(other.quota_.load()),
       unsafe_(other.unsafe_),
       floor_(other.floor_),
-      tmpfile_(other.tmpfile_),
       used_(other.used_.load()),
       promised_(other.promised_.load()),
       closed_(other.closed_.load()),
       crowded_(other.crowded_.load()),
       wanted_(other.wanted_.load()),
       next_probe_ns_(other.next_probe_ns_.load()),
-      patience_ns_(other.patience_ns_.load()) {
-  for (int i = 0; i < 4; ++i) buckets_[i] = other.buckets_[i].load();
-}
+      patience_ns_(other.patience_ns_.load()) {}
 
 Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir, Clock& clock) {
   Tier tier;
@@ -64,43 +55,32 @@ Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir, Cl
   if (os::mkdirat(base.get(), job_dir.c_str(), is_run_of_user(job_dir) ? kUserDirMode : 0700) != 0 &&
       errno != EEXIST)
     return errno_error(what + "make " + tier.copies_path_);
-  tier.copies_ = Fd(os::openat(base.get(), job_dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  Fd copies(os::openat(base.get(), job_dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st;
-  if (!tier.copies_ || os::fstat(tier.copies_.get(), &st) != 0)
-    return errno_error(what + "open " + tier.copies_path_);
+  if (!copies || os::fstat(copies.get(), &st) != 0) return errno_error(what + "open " + tier.copies_path_);
   if (st.st_uid != ::geteuid() || (st.st_mode & 077) != 0)
     return Error{EPERM, what + tier.copies_path_ + " is there already and others have access to it"};
   if (is_run_of_user(job_dir) && !is_user_dir(st))
     return Error{
         EPERM, what + tier.copies_path_ +
                    ": this run has not made it, or its file system does not keep modes and cannot be a tier"};
-  if (os::flock(tier.copies_.get(), LOCK_SH | LOCK_NB) != 0)
-    return errno_error(what + "lock " + tier.copies_path_);
+  if (os::flock(copies.get(), LOCK_SH | LOCK_NB) != 0) return errno_error(what + "lock " + tier.copies_path_);
   tier.device_ = st.st_dev;
   tier.inode_ = st.st_ino;
   struct stat above;
-  const bool looked = os::fstatat(tier.copies_.get(), "..", &above, AT_SYMLINK_NOFOLLOW) == 0;
+  const bool looked = os::fstatat(copies.get(), "..", &above, AT_SYMLINK_NOFOLLOW) == 0;
   const bool keeps = looked && (above.st_uid == 0 || above.st_uid == ::geteuid()) &&
                      ((above.st_mode & S_ISVTX) != 0 || (above.st_mode & (S_IWGRP | S_IWOTH)) == 0);
   tier.unsafe_ = !keeps;
-  tier.driver_ = driver_of(tier.copies_.get());
+  tier.driver_ = driver_of(copies.get());
   uint64_t size = 0;
-  tier.driver_->free_bytes(tier.copies_.get(), &size);
+  tier.driver_->free_bytes(copies.get(), &size);
   if (size == 0) return errno_error(what + "statvfs " + tier.copies_path_);
   tier.quota_ = config.quota.of(size);
   tier.floor_ = config.min_free.of(size);
-  Fd probe(os::openat(tier.copies_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  tier.tmpfile_ = static_cast<bool>(probe);
-  if (!probe) probe = tier.open_nameless();
-  MONARCH_TRY(tier.keeps_what_tells_copies(probe));
+  tier.store_ = Store(std::move(copies), tier.copies_path_, config.name);
+  MONARCH_TRY(tier.keeps_what_tells_copies(tier.store_.open_nameless()));
   return tier;
-}
-
-Fd Tier::open_nameless() const {
-  Fd file(tmpfile_ ? os::openat(copies_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)
-                   : os::openat(copies_.get(), "probe", O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600));
-  if (file && !tmpfile_) os::unlinkat(copies_.get(), "probe", 0);
-  return file;
 }
 
 // They know it by its device, inode, size and mtime. What is not taken for a copy has other values than its
@@ -125,13 +105,13 @@ Status Tier::keeps_what_tells_copies(const Fd& file) const {
 uint64_t Tier::headroom() const {
   const uint64_t kept = floor_ + promised_;
   uint64_t size = 0;
-  const uint64_t free = driver_->free_bytes(copies_.get(), &size);
+  const uint64_t free = driver_->free_bytes(store_.directory(), &size);
   return free > kept ? free - kept : 0;
 }
 
 uint64_t Tier::file_system_bytes() const {
   struct statvfs fs;
-  return os::fstatvfs(copies_.get(), &fs) == 0 ? uint64_t{fs.f_bavail} * fs.f_frsize : 0;
+  return os::fstatvfs(store_.directory(), &fs) == 0 ? uint64_t{fs.f_bavail} * fs.f_frsize : 0;
 }
 
 bool Tier::set_quota(uint64_t quota) { return quota_.exchange(quota) < quota; }
@@ -168,34 +148,8 @@ bool Tier::reserve(uint64_t bytes) {
   return false;
 }
 
-Status Tier::ensure_bucket(Ref entry) {
-  const uint32_t bucket = entry & 255;
-  const uint64_t bit = uint64_t{1} << (bucket % 64);
-  if (buckets_[bucket / 64].load(std::memory_order_acquire) & bit) return {};
-  char name[3];
-  std::snprintf(name, sizeof name, "%02x", bucket);
-  if (os::mkdirat(copies_.get(), name, 0700) != 0 && errno != EEXIST)
-    return errno_error("tier " + this->name() + ": make " + copies_path_ + "/" + name);
-  buckets_[bucket / 64].fetch_or(bit, std::memory_order_release);
-  return {};
-}
-
-bool Tier::restore_bucket(Ref entry) {
-  if (errno != ENOENT) return false;
-  const uint32_t bucket = entry & 255;
-  buckets_[bucket / 64].fetch_and(~(uint64_t{1} << (bucket % 64)), std::memory_order_relaxed);
-  const bool restored = ensure_bucket(entry).ok();
-  if (!restored) errno = ENOENT;
-  return restored;
-}
-
-Fd Tier::open_new(Ref entry) {
-  char copy[kCopyNameBytes];
-  copy_name(entry, copy);
-  return Fd(
-      tmpfile_ ? os::openat(copies_.get(), std::string(copy, 2).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)
-               : os::openat(copies_.get(), UnfinishedName(copy).text,
-                            O_CREAT | O_TRUNC | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
+Error Tier::no_space_for(uint64_t bytes) const {
+  return errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
 }
 
 bool Tier::allocate(const Fd& file, uint64_t bytes, uint64_t* promised) {
@@ -206,123 +160,23 @@ bool Tier::allocate(const Fd& file, uint64_t bytes, uint64_t* promised) {
 }
 
 Result<Fd> Tier::create(Ref entry, uint64_t bytes, uint64_t* promised) {
-  MONARCH_TRY(ensure_bucket(entry));
-  Fd file = open_new(entry);
-  if (!file && restore_bucket(entry)) file = open_new(entry);
-  if (!file) return errno_error("tier " + name() + ": create a copy");
-  if (!allocate(file, bytes, promised)) {
-    const Error error = errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
-    discard(entry);
+  Result<Fd> file = store_.create(entry);
+  if (file.ok() && !allocate(*file, bytes, promised)) {
+    const Error error = no_space_for(bytes);
+    store_.discard(entry);
     return error;
   }
-  return file;
-}
-
-void Tier::discard(Ref entry) {
-  if (tmpfile_) return;  // it ends with its descriptor
-  char copy[kCopyNameBytes];
-  copy_name(entry, copy);
-  os::unlinkat(copies_.get(), UnfinishedName(copy).text, 0);
-}
-
-int Tier::name_copy(const Fd& file, const char* name) {
-  if (!tmpfile_) return os::renameat(copies_.get(), UnfinishedName(name).text, copies_.get(), name);
-  char self[64];
-  std::snprintf(self, sizeof self, "/proc/self/fd/%d", file.get());
-  return os::linkat(AT_FDCWD, self, copies_.get(), name, AT_SYMLINK_FOLLOW);
-}
-
-// linkat(2) does not replace: what could not be removed is renamed over. The name meanwhile has the number of
-// the descriptor, so that no other thread has it.
-int Tier::name_over(const Fd& file, const char* name) {
-  const std::string fresh = std::string(name) + "." + std::to_string(file.get());
-  os::unlinkat(copies_.get(), fresh.c_str(), 0);
-  if (name_copy(file, fresh.c_str()) != 0) return -1;
-  if (os::renameat(copies_.get(), fresh.c_str(), copies_.get(), name) == 0) return 0;
-  const int error = errno;
-  os::unlinkat(copies_.get(), fresh.c_str(), 0);
-  errno = error;
-  return -1;
-}
-
-Status Tier::publish(const Fd& file, Ref entry) {
-  char copy[kCopyNameBytes];
-  copy_name(entry, copy);
-  int rc = name_copy(file, copy);
-  if (rc != 0 && restore_bucket(entry)) rc = name_copy(file, copy);
-  if (rc != 0 && errno == EEXIST) rc = name_over(file, copy);
-  if (rc != 0) return errno_error("tier " + name() + ": publish " + copies_path_ + "/" + copy);
-  return {};
-}
-
-bool Tier::link(Ref copy, Ref entry) {
-  if (!ensure_bucket(entry).ok()) return false;
-  char from[kCopyNameBytes], to[kCopyNameBytes];
-  copy_name(copy, from);
-  copy_name(entry, to);
-  const auto name = [&] { return os::linkat(copies_.get(), from, copies_.get(), to, 0) == 0; };
-  return name() || (errno == EEXIST && os::unlinkat(copies_.get(), to, 0) == 0 && name());
-}
-
-Fd Tier::open_copy(Ref entry) const {
-  char copy[kCopyNameBytes];
-  copy_name(entry, copy);
-  return Fd(os::openat(copies_.get(), copy, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0));
-}
-
-bool Tier::remove(Ref entry) {
-  char copy[kCopyNameBytes];
-  copy_name(entry, copy);
-  return os::unlinkat(copies_.get(), copy, 0) == 0 || errno == ENOENT;
-}
-
-// A left-over of the name is no use to anyone: who may still write it has it open.
-Fd Tier::open_new_part(const char* name) {
-  constexpr int kFlags = O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC;
-  Fd file(os::openat(copies_.get(), name, kFlags, 0600));
-  if (!file && errno == EEXIST && os::unlinkat(copies_.get(), name, 0) == 0)
-    file = Fd(os::openat(copies_.get(), name, kFlags, 0600));
   return file;
 }
 
 Result<Fd> Tier::create_part(Ref entry, uint64_t bytes, uint64_t* promised) {
-  MONARCH_TRY(ensure_bucket(entry));  // where it will go
-  if (os::mkdirat(copies_.get(), "part", 0700) != 0 && errno != EEXIST)
-    return errno_error("tier " + name() + ": make " + copies_path_ + "/part");
-  char part[kPartNameBytes];
-  part_name(entry, part);
-  Fd file = open_new_part(part);
-  if (!file) return errno_error("tier " + name() + ": create a partial copy");
-  if (!allocate(file, bytes, promised)) {
-    const Error error = errno_error("tier " + name() + ": allocate " + std::to_string(bytes) + " bytes");
-    remove_part(entry);
+  Result<Fd> file = store_.create_part(entry);
+  if (file.ok() && !allocate(*file, bytes, promised)) {
+    const Error error = no_space_for(bytes);
+    store_.remove_part(entry);
     return error;
   }
   return file;
-}
-
-Result<Fd> Tier::open_part(Ref entry) {
-  char part[kPartNameBytes];
-  monarch::part_name(entry, part);
-  Fd file(os::openat(copies_.get(), part, O_RDWR | O_NOFOLLOW | O_CLOEXEC));
-  if (!file) return errno_error("tier " + name() + ": open a partial copy");
-  return file;
-}
-
-Status Tier::publish_part(Ref entry) {
-  char part[kPartNameBytes], copy[kCopyNameBytes];
-  part_name(entry, part);
-  copy_name(entry, copy);
-  int rc = os::renameat(copies_.get(), part, copies_.get(), copy);
-  if (rc != 0 && restore_bucket(entry)) rc = os::renameat(copies_.get(), part, copies_.get(), copy);
-  if (rc != 0) return errno_error("tier " + name() + ": publish " + copies_path_ + "/" + copy);
-  return {};
-}
-
-bool Tier::remove_part(Ref entry) {
-  char part[kPartNameBytes];
-  part_name(entry, part);
-  return os::unlinkat(copies_.get(), part, 0) == 0 || errno == ENOENT;
 }
 
 uint64_t Tier::room() const {
@@ -355,7 +209,7 @@ uint64_t Tier::release_holes(const struct stat& copy, uint64_t bytes) {
 Status Tier::write_and_read() const {
   if (headroom() < wanted_.load(std::memory_order_relaxed)) return Error{ENOSPC, "its file system is full"};
   alignas(kBlock) char block[kBlock] = "monarch", back[kBlock];
-  const Fd file = open_nameless();
+  const Fd file = store_.open_nameless();
   if (!file) return errno_error("create");
   if (driver_->allocate(file.get(), kBlock) < 0) return errno_error("allocate");
   const auto whole = [](ssize_t bytes, const char* what) -> Status {

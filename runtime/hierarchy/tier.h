@@ -17,6 +17,7 @@
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/driver.h"
 #include "runtime/layout/catalog_layout.h"
+#include "runtime/store/store.h"
 
 namespace monarch {
 
@@ -69,26 +70,20 @@ class Tier {
 
   // An empty file with `bytes` allocated (on a tmpfs, where that takes as long as writing and writing tells
   // by itself that it is full, with nothing allocated), for reading and writing, not visible to anyone.
-  // `promised`: what is promised for it; 0 once it is allocated.
+  // `promised`: what is promised for it; 0 once it is allocated. Of a partial copy of which only a part will
+  // be kept, `bytes` is 0 and each chunk is allocated when written.
   Result<Fd> create(Ref entry, uint64_t bytes, uint64_t* promised = nullptr);
-  // Gives up a file of create() that will not be published.
-  void discard(Ref entry);
-  // Gives the file its final name (copy_name), in place of a file that has been left there. The contents must
-  // be complete.
-  Status publish(const Fd& file, Ref entry);
-  // Gives a published copy the name of another entry, too. False: that cannot be, errno says why.
-  bool link(Ref copy, Ref entry);
-  // A published copy, for reading. Empty: errno says why.
-  Fd open_copy(Ref entry) const;
-  // Removes a published copy, or a name of one. False: it is there still, and takes its space.
-  bool remove(Ref entry);
-
-  // The same for a partial copy, which lies apart under part_name until publish_part() gives it its final
-  // name. Where only a part of the file will be kept, `bytes` is 0 and each chunk is allocated when written.
   Result<Fd> create_part(Ref entry, uint64_t bytes, uint64_t* promised = nullptr);
-  Result<Fd> open_part(Ref entry);  // one of create_part(), for writing
-  Status publish_part(Ref entry);
-  bool remove_part(Ref entry);
+  // What else is done with copies, as Store says.
+  void discard(Ref entry) { store_.discard(entry); }
+  Status publish(const Fd& file, Ref entry) { return store_.publish(file, entry); }
+  bool link(Ref copy, Ref entry) { return store_.link(copy, entry); }
+  Fd open_copy(Ref entry) const { return store_.open_copy(entry); }
+  bool remove(Ref entry) { return store_.remove(entry); }
+  Result<Fd> open_part(Ref entry) { return store_.open_part(entry); }
+  Status publish_part(Ref entry) { return store_.publish_part(entry); }
+  bool remove_part(Ref entry) { return store_.remove_part(entry); }
+
   // How many bytes can be reserved now, by the quota and the free-space floor; 0 if the tier is closed.
   uint64_t room() const;
 
@@ -109,21 +104,10 @@ class Tier {
   // How many more bytes the file system can take before its free-space floor, beyond what is promised.
   uint64_t headroom() const;
   uint64_t file_system_bytes() const;  // free for users, whatever memory there is
-  Status ensure_bucket(Ref entry);
-  // Makes the entry's directory of copies anew if somebody has removed it. False: it is there, or the job's
-  // whole directory is gone.
-  bool restore_bucket(Ref entry);
-  // A new name for a file: linkat(2), or renameat(2) where there is no O_TMPFILE. -1 and errno.
-  int name_copy(const Fd& file, const char* name);
-  int name_over(const Fd& file, const char* name);
-  Fd open_new(Ref entry);
-  Fd open_new_part(const char* name);
   // False: errno says why.
   bool allocate(const Fd& file, uint64_t bytes, uint64_t* promised);
-  bool allocates_first() const { return config_.medium != Medium::kRam; }
+  Error no_space_for(uint64_t bytes) const;
 
-  // A file without a name. Empty: errno says why.
-  Fd open_nameless() const;
   // Whether tasks would know a copy again, as far as `file`, an empty one on the tier, tells that.
   Status keeps_what_tells_copies(const Fd& file) const;
   Status write_and_read() const;
@@ -133,20 +117,18 @@ class Tier {
   TierConfig config_;
   std::unique_ptr<Driver> driver_;
   std::string copies_path_;
-  Fd copies_;
+  Store store_;
   uint64_t device_ = 0, inode_ = 0;
   std::atomic<uint64_t> quota_{0};
   bool unsafe_ = false;
   uint64_t floor_ = 0;
-  bool tmpfile_ = true;  // the file system has O_TMPFILE
   std::atomic<uint64_t> used_{0};
   Mutex reserving_;  // from a look at what is free until it is promised
   std::atomic<uint64_t> promised_{0};
   std::atomic<bool> closed_{false}, crowded_{false};
   std::atomic<uint64_t> wanted_{0};  // what a file that did not fit needs
   std::atomic<int64_t> next_probe_ns_{0};
-  std::atomic<int64_t> patience_ns_{0};    // how long it was closed the last time; 0: never
-  std::atomic<uint64_t> buckets_[4] = {};  // which of the 256 directories of copies exist
+  std::atomic<int64_t> patience_ns_{0};  // how long it was closed the last time; 0: never
 };
 
 // The name of a job's directory on each tier in user mode, and how a sweep recognises it.
