@@ -22,6 +22,7 @@ nobase_dist_doc_DATA = \
 	%D%/performance/epochs-large.svg \
 	%D%/performance/epochs-processes.svg \
 	%D%/performance/epochs-small.svg \
+	%D%/performance/figures.csv \
 	%D%/performance/gain.svg \
 	%D%/performance/lifecycle.svg \
 	%D%/performance/lifecycle-100k.svg \
