@@ -11,6 +11,7 @@
 #include "runtime/node/await.h"
 
 namespace monarch {
+
 Program::Program(std::vector<std::string> words, const std::string& slurm_conf) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
@@ -40,23 +41,30 @@ Program::~Program() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-Result<std::string> Program::output(int patience_ms, size_t most, Clock& clock) {
+Result<int> Program::end(int patience_ms, size_t most, std::string* said, Clock& clock) {
   if (!started_.ok()) return started_.error();
   const int64_t until_ms = clock.now_ms() + patience_ms;
-  std::string text;
-  for (;;) {
-    if (!readable_until(clock, until_ms, output_.get()))
-      return Error{ETIMEDOUT, "it takes longer than " + std::to_string(patience_ms) + " ms"};
+  bool open = true;
+  while (open && readable_until(clock, until_ms, output_.get())) {
     char buffer[65536];
     const ssize_t n = ::read(output_.get(), buffer, sizeof buffer);
-    if (n <= 0 || text.size() > most) break;
-    text.append(buffer, static_cast<size_t>(n));
+    open = n > 0;
+    if (open) said->append(buffer, static_cast<size_t>(n));
+    if (said->size() > most) return Error{EFBIG, "its output has no end"};
   }
-  if (text.size() > most) return Error{EFBIG, "its output has no end"};
-  const std::optional<int> status = await_child(clock, pid_, until_ms);
-  if (status) pid_ = -1;
-  if (!status || !WIFEXITED(*status) || WEXITSTATUS(*status) != 0) return Error{ECHILD, "it has failed"};
-  return text;
+  const std::optional<int> status = open ? std::nullopt : await_child(clock, pid_, until_ms);
+  if (!status) kill_child(clock, pid_);
+  pid_ = -1;
+  if (!status) return Error{ETIMEDOUT, "it takes longer than " + std::to_string(patience_ms) + " ms"};
+  return *status;
+}
+
+Result<std::string> Program::output(int patience_ms, size_t most, Clock& clock) {
+  std::string said;
+  const Result<int> status = end(patience_ms, most, &said, clock);
+  if (!status.ok()) return status.error();
+  if (!WIFEXITED(*status) || WEXITSTATUS(*status) != 0) return Error{ECHILD, "it has failed"};
+  return said;
 }
 
 }  // namespace monarch

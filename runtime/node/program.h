@@ -24,9 +24,11 @@ class Program {
 
   // Whether it was started.
   const Status& started() const { return started_; }
-  // What it prints, if it ends with status 0 within that time. ETIMEDOUT; EFBIG: it is more than `most`
-  // bytes; ECHILD: it failed.
-  Result<std::string> output(int patience_ms, size_t most, Clock& clock = system_clock());
+  // Its wait status, once it has ended; *said: what it printed. ETIMEDOUT: it took longer, and is killed;
+  // EFBIG: it prints more than `most` bytes.
+  Result<int> end(int patience_ms, size_t most, std::string* said, Clock& clock);
+  // What it prints, if it ends with status 0 within that time; else as end(), or ECHILD: it failed.
+  Result<std::string> output(int patience_ms, size_t most, Clock& clock);
 
  private:
   pid_t pid_ = -1;

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -18,12 +17,12 @@
 #include <optional>
 #include <tuple>
 
-#include "runtime/base/argv.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
 #include "runtime/node/await.h"
+#include "runtime/node/program.h"
 
 extern char** environ;
 
@@ -33,7 +32,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kLongSeconds = 3600;  // a line that waits longer is worth a warning, that often
-constexpr int64_t kTidySeconds = 600;   // how often lines are looked at that wait for a person
+constexpr size_t kMostSaid = 4096;
+constexpr int64_t kTidySeconds = 600;  // how often lines are looked at that wait for a person
 
 // What monarch_account's exit status says; kBroken: nothing, it cannot run.
 enum class Answer { kDone = 0, kAway = 1, kNoDatabase = 3, kNoRow = 4, kNone = -1, kBroken = -2 };
@@ -102,35 +102,15 @@ Asked answer_of(const std::string& program, int status) {
   return {Answer::kBroken, program + " was ended by signal " + std::to_string(WTERMSIG(status))};
 }
 
-// Runs the helper, bounded; `slurm_conf` goes into its environment. What it prints, up to 200 bytes, into
-// `said`.
-Asked ask(Clock& clock, std::vector<std::string> words, const std::string& slurm_conf, std::string* said) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return {};
-  const Fd in(ends[0]);
-  Fd out(ends[1]);
-  std::vector<std::string> variables = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
-  if (!slurm_conf.empty()) variables.push_back("SLURM_CONF=" + slurm_conf);
-  const std::vector<char*> argv = argv_of(words), env = argv_of(variables);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, out.get(), 1);
-  pid_t pid;
-  const int failed = ::posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), env.data());
-  ::posix_spawn_file_actions_destroy(&actions);
-  out.reset();
-  if (failed != 0) return {Answer::kBroken, errno_error("run " + words[0], failed).text};
-  const int64_t until_ms = clock.now_ms() + int64_t{patience::kAccountSeconds} * 1000;
-  for (bool open = true; open && readable_until(clock, until_ms, in.get());) {
-    char buffer[200];
-    const ssize_t n = ::read(in.get(), buffer, sizeof buffer);
-    open = n > 0;
-    if (n > 0 && said && said->size() < sizeof buffer) said->append(buffer, static_cast<size_t>(n));
-  }
-  if (const std::optional<int> status = await_child(clock, pid, until_ms))
-    return answer_of(words[0], *status);
-  spdlog::debug("{} takes longer than {} s", words[0], patience::kAccountSeconds);
-  kill_child(clock, pid);
+// Runs the helper, bounded; `slurm_conf` goes into its environment; *said: what it prints.
+Asked ask(Clock& clock, const std::vector<std::string>& words, const std::string& slurm_conf,
+          std::string* said) {
+  Program program(words, slurm_conf);
+  const Result<int> status = program.end(patience::kAccountSeconds * 1000, kMostSaid, said, clock);
+  if (status.ok()) return answer_of(words[0], *status);
+  if (!program.started().ok() && !is_shortage(status.error().code))
+    return {Answer::kBroken, status.error().text};
+  spdlog::debug("{}: {}", words[0], status.error().text);
   return {};
 }
 
@@ -178,11 +158,12 @@ bool parse(const std::string& text, Entry* e) {
 
 Asked write_line(Clock& clock, const Entry& e, const std::string& program) {
   const auto number = [](auto n) { return std::to_string(n); };
+  std::string said;
   return ask(clock,
              {program, "--job", number(e.job), "--cluster", e.cluster, "--uid", number(e.uid), "--restart",
               number(e.restart), "--begin", number(e.begin), "--end", number(e.end), "--submit",
               number(e.submit), "--start", number(e.start), e.line},
-             e.slurm_conf, nullptr);
+             e.slurm_conf, &said);
 }
 
 // One time that the lines are gone through.
