@@ -34,15 +34,19 @@ def joined(macro):
     return "".join(quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|(\S+)', macro[1]))
 
 
+BOLD = "\u2060"
+
+
 def page_source(name):
-    """A manual page, without its comments and changes of font."""
+    """A manual page, without its comments and changes of font; a bold word within a line has BOLD behind it."""
     text = re.sub(r'^\.\\".*$', "", text_of(f"doc/{name}"), flags=re.M)
+    text = re.sub(r"\\fB((?:\w|\\-)+)\\fR(?!\()", rf"\1{BOLD}", text)
     return re.sub(r"\\f(?:\[\w+\]|.)|\\[&c]", "", text).replace("\\-", "-").replace("\\e", "\\")
 
 
 def as_read(text):
     """Its text, or a part, as its reader sees it, without layout."""
-    return re.sub(r"^\.(?:BR|RB|BI|IB|IR|RI)[ \t]+(.*)$", joined, text, flags=re.M)
+    return re.sub(r"^\.(?:BR|RB|BI|IB|IR|RI)[ \t]+(.*)$", joined, text.replace(BOLD, ""), flags=re.M)
 
 
 def page(name):
@@ -71,7 +75,7 @@ def tagged(name):
 
 def bold(text):
     """The single words that a part of a page's source has in bold, but names of other pages."""
-    found = set()
+    found = set(re.findall(rf"([\w-]+){BOLD}", text))
     for macro, line in re.findall(r"^\.(B|BR|BI|RB|IB)[ \t]+(.*)$", text, flags=re.M):
         words = [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|(\S+)', line)]
         words = [" ".join(words)] if macro == "B" else words
@@ -492,7 +496,8 @@ def spelled(path):
     if not path.endswith(".md"):
         text = page_source(os.path.basename(path))
         examples = "".join(re.findall(r"^\.EX\n(.*?)^\.EE$", text, flags=re.M | re.S))
-        return re.findall(r'"([^"]*)"', "\n".join(re.findall(r"^\..*$", text, flags=re.M))) + examples.replace("\\\n", " ").splitlines()
+        inline = [code.replace("\\-", "-") for code in re.findall(r"\\fB((?:[^\\]|\\-)+)\\fR", text_of(path))]
+        return inline + re.findall(r'"([^"]*)"', "\n".join(re.findall(r"^\..*$", text, flags=re.M))) + examples.replace("\\\n", " ").splitlines()
     text = re.sub(r"^```.*?^```", "", text_of(path), flags=re.M | re.S)
     blocks = re.compile(r"(?<=\n\n)(?: {4}.*\n+)+")
     lines = "".join(blocks.findall(text)).replace("\\\n", " ").splitlines()
