@@ -1,9 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""`monarchctl run`: exit codes, refusals, the report, who dies when, and a failing PFS."""
+"""`monarchctl run`: exit codes, refusals, the report, who dies when, and a PFS that hangs."""
 
-import contextlib
-import functools
+import json
 import os
 import shutil
 import signal
@@ -129,71 +128,38 @@ def text_of(path):
         return file.read()
 
 
-@functools.cache
-def incomplete():
-    """A tree whose libmonarch_peers.so is no library."""
-    parts = scratch("incomplete")
-    for name in ("monarchctl", "monarchd"):
+def peers_library():
+    """What peers need is loaded for those who have some, from where Monarch is. That they share files is peers.t's."""
+    dataset, size, native = tree("helped")
+    base, parts = scratch("helpers"), scratch("incomplete")
+    nodes, key = f"{base}/nodes", f"{base}/key"
+    with socket.socket() as taken, open(nodes, "w", encoding="utf-8") as out:
+        taken.bind(("127.0.0.1", 0))
+        out.write(f"127.0.0.1:{taken.getsockname()[1]}\n127.0.0.1:1\n")
+    with open(key, "wb") as out:
+        out.write(bytes(range(32)))
+    os.chmod(key, 0o600)
+    alone = options([dataset], {"t": (scratch("tier.helped"), "1G")})
+    helped = [*alone, "--peers", nodes, "--peer-index", "0", "--peer-key", key]
+    for words, count in (alone, 0), (helped, 4):
+        job = e2e.Job(words)
+        maps = text_of(f"/proc/{job.agent()}/maps")
+        loaded = [name for name in (b"/libmonarch_peers.so", b"/libssl.so", b"/libcrypto.so", b"/libevent") if name in maps]
+        equal(len(loaded), count, "what peers need is loaded where there are some", loaded)
+        shown = [text_of(f"/proc/{job.agent()}/{name}") for name in ("cmdline", "environ")]
+        ok(not any(bytes(range(1, 32)) in text for text in shown), "the key is in no command line nor environment", shown)
+        job.end()
+    for name in "monarchctl", "monarchd":
         shutil.copy(f"{BUILD}/{name}", parts)
     os.symlink(f"{BUILD}/libmonarch_preload.so", f"{parts}/libmonarch_preload.so")
     with open(f"{parts}/libmonarch_peers.so", "w", encoding="utf-8") as out:
         out.write("none\n" * 1000)
-    return parts
-
-
-class Incomplete(e2e.Job):
-    """One of that tree."""
-
-    def __init__(self, words):
-        self.program = f"{incomplete()}/monarchctl"
-        super().__init__(words)
-
-
-def peers_library():
-    """What peers need is loaded for those who have some, from where Monarch is; the key is passed by a pipe."""
-    dataset, size, native = tree("helped")
-    base = scratch("helpers")
-    nodes, key = f"{base}/nodes", f"{base}/key"
-    with contextlib.ExitStack() as ports, open(nodes, "w", encoding="utf-8") as out:
-        for _ in range(2):
-            taken = ports.enter_context(socket.socket())
-            taken.bind(("127.0.0.1", 0))
-            out.write(f"127.0.0.1:{taken.getsockname()[1]}\n")
-    with open(key, "wb") as out:
-        out.write(bytes(range(32)))
-    os.chmod(key, 0o600)
-
-    def alone(name):
-        return options([dataset], {"t": (scratch(f"tier.{name}"), "1G")})
-
-    def helped(name, index):
-        return [*alone(name), "--peers", nodes, "--peer-index", str(index), "--peer-key", key]
-
-    def loaded(job):
-        with open(f"/proc/{job.agent()}/maps", encoding="utf-8") as maps:
-            text = maps.read()
-        return [name for name in ("/libmonarch_peers.so", "/libssl.so", "/libcrypto.so", "/libevent") if name in text]
-
-    job = e2e.Job(alone("alone"))
-    equal(loaded(job), [], "no peers: nothing is loaded for them")
-    job.end()
-    jobs = [e2e.Job(helped(f"helped{index}", index)) for index in range(2)]
-    equal([len(loaded(job)) for job in jobs], [4, 4], "peers: what they need is loaded")
-    shown = [text_of(f"/proc/{job.agent()}/{name}") for job in jobs for name in ("cmdline", "environ")]
-    ok(not any(bytes(range(1, 32)) in text for text in shown), "peers: the key is in no command line nor environment", shown)
-    for job in jobs:
-        equal(job.run(read_all(dataset))[:2], native, "peers: the bytes are right")
-    reports = [job.end()["agent"] for job in jobs]
-    ok(sum(report["peer_files"] for report in reports) > 0, "peers: they get files from each other", reports)
-    job = Incomplete(helped("incomplete", 0))
-    equal(job.run(read_all(dataset))[:2], native, "no library for peers: the bytes are right")
-    with open(f"{job.run_dir}/monarchd.log", encoding="utf-8") as log:
-        contains([line for line in log if "no peers" in line][0], [f"load {incomplete()}/libmonarch_peers.so: "],
-                 "no library for peers: the log says so")
-    equal(job.end()["agent"]["staged_bytes"], size, "no library for peers: what is read is staged as on one node")
-    code, _, err = e2e.execute([job.program, "run", *helped("told", 0), "--", "true"])
-    ok(code == 0 and err.startswith("monarchctl run: this node gets no files from the job's other nodes: load ") and err.count("\n") == 1,
-       "no library for peers: the user is told once", code, err)
+    code, out, err = e2e.execute([f"{parts}/monarchctl", "run", *helped, "--report", f"{base}/report", "--", *read_all(dataset)],
+                                 env=e2e.environment())
+    equal((code, out), native, "no library for peers: the bytes are right")
+    ok(err.startswith("monarchctl run: this node gets no files from the job's other nodes: load ") and err.count("\n") == 1,
+       "no library for peers: the user is told once", err)
+    equal(json.loads(text_of(f"{base}/report"))["agent"]["staged_bytes"], size, "no library for peers: all is staged as on one node")
 
 
 LIST = "give yourself the right to list it (chmod), or ask its owner"
@@ -258,15 +224,9 @@ def squatter():
 
 
 def user_environment():
-    words, _ = usual("environment")
-    own = "libm.so.6"
-    env = e2e.environment()
-    env["LD_PRELOAD"] = f"{e2e.SANITIZER}:{own}" if e2e.SANITIZER else own
-    code, out, err = monarch_run(words, ["sh", "-c", 'echo "$LD_PRELOAD"; grep -c libm.so /proc/self/maps'], env=env)
-    preload, count = out.decode().splitlines()
-    equal((code, preload), (0, f"{env['LD_PRELOAD']}:{os.path.realpath(BUILD)}/libmonarch_preload.so"),
-          "the user's LD_PRELOAD stays, ours comes last", err)
-    ok(int(count) > 0, "and the user's library is loaded")
+    own = ":".join([*e2e.SANITIZER.split(), "libm.so.6"])
+    code, out, err = monarch_run(usual("environment")[0], ["sh", "-c", 'echo "$LD_PRELOAD"'], env={**e2e.environment(), "LD_PRELOAD": own})
+    equal((code, out.decode()), (0, f"{own}:{os.path.realpath(BUILD)}/libmonarch_preload.so\n"), "the user's LD_PRELOAD stays, ours is last", err)
 
 
 # ---- the report
@@ -292,25 +252,15 @@ def report():
         return skip("the report", why)
     source, size, native = tree("report.src")
     pfs = e2e.SlowFs(source, f"{scratch()}/report.pfs", "--open-us", "200")
-    want = native[1].replace(source.encode(), pfs.mount.encode())
-    for kind, tier in ("disk", scratch("tier.report")), ("tmpfs", memory("tier.report")):
-        if tier is None:
-            skip("the report, tmpfs", "no /dev/shm")
-            continue
-        pfs.command("reset")
-        words = options([pfs.mount], {"t": (tier, "1G")})
-        code, out, err, counters = monarch_run(words, read_all(pfs.mount), report=True)
-        equal((code, out), (0, want), f"{kind}: the bytes are right", err)
-        seen = pfs.counters()
-        check_report(kind, counters, FILES, size)
-        equal((counters["opens"], counters["opens_tier"], counters["hit"]), (FILES, FILES, 1),
-              f"{kind}: each open is one of the tier")
-        equal((seen["open"], seen["read_bytes"]), (FILES, size), f"{kind}: the PFS counted one open and read per file")
-        equal(os.listdir(tier), [], f"{kind}: the tier is empty afterwards")
+    tier = memory("tier.report") or scratch("tier.report")
+    code, out, err, counters = monarch_run(options([pfs.mount], {"t": (tier, "1G")}), read_all(pfs.mount), report=True)
+    equal((code, out), (0, native[1].replace(source.encode(), pfs.mount.encode())), "the report: the bytes are right", err)
+    seen = pfs.counters()
+    check_report("the report", counters, FILES, size)
+    equal((counters["opens"], counters["opens_tier"], counters["hit"]), (FILES, FILES, 1), "each open is one of the tier")
+    equal((seen["open"], seen["read_bytes"]), (FILES, size), "the PFS counted one open and read per file")
+    equal(os.listdir(tier), [], "the tier is empty afterwards")
     return pfs.close()
-
-
-# ---- paths
 
 
 # ---- signals and deaths
@@ -388,44 +338,22 @@ def monarchd_slow_to_end():
 
 
 def monarchd_killed():
+    """While an open waits for a file whose staging hangs. At other moments: faults.t."""
     if why := e2e.why_no_slowfs():
         return skip("monarchd killed", why)
-    source, size, native = tree("killed.agent.src", 120)
-    pfs = e2e.SlowFs(source, f"{scratch()}/killed.agent.pfs", "--open-us", "500000")  # seconds in which to kill
+    source = tree("killed.agent.src", 12)[0]
+    pfs = e2e.SlowFs(source, f"{scratch()}/killed.agent.pfs", "--hang-killable", "1", "--fault-limit", "1", "--hang", "forever",
+                     "--match", "0000.bin")
     tier = scratch("tier.killed.agent")
-    want = native[1].replace(source.encode(), pfs.mount.encode())
-    words = options([pfs.mount], {"t": (tier, "1G")})
-    file = f"{scratch()}/killed.json"
-    process = e2e.start([f"{BUILD}/monarchctl", "run", *words, "--report", file, "--", *read_all(pfs.mount)],
-                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=e2e.environment())
-    wait_until(lambda: pfs.counters()["open"] >= 30)
-    os.kill(e2e.children(process.pid, "monarchd")[0], signal.SIGKILL)
-    pfs.command("set open-us 0")
-    code, out, err = e2e.finish(process)
-    equal((code, out), (0, want), "monarchd killed in mid-epoch: the output is right", err)
-    contains(err, ["the agent was ended by signal 9"], "monarchd killed in mid-epoch: the user is told")
-    equal(e2e.traces(process.pid, tier), [], "monarchd killed in mid-epoch: nothing is left")
-    with open(file, encoding="utf-8") as stream:
-        counters = e2e.json.load(stream)
-    ok(counters["opens"] == 120 and 0 < counters["opens_tier"] < 120
-       and counters["tasks"]["fallback_no_agent"] == counters["tasks"]["opens_pfs"]
-       and counters["agent"]["staged_bytes"] < size,
-       "monarchd killed in mid-epoch: what was placed stayed in use, the rest was the PFS's", counters)
-
-    # An open that waits for a file whose staging hangs.
-    pfs.command("set open-us 0", "set hang-killable 1", "set fault-limit 1", "set hang forever", "set match 0000.bin")
-    job = e2e.Job(options([pfs.mount], {"t": (tier, "1G")}))
+    process = started(options([pfs.mount], {"t": (tier, "1G")}), f"echo up; exec cat '{pfs.mount}/0000.bin'")
     ok(wait_until(lambda: pfs.counters()["hanging"] == 1), "staging hangs")
-    reader = e2e.start(["cat", f"{pfs.mount}/0000.bin"], env=job.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     time.sleep(0.2)
-    ok(reader.poll() is None, "an open waits for it")
-    os.kill(job.agent(), signal.SIGKILL)
-    code, out, _ = e2e.finish(reader)
-    with open(f"{source}/0000.bin", "rb") as stream:
-        equal((code, out), (0, stream.read()), "an open that waited when monarchd was killed: right bytes")
-    counters = job.end()
-    equal(counters["tasks"]["fallback_no_agent"], 1, "and it is counted")
-    equal(e2e.traces(job.pid, tier), [], "nothing is left")
+    ok(process.poll() is None, "an open waits for it")
+    os.kill(e2e.children(process.pid, "monarchd")[0], signal.SIGKILL)
+    code, out, err = e2e.finish(process)
+    equal((code, out), (0, text_of(f"{source}/0000.bin")), "monarchd killed: the open that waited gets the right bytes")
+    contains(err, ["the agent was ended by signal 9"], "monarchd killed: the user is told")
+    equal(e2e.traces(process.pid, tier), [], "monarchd killed: nothing is left")
     return pfs.close()
 
 
@@ -449,64 +377,7 @@ def swept():
     equal(os.listdir(tier), [], "the tier is empty in the end")
 
 
-# ---- tiers
-
-
-def used(path):
-    """Bytes of disk or memory below a directory."""
-    return 512 * sum(os.lstat(f"{d}/{n}").st_blocks for d, _, names in os.walk(path) for n in names)
-
-
-def quotas():
-    dataset, size, native = tree("quotas", 60)
-    for kind, tier in ("disk", scratch("tier.quota")), ("tmpfs", memory("tier.quota")):
-        if tier is None:
-            skip("quotas, tmpfs", "no /dev/shm")
-            continue
-        quota = size // 2
-        job = e2e.Job(options([dataset], {"t": (tier, quota)}))
-        equal([job.run(read_all(dataset))[:2] for _ in range(2)], [native, native],
-              f"{kind}: a quota of half the dataset: right bytes")
-        ok(0 < used(tier) <= quota, f"{kind}: the quota holds", f"{used(tier)} of {quota}")
-        counters = job.end()
-        placed = counters["tiers"][0]["placed_bytes"]
-        ok(quota * 0.6 < placed <= quota, f"{kind}: it is used", f"{placed} of {quota}")
-        ok(counters["agent"]["staged_files"] < 60 and counters["agent"]["no_fit_files"] > 0
-           and counters["opens_tier"] >= 2 * counters["agent"]["demand_files"]
-           and counters["tasks"]["fallback_no_fit"] == counters["tasks"]["opens_pfs"] > 0,
-           f"{kind}: some files are on the tier, the others on the PFS", counters)
-
-
 # ---- a failing PFS
-
-
-def failing_pfs():
-    if why := e2e.why_no_slowfs():
-        return skip("a failing PFS", why)
-    source, _, native = tree("faults.src", 12)
-    pfs = e2e.SlowFs(source, f"{scratch()}/faults.pfs", "--match", "0000.bin")
-    want = native[1].replace(source.encode(), pfs.mount.encode())
-    tier = scratch("tier.faults")
-    words = options([pfs.mount], {"t": (tier, "1G")})
-    bad = ["cat", f"{pfs.mount}/0000.bin"]
-    for fault in ("eio-every", "eio-open-every", "estale-every", "estale-open-every"):
-        pfs.command(f"set {fault} 1")
-        broken = e2e.execute(bad)
-        ok(broken[0] == 1, f"{fault} 1: natively the read fails", broken)
-        equal(monarch_run(words, bad), broken, f"{fault} 1: the program sees what it sees natively")
-        rest = monarch_run(words, read_all(f"{pfs.mount}/a", f"{pfs.mount}/b"))
-        equal(rest[:2], e2e.execute(read_all(f"{pfs.mount}/a", f"{pfs.mount}/b"))[:2], f"{fault} 1: the rest is right")
-        pfs.command(f"set {fault} 0")
-    for fault in ("eio-every", "estale-every", "estale-open-every"):
-        pfs.command("set fault-limit 1", f"set {fault} 1")
-        code, out, err = monarch_run(words, read_all(pfs.mount))
-        equal((code, out), (0, want), f"{fault} for the agent only: the bytes are right", err)
-        pfs.command(f"set {fault} 0", "set fault-limit 0")
-    pfs.command("set match", "set short-every 2")
-    code, out, err = monarch_run(words, read_all(pfs.mount))
-    equal((code, out), (0, want), "short reads: the bytes are right", err)
-    pfs.command("set short-every 0")
-    return pfs.close()
 
 
 def hanging_pfs():
@@ -527,26 +398,5 @@ def hanging_pfs():
     return pfs.close()
 
 
-def written_by_the_job():
-    dataset, _, _ = tree("written", 8)
-    tier = scratch("tier.written")
-    job = e2e.Job(options([dataset], {"t": (tier, "1G")}))
-    native = e2e.execute(read_all(dataset))[:2]
-    equal(job.run(read_all(dataset))[:2], native, "before: the bytes are right")
-    names = [line.split("  ", 1)[1] for line in native[1].decode().splitlines()]
-    for name, how, script in zip(names, ("truncated", "appended to", "opened r+", "opened O_RDWR"), (
-            "open(f, 'w').write('new')", "open(f, 'a').write('more')", "open(f, 'r+').write('NEW')",
-            "os.write(os.open(f, os.O_RDWR), b'N')")):
-        code, _, err = job.run(["/usr/bin/python3", "-c", f"import os, sys; f = sys.argv[1]; {script}", name])
-        with open(name, "rb") as stream:
-            equal((code, *job.run(["cat", name])[:2]), (0, 0, stream.read()),
-                  f"a file {how}: others see the new bytes", err)
-    job.run(["sh", "-c", 'echo shell > "$1"; echo new > "$2"', "sh", names[4], f"{dataset}/fresh"])
-    equal(job.run(["cat", names[4], f"{dataset}/fresh"])[1], b"shell\nnew\n", "files that a shell wrote")
-    equal(job.run(read_all(dataset))[:2], e2e.execute(read_all(dataset))[:2], "after: all bytes are right")
-    counters = job.end()
-    equal((counters["tasks"]["invalidations"], counters["tasks"]["fallback_invalid"]), (6, 12), "and it is counted")
-
-
-e2e.main(swept, exit_codes, refusals, without_agent, peers_library, ordinary_user, squatter, user_environment, report,
-         signals, monarchctl_killed, monarchd_slow_to_end, monarchd_killed, quotas, failing_pfs, hanging_pfs, written_by_the_job)
+e2e.main(swept, exit_codes, refusals, without_agent, peers_library, ordinary_user, squatter, user_environment, report, signals, monarchctl_killed,
+         monarchd_slow_to_end, monarchd_killed, hanging_pfs)
