@@ -1,8 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Files that a job wrote: once they are left alone they are staged again, and each later change is seen at once."""
+"""Files that a job wrote: once they are left alone they are staged again, and each later change is seen at once. When: again_test.cc."""
 
-import os
 import sys
 
 sys.dont_write_bytecode = True
@@ -50,78 +49,38 @@ print(os.read(fd, 4), subprocess.run(["sh", "-c", 'exec 3<"$1"; dd bs=7 count=1 
 """
 
 
-class Again:
-    def __init__(self, name):
-        self.root = scratch(f"{name}.data")
-        e2e.make_tree(self.root, 8)
-        config = f"{scratch()}/{name}.conf"
-        with open(config, "w", encoding="ascii") as out:
-            out.write("[agent]\nstage_again = 1\n")
-        os.chmod(config, 0o644)
-        self.job = e2e.Job([*options([self.root], {"t": (scratch(f"{name}.tier"), "64M")}), "--config", config])
-        self.log = f"{scratch()}/{name}.log"
-        self.job.run(e2e.read_all(self.root))
-
-    def path(self, name):
-        return f"{self.root}/{name}"
-
-    def write(self, name, content):
-        with open(f"{scratch()}/content", "wb") as out:
-            out.write(content)
-        self.job.run(["cp", f"{scratch()}/content", self.path(name)])
-
-    def read(self, *names):
-        """What the job reads, which is what there is; whether all of it came from the tier."""
-        paths = [self.path(name) for name in names]
-        with open(self.log, "wb"):
-            pass
-        got = e2e.execute([PYTHON, "-c", READ, *paths], env={**self.job.env, b"MONARCH_IO_LOG": self.log.encode()})
-        want = e2e.execute([PYTHON, "-c", READ, *paths])
-        if got != want:
-            return equal(got, want, f"{', '.join(names)}: as natively") and False
-        with open(self.log, encoding="utf-8") as log:
-            lines = [line for line in log if any(f"/{name}: " in line for name in names)]
-        return len(lines) >= len(names) and all(": tier " in line for line in lines)
-
-    def comes(self, *names):
-        """Whether the tier serves them after a while; each read on the way gives the right bytes."""
-        return wait_until(lambda: self.read(*names))
-
-
-def again():
-    job = Again("again")
-    name = "0000.bin"
-    job.write("new", os.urandom(100000))
-    job.write(name, os.urandom(5000))
-    ok(not job.read("new", name), "what the job wrote is the PFS's at first")
-    ok(job.comes("new", name), "left alone, it is the tier's")
-    for content in (b"", b"x", os.urandom(200000)):
-        job.write("new", content)
-        ok(not job.read("new"), f"{len(content)} bytes: a change is seen at once")
-        ok(job.read(name), "and another file stays the tier's")
-        ok(job.comes("new"), "and it is staged again")
-    report = job.job.end()
-    ok(report["agent"]["staged_again"] == 4, "counted, but the first time of one that was not staged before", report["agent"])
+def served(job, path):
+    """Whether what the job reads, which is what there is, came from the tier."""
+    log = f"{scratch()}/log"
+    with open(log, "wb"):
+        pass
+    got = e2e.execute([PYTHON, "-c", READ, path], env={**job.env, b"MONARCH_IO_LOG": log.encode()})
+    want = e2e.execute([PYTHON, "-c", READ, path])
+    if got != want:
+        return equal(got, want, f"{path}: as natively") and False
+    with open(log, encoding="utf-8") as lines:
+        return f"{path}: tier t\n" in lines.read()
 
 
 def held():
-    job = Again("held")
-    for name in "job", "native":
-        job.write(name, b"0123456789" * 1000)
-    ok(job.comes("job"), "a file that the job wrote is the tier's again")
-    want = e2e.execute([PYTHON, "-c", HOLD, job.path("native")])
-    equal(job.job.run([PYTHON, "-c", HOLD, job.path("job")]), want, "who holds it while it changes sees what there is")
-    ok(job.comes("job"), "and once more")
-    equal(job.job.run([PYTHON, "-c", SHARE, job.path("job")]), e2e.execute([PYTHON, "-c", SHARE, job.path("native")]),
-          "children share its position")
+    root, config = scratch("data"), f"{scratch()}/conf"
+    with open(config, "w", encoding="ascii") as out:
+        out.write("[agent]\nstage_again = 1\n")
+    e2e.make_tree(root, 8)
+    ours, native = f"{root}/job", f"{root}/native"
+    job = e2e.Job([*options([root], {"t": (scratch("tier"), "64M")}), "--config", config])
+    job.run(e2e.read_all(root))
+    for path in ours, native:
+        job.run(["sh", "-c", 'yes 012345678 | head -n 1000 >"$1"', "sh", path])
+    ok(not served(job, ours), "what the job wrote is the PFS's at first")
+    ok(wait_until(lambda: served(job, ours)), "left alone, it is the tier's; each read on the way gives the right bytes")
+    equal(job.run([PYTHON, "-c", HOLD, ours]), e2e.execute([PYTHON, "-c", HOLD, native]), "who holds it while it changes sees what there is")
+    ok(wait_until(lambda: served(job, ours)), "and once more")
+    equal(job.run([PYTHON, "-c", SHARE, ours]), e2e.execute([PYTHON, "-c", SHARE, native]), "children share its position")
     if e2e.execute(["busybox", "true"])[0] != 0:
         return skip("programs without the library", "no busybox")
-    tier = job.job.run([PYTHON, "-c", "import os, sys; print(os.read(os.open(sys.argv[1], 0), 7))", job.path("job")])
-    equal(tier[1], b"b'CHANGED'\n", "and one that has it the bytes")
-    e2e.execute(["busybox", "sh", "-c", 'echo by another >"$1"', "sh", job.path("job")])
-    return ok(wait_until(lambda: job.job.run(["cat", job.path("job")])[1] == b"by another\n"),
-              "what a program without the library changes is seen soon")
+    e2e.execute(["busybox", "sh", "-c", 'echo by another >"$1"', "sh", ours])
+    return ok(wait_until(lambda: job.run(["cat", ours])[1] == b"by another\n"), "what a program without the library changes is seen soon")
 
 
-if __name__ == "__main__":
-    e2e.main(again, held)
+e2e.main(held)

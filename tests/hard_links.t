@@ -1,15 +1,14 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Files with several names in a dataset: one copy and one read of the PFS for all of them, and each name shows what it shows natively,
-whatever becomes of the others."""
+"""Files with several names in a dataset: one copy for all of them, and each name shows what it shows natively, whatever becomes of the
+others."""
 
-import hashlib
 import os
 import sys
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
-from e2e import equal, ok, options, scratch, skip, wait_until
+from e2e import equal, ok, options, scratch
 
 PYTHON = "/usr/bin/python3"
 BEGIN = """
@@ -36,15 +35,10 @@ CASES = {
     "one more name": "f = os.open(a, 0); os.link(b, root + '/more'); show(f, a, b, root + '/more'); sh('echo x >>\"$1/more\"'); show(f, a, b, c)",
     "cut by one name": "f = os.open(c, 0); os.truncate(a, 7); show(f, a, b, c)",
     "mode by one name": "f = os.open(c, 0); os.chmod(a, 0o604); show(f, a, b, c)",
-    "times by one name": "f = os.open(c, 0); os.utime(b, (5, 6)); print([os.stat(n).st_mtime for n in (a, b, c)], os.fstat(f).st_mtime)",
-    "written by a link to a descriptor": "f, g = os.open(a, 0), os.open(b, 0); os.unlink(a); w = os.open('/proc/self/fd/%d' % g, os.O_WRONLY); os.write(w, b'ZZ'); show(g, b, c)",
-    "a child that reads on": "f = os.open(b, 0); os.read(f, 5); sh('printf NEW 1<>\"$1/a\"')\nif os.fork() == 0: print(os.read(f, 5), flush=True); os._exit(0)\n"
-                             "os.wait(); print(os.read(f, 5))",
     "locked": "f, g = os.open(a, 0), os.open(b, 0); fcntl.flock(f, fcntl.LOCK_EX)\n"
               "try: fcntl.flock(g, fcntl.LOCK_EX | fcntl.LOCK_NB); print('both')\nexcept OSError as e: print(e.errno)",
     "mapped": "m = mmap.mmap(os.open(b, 0), 0, prot=1); print(m[:20]); m = mmap.mmap(os.open(c, 0), 0, prot=1); print(m[-20:])",
     "found by programs": "print(sh('cd \"$1\" && find . -samefile a | sort; find . -links +1 -type f | sort; stat -c %h a sub/b; diff a sub/b && cmp a sub/c && echo same'))",
-    "archived": "print(sh('cd \"$1\" && tar -cf - --sort=name . | tar -tvf - | sed \"s/.*:.. //\"; cp -a . \"$1.copy\" && stat -c %h \"$1.copy/a\" && rm -r \"$1.copy\"'))",
 }
 CONTENT = b"".join(b"line %d\n" % i for i in range(3000))
 
@@ -59,25 +53,24 @@ def make(root):
 
 
 def as_natively():
-    cases("cases", scratch("cases.tier"))
-    os.symlink(scratch("link.tier"), f"{scratch()}/link")
-    cases("link", f"{scratch()}/link/to")  # the kernel has other names for the copies
-
-
-def cases(where, tier):
-    os.makedirs(tier, exist_ok=True)
-    roots = {how: f"{scratch()}/{where}.{how}/data" for how in ("native", "job")}
+    """Where the kernel has other names for the copies than the job. That all names share one read is hard_links_test.cc's."""
+    os.symlink(scratch("tier"), f"{scratch()}/link")
+    roots = {how: f"{scratch()}/{how}/data" for how in ("native", "job")}
     for root in roots.values():
         for number in range(len(CASES)):
             make(f"{root}/{number}")
+    tier = f"{scratch()}/link/to"
+    os.mkdir(tier)
     job = e2e.Job(options([roots["job"]], {"t": (tier, "1G")}))
     job.run(e2e.read_all(roots["job"]))
-    log = f"{scratch()}/{where}.log"
+    used = int(e2e.execute(["du", "-s", "--block-size=1", "--exclude=part", scratch("tier")])[1].split()[0])
+    ok(used < 2 * len(CONTENT) * len(CASES), "the copies take the space of one for each file", used)
+    log = f"{scratch()}/log"
     for number, (name, text) in enumerate(CASES.items()):
         command = [PYTHON, "-c", BEGIN + text]
         native = e2e.execute([*command, f"{roots['native']}/{number}"])
         got = e2e.execute([*command, f"{roots['job']}/{number}"], env={**job.env, b"MONARCH_IO_LOG": log.encode()})
-        equal(got, native, f"{where}: {name}: as natively")
+        equal(got, native, f"{name}: as natively")
         ok(native[0] == 0, f"{name}: the case holds", native)
     with open(log, encoding="utf-8") as stream:
         lines = stream.read()
@@ -86,32 +79,4 @@ def cases(where, tier):
     job.end()
 
 
-def one_read():
-    """As the PFS counts it."""
-    if e2e.why_no_slowfs():
-        return skip("what the PFS is read", e2e.why_no_slowfs())
-    source, size = scratch("once.source"), 0
-    for number in range(30):
-        make(f"{source}/{number}")
-        size += len(CONTENT)
-    fs = e2e.SlowFs(source, f"{source}.pfs")
-    tier = scratch("once.tier")
-    job = e2e.Job(options([fs.mount], {"t": (tier, "64M")}))
-    want = hashlib.sha1(CONTENT).hexdigest()
-    command = [PYTHON, "-c", "import hashlib, sys\nfor f in sys.argv[1:]: print(hashlib.sha1(open(f, 'rb').read()).hexdigest())",
-               *[f"{fs.mount}/{number}/{name}" for number in range(30) for name in ("sub/c", "a", "sub/b")]]
-    for epoch in range(3):
-        equal(job.run(command)[1].decode().split(), [want] * 90, f"epoch {epoch + 1}: right bytes")
-    ok(wait_until(lambda: e2e.execute(["du", "-s", "--block-size=1", tier])[1].split()[0].isdigit()), "the tier is looked at")
-    used = int(e2e.execute(["du", "-s", "--block-size=1", "--exclude=part", tier])[1].split()[0])
-    ok(used < 2 * size, "the copies take the space of one for each file", used, size)
-    counters = fs.counters()
-    report = job.end()
-    fs.close()
-    equal(counters["read_bytes"], size, "each byte is read from the PFS once", counters)
-    equal(report["agent"]["staged_bytes"], size, "and counted once")
-    return equal(report["agent"]["staged_files"], 90, "each name is counted")
-
-
-if __name__ == "__main__":
-    e2e.main(as_natively, one_read)
+e2e.main(as_natively)

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Descriptors that a program holds while another one of the job changes the file: they show what they show natively."""
 
-import contextlib
 import os
 import shutil
 import sys
@@ -39,6 +38,9 @@ CASES = {
                                  "print(os.read(s, 10), os.lseek(s, 0, 1))"),
     "pread": (True, "s = os.open(f, 0); append('new'); print(os.pread(s, 100, 1680))"),
     "preadv": (True, "s = os.open(f, 0); append('new'); b = [bytearray(100)]; print(os.preadv(s, b, 1680), b)"),
+    "mmap afterwards": (True, "s = os.open(f, 0); append('new'); print(mmap.mmap(s, 0, prot=1)[-9:])"),
+    "tail -F": (True, "p = subprocess.Popen(['tail', '-n', '1', '-F', f], stdout=-1, stderr=-3); print(p.stdout.readline()); sh('echo new >>\"$1/f\"');"
+                      "print(p.stdout.readline()); p.kill(); p.wait()"),
     "sendfile": (True, "s = os.open(f, 0); append('new'); o = os.open(sys.argv[2] + '/o', os.O_RDWR | os.O_CREAT | os.O_TRUNC);"
                        "print(os.sendfile(o, s, 0, 9999), os.pread(o, 9999, 1680))"),
     "copy_file_range": (True, "s = os.open(f, 0); append('new'); o = os.open(sys.argv[2] + '/o', os.O_RDWR | os.O_CREAT | os.O_TRUNC);"
@@ -46,7 +48,6 @@ CASES = {
     "lio_listio": (True, "s, t = os.open(f, 0), os.open(f, 0); append('new'); r = Request(s, 1685, 0); q = Request(t, 1683, 2)\n"
                          "l = (ctypes.c_void_p * 3)(ctypes.addressof(r), None, ctypes.addressof(q)); print(libc.lio_listio(0, l, 3, None), r.wait(), q.what)\n"
                          "print(os.pread(t, 10, 1685), libc.lio_listio(7, l, 3, None))"),
-    "mmap afterwards": (True, "s = os.open(f, 0); append('new'); print(mmap.mmap(s, 0, prot=1)[-9:])"),
     "a map to run": (True, "s = os.open(f, 0); m = mmap.mmap(s, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC);"
                            "print(any(line.rstrip().endswith(f) for line in open('/proc/self/maps')), bytes(m[:9]))"),
     "fstat": (True, "s = os.open(f, 0); append('new'); print(stat(s)); os.chmod(f, 0o604); print(stat(s))"),
@@ -54,7 +55,6 @@ CASES = {
                                                "append('new'); print(stat(libc.fileno(s))); b = ctypes.create_string_buffer(9999);"
                                                "print(libc.fread(b, 1, 9999, s), b.raw[1680:1700])"),
     "cut": (True, "s = os.open(f, 0); os.read(s, 100); os.truncate(f, 50); print(os.read(s, 10), os.pread(s, 100, 40), stat(s))"),
-    "written by the same process": (True, "s = open(f); s.read(); open(f, 'a').write('mine'); print(repr(s.read()))"),
     "flags": (True, "s = os.open(f, os.O_RDONLY | os.O_NONBLOCK | os.O_APPEND); os.set_inheritable(s, True); append('new'); os.read(s, 5);"
                     "print(fcntl.fcntl(s, 3) & 0o6000, os.get_inheritable(s), os.get_inheritable(os.open(f, 0)))"),
     "a duplicate": (True, "s = os.open(f, 0); d = os.dup(s); os.read(s, 10); append('new'); print(os.read(d, 5), os.read(s, 5), os.read(d, 5));"
@@ -70,15 +70,10 @@ CASES = {
     "a program that reads on": (True, "s = os.open(f, 0); os.read(s, 10); append('new')\n"
                                       "p = os.posix_spawn('/usr/bin/dd', ['dd', 'bs=5', 'count=1', 'status=none'], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, s, 0)]);"
                                       "os.waitpid(p, 0); print(os.read(s, 5), os.lseek(s, 0, 1))"),
-    "children of vfork that read on": (True, "s = os.open(f, 0); os.read(s, 10); append('new')\n"
-                                             "for _ in range(2): print(subprocess.run(['dd', 'bs=5', 'count=1', 'status=none'], stdin=s, stdout=-1).stdout)\n"
-                                             "print(os.read(s, 5), os.lseek(s, 0, 1))"),
     "a child of vfork without the library": (True, "s = os.open(f, 0); os.read(s, 10); append('new'); e = {'PATH': os.environ['PATH'], 'MONARCH_IO_DISABLE': '1'}\n"
                                                    "print(subprocess.run(['dd', 'bs=5', 'count=1', 'status=none'], stdin=s, stdout=-1, env=e).stdout, os.read(s, 5))"),
     "another's place in a child of vfork": (True, "s = os.open(f, 0); os.dup2(s, 0); os.close(s); os.read(0, 5); subprocess.run(['true'], stdin=subprocess.DEVNULL);"
                                                   "append('new'); print(os.pread(0, 10, 1685))"),
-    "tail -F": (True, "p = subprocess.Popen(['tail', '-n', '1', '-F', f], stdout=-1, stderr=-3); print(p.stdout.readline()); sh('echo new >>\"$1/f\"');"
-                      "print(p.stdout.readline()); p.kill(); p.wait()"),
     "ranges locked before": (True, "s = os.open(f, 0); fcntl.lockf(s, fcntl.LOCK_SH, 10, 100); fcntl.lockf(s, fcntl.LOCK_SH, 5, 300); append('new')\n"
                                    "os.pread(s, 1, 0)\n"
                                    "if os.fork() == 0:\n  w = os.open(f, os.O_RDWR)\n"
@@ -96,8 +91,6 @@ CASES = {
                                                                "  t = f'{root}/{i}'; open(t, 'w').write('another' * 99)\n"
                                                                "  if os.stat(t).st_ino == n: break\n"
                                                                "os.rename(t, f); print(os.read(s, 20), os.pread(s, 9, 50), os.fstat(s).st_size, open(f).read(9))"),
-    "removed": (False, "s = os.open(f, 0); os.unlink(f); print(os.read(s, 20), os.fstat(s).st_size)"),
-    "another file changed": (False, "s = os.open(f, 0); os.read(s, 5); sh('echo x >>\"$1/other\"'); print(os.read(s, 5), os.fstat(s).st_size)"),
 }
 
 
@@ -109,20 +102,16 @@ def attempt(act):
     except OSError as e: print(e.errno)
 def file(path=f): r = os.open(path, 0); return os.pread(r, 30, 0), os.fstat(r).st_size, oct(os.fstat(r).st_mode), os.fstat(r).st_nlink
 def same(path): return os.path.samestat(os.stat(path), os.stat(f)), os.stat(path).st_mtime, os.stat(path).st_uid, os.fstat(s).st_mtime
-def again(path):
-    n = os.open(path, 0); os.read(n, 10); append('new'); print(os.pread(n, 10, 1685), os.read(n, 4), os.lseek(n, 0, 1))
 """
 LINKS = {
     "written, if it is new": (True, "attempt(lambda: os.write(os.open(link, os.O_WRONLY | os.O_CREAT | os.O_EXCL), b'ZZZ')); print(file())"),
     "another number": (False, "link = link.replace('fd/', 'fd/0')\nfor n in 0, 1: attempt(lambda: os.open(link, n))\nattempt(lambda: os.truncate(link, 1));"
                               "print(file())"),
     "its name, by the descriptor": (True, "attempt(lambda: libc.linkat(s, b'', -100, root.encode() + b'/new', 0x1000)); print(same(root + '/new'), file())"),
-    "read anew": (True, "again(link)"),
     "read anew, by a path beside it, changed without a fork of ours": (True, "p = subprocess.Popen(['sh', '-c', 'read go; printf new >>\"$1/f\"', 'sh', root], stdin=-1)\n"
         "n = os.open('/dev/shm/../fd/%d' % s, 0); os.read(n, 10); p.communicate(b'go\\n'); print(os.pread(n, 10, 1685), os.read(n, 4))"),
     "read anew, by a stream": (True, "n = open(link, 'rb', 0); libc.fopen.restype = ctypes.c_void_p; t = ctypes.c_void_p(libc.fopen(link.encode(), b'r'));"
                                      "append('new'); print(stat(libc.fileno(t)), stat(n.fileno()))"),
-    "read anew, after the change": (True, "append('new'); n = os.open(link, 0); print(os.pread(n, 10, 1685))"),
     "appended to, by a shell": (True, "print(sh('exec 3<\"$1/f\"; echo app >>/dev/fd/3; echo x | tee -a /dev/fd/3; tail -n 2 \"$1/f\"; tail -c 3 <&3'))"),
     "what a child writes to": (True, "p = os.posix_spawn('/bin/echo', ['echo', 'NEW'], os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, link, os.O_WRONLY | os.O_TRUNC, 0)]);"
                                      "os.waitpid(p, 0); print(file(), os.pread(s, 30, 0))"),
@@ -134,7 +123,6 @@ LINKS = {
         "'/proc/%d/task/' % os.getpid() + t, '/proc/self/task/7%d/fd' % 10**7, '/proc/1/task/1/fd', '/proc/task/' + t, '/proc/self/task//fd')]\n"
         "for n in names: attempt(lambda: (same(n), file(n))); print(os.access(n, os.R_OK))\n"
         "append('new')\nfor n in names: attempt(lambda: (os.stat(n).st_size, os.path.samestat(os.stat(n), os.stat(f))))"),
-    "descriptor flags": (True, "h = os.open(f, 0); before = fcntl.fcntl(h, 3); append('new'); os.read(h, 1); print(before == fcntl.fcntl(h, 3))"),
     "no descriptor is left": (True, "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1])); append('new')\n"
                                     "try:\n  while True: last = os.dup(0)\nexcept OSError: print(last, os.pread(s, 10, 1685), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"),
 }
@@ -154,32 +142,27 @@ STARTS = {
 }
 
 
-class Dataset:
-    def __init__(self, name):
-        self.roots = [f"{scratch()}/{name}.{how}/data" for how in ("native", "job")]
-
-    def make(self, case):
-        """The root of a case, with its two files, in both places."""
-        for root in self.roots:
-            os.makedirs(f"{root}/{case}")
-            for name in "f", "other":
-                with open(f"{root}/{case}/{name}", "wb") as out:
-                    out.write(FILE)
-                os.utime(f"{root}/{case}/{name}", (1.5e9, 1.5e9))
+def make(root):
+    """The two files of a case."""
+    os.makedirs(root)
+    for name in "f", "other":
+        with open(f"{root}/{name}", "wb") as out:
+            out.write(FILE)
+        os.utime(f"{root}/{name}", (1.5e9, 1.5e9))
 
 
-def same_in_job(kind, cases, begin, tier=""):
-    data = Dataset(kind)
+def same_in_job(kind, cases, begin):
+    roots = [f"{scratch()}/{kind}.{how}/data" for how in ("native", "job")]
     for number in range(len(cases)):
-        data.make(number)
-
-    job = e2e.Job(options([data.roots[1]], {"t": (tier or scratch(f"{kind}.tier"), "1G")}))
-    job.run(e2e.read_all(data.roots[1]))
+        for root in roots:
+            make(f"{root}/{number}")
+    job = e2e.Job(options([roots[1]], {"t": (scratch(f"{kind}.tier"), "1G")}))
+    job.run(e2e.read_all(roots[1]))
     back = 0
     for number, (name, (goes, text)) in enumerate(cases.items()):
         command = [PYTHON, "-c", begin + text]
-        native = e2e.execute([*command, f"{data.roots[0]}/{number}", scratch(f"{kind}.out.native")])
-        got = job.run([*command, f"{data.roots[1]}/{number}", scratch(f"{kind}.out.job")])
+        native = e2e.execute([*command, f"{roots[0]}/{number}", scratch(f"{kind}.out.native")])
+        got = job.run([*command, f"{roots[1]}/{number}", scratch(f"{kind}.out.job")])
         equal(got, native, f"{name}: as natively")
         ok(native[0] == 0, f"{name}: the case holds", native)
         back += goes
@@ -201,49 +184,10 @@ def by_started_programs():
     return same_in_job("started", {name: (True, STARTED + text) for name, text in STARTS.items()}, BEGIN + LINKED)
 
 
-def removed():
-    """Another file has the name and the inode's number of one that is gone; the PFS tells no time of birth."""
-    if why := e2e.why_no_slowfs():
-        return skip("a PFS without times of birth", why)
-    data = scratch("removed.data")
-    make = f"""
-import os, sys
-f = {scratch("removed.pfs")!r} + '/f'
-fd, old = os.open(f, 0), os.stat(f).st_ino
-def make(path):
-    w = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    os.write(w, b'another')
-    os.close(w)
-    return os.stat(path).st_ino == old
-"""
-    cases = {
-        "removed": "os.unlink(f)\nfor i in range(50):\n  if make(f): break\n  os.unlink(f)",
-        "replaced": "for i in range(50):\n  same = make(f + '.new'); os.rename(f + '.new', f)\n  if same: break",
-        "renamed, then removed": "os.rename(f, f + '.x'); os.unlink(f + '.x')\nfor i in range(50):\n  if make(f): break\n  os.unlink(f)",
-    }
-    for name, text in cases.items():
-        with open(f"{data}/f", "wb") as out:
-            out.write(b"the old")
-        pfs = e2e.SlowFs(data, scratch("removed.pfs"))
-        job = e2e.Job(options([pfs.mount], {"t": (scratch("removed.tier"), "1G")}))
-        job.run(e2e.read_all(pfs.mount))
-        code, out, err = job.run([PYTHON, "-c", f"{make}{text}\nprint(os.path.exists(f) and os.stat(f).st_ino == old, os.pread(fd, 9, 0))"])
-        if out.startswith(b"False"):
-            skip(f"{name}: another file with the number", "the file system gives none again")
-        else:
-            equal((code, out), (0, b"True b'the old'\n"), f"{name}: the descriptor stays one of the file that is gone", err)
-        job.end()
-        pfs.close()
-        with contextlib.suppress(FileNotFoundError):  # others on this file system had the number each time
-            os.unlink(f"{data}/f")
-    return None
-
-
 def gone():
     """A copy's file that is not to be had any more is not written, and neither is what has its name."""
-    data = Dataset("gone")
-    data.make("x")
-    root = f"{data.roots[1]}/x"
+    root = f"{scratch()}/gone.data"
+    make(root)
     job = e2e.Job(options([root], {"t": (scratch("gone.tier"), "1G")}))
     job.run(e2e.read_all(root))
     text = "os.rename(other, f)\nfor flags in 1, 1 | os.O_TRUNC: attempt(lambda: os.open(link, flags))\n" \
@@ -312,4 +256,4 @@ def databases():
         shutil.rmtree(roots[1])
 
 
-e2e.main(by_calls, by_links, by_started_programs, gone, removed, databases)
+e2e.main(by_calls, by_links, by_started_programs, gone, databases)
