@@ -45,7 +45,6 @@ namespace {
 
 constexpr unsigned kRecord = 64;
 const char *file, *other;
-std::atomic<bool> ended{false};
 
 template <typename Act>
 struct Thread {
@@ -77,15 +76,16 @@ void lock_once() {
 
 // ---- a number that becomes another file's
 
-template <typename Sweep, typename GiveAway>
-void number(Sweep sweep, GiveAway give_away) {
+template <typename Sweep>
+void number(Sweep sweep) {
   const int fd = open(file, O_RDONLY);
   change();
   int mine = -1;
   {
     const Thread beside([&] {
       for (int i = 0; i < 300 && !has_paused; ++i) usleep(1000);
-      mine = give_away(fd);
+      close(fd);
+      mine = open(other, O_RDWR);
     });
     sweep();
   }
@@ -93,26 +93,14 @@ void number(Sweep sweep, GiveAway give_away) {
   printf("read %zd ", pread(mine, bytes, 4, 0));
   printf("%s, write %zd, same number %d\n", bytes, pwrite(mine, "mine", 4, 0), mine == fd);
 }
-int close_and_open(int fd) {
-  close(fd);
-  return open(other, O_RDWR);
-}
-int put_over(int fd) {
-  const int mine = open(other, O_RDWR);
-  return dup2(mine, fd);
-}
-void slow_open_fork() { slow_us = 200000, number(fork_once, close_and_open); }
-void slow_open_lock() { slow_us = 200000, number(lock_once, close_and_open); }
-void slow_open_dup2() { slow_us = 200000, number(fork_once, put_over); }
+void slow_open_fork() { slow_us = 200000, number(fork_once); }
+void slow_open_lock() { slow_us = 200000, number(lock_once); }
 // At the last moment.
 void at_dup3() {
-  number([] { pause_at = SYS_dup3, fork_once(); }, close_and_open);
-}
-void at_dup3_dup2() {
-  number([] { pause_at = SYS_dup3, fork_once(); }, put_over);
+  number([] { pause_at = SYS_dup3, fork_once(); });
 }
 void at_kcmp() {
-  number([] { pause_at = SYS_kcmp, fork_once(); }, close_and_open);
+  number([] { pause_at = SYS_kcmp, fork_once(); });
 }
 
 // ---- records, each once
@@ -144,41 +132,12 @@ void records(Begin begin) {
   }
   printf("records %u, wrong %u\n", seen.next, seen.wrong);
 }
-bool read_from(FILE* stream, unsigned* record) { return fread(record, kRecord, 1, stream) == 1; }
 void stream() {
   slow_us = 100000;
   records([] {
     FILE* const stream = fopen(file, "r");
-    return [stream](unsigned* record) { return read_from(stream, record); };
+    return [stream](unsigned* record) { return fread(record, kRecord, 1, stream) == 1; };
   });
-}
-// By a link to a copy's descriptor.
-void stream_of_link() {
-  slow_us = 100000;
-  char link[32];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", open(file, O_RDONLY));
-  close(open(file, O_RDONLY));
-  records([&link] {
-    FILE* const stream = fopen(link, "r");
-    return [stream](unsigned* record) { return read_from(stream, record); };
-  });
-}
-void stream_of_descriptor() {
-  slow_us = 100000;
-  records([] {
-    FILE* const stream = fdopen(open(file, O_RDONLY), "r");
-    return [stream](unsigned* record) { return read_from(stream, record); };
-  });
-}
-void standard_input() {
-  slow_us = 100000;
-  dup2(open(file, O_RDONLY), 0);
-  records([] { return [](unsigned* record) { return read_from(stdin, record); }; });
-}
-void descriptor() {
-  slow_us = 100000;
-  const int fd = open(file, O_RDONLY);
-  records([fd] { return [fd](unsigned* record) { return read(fd, record, kRecord) == kRecord; }; });
 }
 // The sweep comes upon `first` before the one by which the other thread reads.
 void duplicate() {
@@ -248,29 +207,6 @@ void lock_elsewhere() {
   printf("locked %d, ", fcntl(lock, F_SETLK, &range));
   printf("waited %d\n", has_paused.load());
   close(fd);
-}
-
-// ---- a descriptor that is used, by a child of a process of threads, and of one without
-
-void childs_position() {
-  const int fd = open(file, O_RDONLY);
-  unsigned record[kRecord / 4];
-  const auto next = [&] { return read(fd, record, kRecord) == kRecord ? record[0] : 9999; };
-  printf("%u ", next());
-  change();
-  const Thread beside([] {
-    while (!ended) usleep(1000);
-  });
-  fflush(stdout);
-  const pid_t pid = fork();
-  if (pid == 0) {
-    printf("child %u ", next());
-    fflush(stdout);
-    _exit(0);
-  }
-  waitpid(pid, nullptr, 0);
-  printf("parent %u\n", next());
-  ended = true;
 }
 
 // ---- a large file's descriptor that moves to the copy
@@ -352,14 +288,8 @@ int lock_range(int fd, int command, short type) {
   range.l_type = type;
   return fcntl(fd, command, &range);
 }
-void move_and_lock() {
-  while_it_moves([](int fd) { return lock_range(fd, F_OFD_SETLKW, F_RDLCK); },
-                 [](const auto&) {
-                   locked_beside(O_RDWR, [](int fd) { return lock_range(fd, F_OFD_SETLK, F_WRLCK); });
-                 });
-}
 // A close of any descriptor of a file ends the process's locks of it.
-void move_and_lock_by_another() {
+void move_and_lock() {
   const int another = open(file, O_RDONLY);
   while_it_moves([&](int) { return lock_range(another, F_SETLK, F_RDLCK); },
                  [](const auto&) {
@@ -372,28 +302,17 @@ constexpr struct {
   void (*run)();
 } kCases[] = {{"slow open, fork", slow_open_fork},
               {"slow open, lock", slow_open_lock},
-              {"slow open, dup2", slow_open_dup2},
               {"at dup3", at_dup3},
-              {"at dup3, dup2", at_dup3_dup2},
               {"at kcmp", at_kcmp},
               {"stream", stream},
-
-              {"stream of a link", stream_of_link},
-              {"stream of a descriptor", stream_of_descriptor},
-              {"standard input", standard_input},
-              {"descriptor", descriptor},
-
               {"duplicate", duplicate},
-
               {"slow readers", slow_readers},
               {"kcmp refused", filtered<SECCOMP_RET_ERRNO | EPERM>},
               {"kcmp kills", filtered<SECCOMP_RET_KILL_PROCESS>},
               {"lock elsewhere", lock_elsewhere},
-              {"child's position", childs_position},
               {"large, fork", move_and_fork},
               {"large, flock", move_and_flock},
-              {"large, lock", move_and_lock},
-              {"large, lock by another", move_and_lock_by_another}};
+              {"large, lock", move_and_lock}};
 
 }  // namespace
 

@@ -6,7 +6,6 @@ program, call or name the change was made; and what did not change is served fro
 import ast
 import fnmatch
 import glob
-import itertools
 import os
 import re
 import shutil
@@ -40,6 +39,14 @@ os.write(1, open(sys.argv[1], "rb").read())
 """
 
 
+def written(name, text):
+    """A file for --config."""
+    with open(f"{scratch()}/{name}", "w", encoding="ascii") as out:
+        out.write(text)
+    os.chmod(out.name, 0o644)
+    return out.name
+
+
 class Placed:
     """A dataset that a job has read once, so that all of it is on the tier."""
 
@@ -47,12 +54,8 @@ class Placed:
         self.root = scratch(f"{name}.data")
         self.outside = scratch(f"{name}.outside")  # on the same file system
         e2e.make_tree(self.root, files)
-        self.prepare()
         self.job = e2e.Job(options([self.root], {"t": (scratch(f"{name}.tier"), "1G")}, *more))
         self.same("before")
-
-    def prepare(self):
-        pass
 
     def files(self):
         names = [os.path.join(d, n) for d, _, found in os.walk(self.root) for n in found]
@@ -141,18 +144,12 @@ NAMES = {
 
 def by_names():
     """What by_each_function has by one name each."""
-    class Linked(Placed):
-        def prepare(self):
-            os.link(f"{self.root}/name{list(NAMES).index('a hard link made before'):02}", f"{self.outside}/hard")
-
-        def __init__(self):
-            root = scratch("names.data")
-            for i in range(len(NAMES) + 10):
-                with open(f"{root}/name{i:02}", "w", encoding="ascii") as out:
-                    out.write(f"the old bytes {i}\n" * 50)
-            super().__init__("names", 4)
-
-    placed = Linked()
+    root, outside = scratch("names.data"), scratch("names.outside")
+    for i in range(len(NAMES) + 10):
+        with open(f"{root}/name{i:02}", "w", encoding="ascii") as out:
+            out.write(f"the old bytes {i}\n" * 50)
+    os.link(f"{root}/name{list(NAMES).index('a hard link made before'):02}", f"{outside}/hard")
+    placed = Placed("names", 4)
     for i, (name, text) in enumerate(NAMES.items()):
         script = f"import ctypes, mmap, os, sys; libc = ctypes.CDLL(None); root, out, f = sys.argv[1:]; {text}"
         file = f"{placed.root}/name{i:02}"
@@ -358,10 +355,7 @@ def by_each_function():
     equal(sorted(cases - hooked - NAMES_ONLY), [], "and a hook, unless its directory's times tell all")
     functions = {name: text for name, text in FUNCTIONS.items() if name.split(":")[0] in found}
     outputs = []
-    config = f"{scratch()}/functions.conf"
-    with open(config, "w", encoding="ascii") as stream:
-        stream.write("[agent]\nprefetch = off\n")
-    os.chmod(config, 0o644)
+    config = written("functions.conf", "[agent]\nprefetch = off\n")
     for kind in "native", "job":
         root = scratch(f"functions.{kind}")
         for i in range(len(functions)):
@@ -588,75 +582,19 @@ print(look())
 def large_files():
     """Served from chunks, to a descriptor that is open on the PFS's file: it is to see changes in place."""
     root, out = scratch("large.data"), scratch("large.outside")
-    config = f"{scratch()}/large.conf"
-    with open(config, "w", encoding="ascii") as stream:
-        stream.write("[agent]\nstage_wait_max = 1M\nprefetch = off\n")
-    os.chmod(config, 0o644)
-    overwrite = 'touch -r "$1" "$1.times"; head -c 4194304 /dev/zero | tr "\\0" b 1<>"$2"'
-    ways = {"by its name": overwrite.replace("$2", "$1"), "by a hard link": overwrite,
-            "by its name, with the old times": overwrite.replace("$2", "$1") + '; touch -r "$1.times" "$1"',
-            "by a hard link, with the old times": overwrite + '; touch -r "$1.times" "$2"'}
-    for i in range(len(ways)):
-        with open(f"{root}/{i}", "wb") as stream:
+    config = written("large.conf", "[agent]\nstage_wait_max = 1M\nprefetch = off\n")
+    overwrite = 'touch -r "$1" "$1.times"; head -c 4194304 /dev/zero | tr "\\0" b 1<>"$2"; touch -r "$1.times" "$2"'
+    ways = {"by its name": overwrite.replace("$2", "$1"), "by a hard link": overwrite}
+    for name in ways:
+        with open(f"{root}/{name}", "wb") as stream:
             stream.write(b"a" * (4 << 20))
-        os.link(f"{root}/{i}", f"{out}/{i}")
+        os.link(f"{root}/{name}", f"{out}/{name}")
     job = e2e.Job(options([root], {"t": (scratch("large.tier"), "1G")}, "--config", config))
-    for i, (name, how) in enumerate(ways.items()):
-        got = job.run([PYTHON, "-c", LARGE, f"{root}/{i}", f"{out}/{i}", how])
-        equal(got[:2], (0, f"{[b'a'] * 9} {[b'a'] * 9}\n{[b'b'] * 9}\n".encode()), f"a large file overwritten {name}", got[2])
+    for name, how in ways.items():
+        got = job.run([PYTHON, "-c", LARGE, f"{root}/{name}", f"{out}/{name}", how])
+        equal(got[:2], (0, f"{[b'a'] * 9} {[b'a'] * 9}\n{[b'b'] * 9}\n".encode()), f"a large file overwritten {name}, with the old times", got[2])
     counters = job.end()
     ok(counters["tiers"][0]["read_bytes"] > 0, "large files: they were served from chunks before", counters)
-
-
-# ---- the race
-
-RACE = """
-import mmap, os, random, sys, time
-root, board, role, seconds = sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])
-names = sorted(n for n in os.listdir(root) if not n.endswith(".new"))
-with open(board, "r+b") as s: shared = mmap.mmap(s.fileno(), 0)
-random.seed(role)
-end, n, old = time.monotonic() + seconds, 0, 0
-while time.monotonic() < end:
-    i = random.randrange(len(names))
-    name = os.path.join(root, names[i])
-    seen = shared[i]
-    if role.startswith("reader"):
-        with open(name, "rb") as s: data = s.read()
-        n += 1
-        if len(set(data)) != 1 or len(data) != 8192 or data[0] < seen: old += 1
-    elif seen < 250:
-        with open(name + ".new", "wb") as s: s.write(bytes([seen + 1]) * 8192)
-        os.rename(name + ".new", name)
-        shared[i] = seen + 1
-        n += 1
-        time.sleep(0.002)
-print(n, old)
-"""
-
-
-def race():
-    """One process replaces files, and says so after rename(2) returned, while others read and the agent stages."""
-    seconds = 20 if os.environ.get("MONARCH_TEST_ALL") else 2
-    for rounds in range(2):
-        root = scratch(f"race{rounds}.data")
-        files = 3000 if rounds == 0 else 40
-        for i in range(files):
-            with open(f"{root}/race{i:04}", "wb") as out:
-                out.write(b"\0" * 8192)
-        board = f"{scratch()}/race{rounds}.board"
-        with open(board, "wb") as out:
-            out.truncate(files)
-        job = e2e.Job(options([root], {"t": (scratch(f"race{rounds}.tier"), "1G")}))
-        roles = [e2e.start([PYTHON, "-c", RACE, root, board, role, str(seconds)], env=job.env, stdout=subprocess.PIPE,
-                           stderr=subprocess.PIPE) for role in ("writer", "reader1", "reader2")]
-        results = [e2e.finish(process, seconds + e2e.PATIENCE) for process in roles]
-        numbers = [[int(word) for word in out.split()] for _, out, _ in results]
-        ok(all(code == 0 for code, _, _ in results) and all(n[0] > 100 for n in numbers), f"{files} files: they ran",
-           results)
-        equal(sum(n[1] for n in numbers), 0, f"{files} files: no old bytes once rename had returned", numbers)
-        counters = job.end()
-        ok(counters["opens_tier"] > 0 and counters["tasks"]["fallback_invalid"] > 0, f"{files} files: from both", counters)
 
 
 BESIDE = f"{e2e.BUILD}/tests/beside"
@@ -666,12 +604,8 @@ RECORDS = 2000
 def threads_beside():
     """What a thread has open, and reads, while another changes the file and has descriptors go back to the PFS."""
     root, out = scratch("beside.records"), scratch("beside.outside")
-    config = f"{out}/large.conf"
-    with open(config, "w", encoding="ascii") as stream:
-        stream.write("[agent]\nprefetch = off\nstage_wait_max = 16K\nstage_wait = 0\n")
-    os.chmod(config, 0o644)
+    config = written("beside.conf", "[agent]\nprefetch = off\nstage_wait_max = 16K\nstage_wait = 0\n")
     cases = e2e.execute([BESIDE])[1].decode().splitlines()
-    ok(len(cases) >= 20, "there are cases", cases)
     for case in cases:
         if e2e.SANITIZER and case.startswith("kcmp"):
             skip(case, "the sanitizer needs calls that are forbidden")
@@ -716,16 +650,10 @@ for i, (flags, resolve) in enumerate([(0, 0), (os.O_TRUNC, 0), (0, RESTRICTED), 
     os.write(fd, b"NEW")
     show(files[i])
     print(os.pread(held, 20, 0))
-held = os.open(f"{sys.argv[1]}/{files[4]}", os.O_RDONLY)
-os.write(openat2(f"/proc/self/fd/{held}", os.O_WRONLY), b"NEW")
-show(files[4])
 os.write(openat2("new", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640), b"made")
 show("new")
-openat2("none", os.O_RDONLY)
 openat2("../none", os.O_RDONLY, resolve=RESTRICTED)
 openat2(files[5], os.O_RDONLY, size=8)
-openat2(files[5], os.O_WRONLY, mode=0o640)
-libc.openat2(root, b"new", None, ctypes.c_size_t(24)); print(ctypes.get_errno())
 """
 
 
@@ -742,42 +670,11 @@ def by_openat2():
         return skip("openat2", "the kernel has none")
     before = placed.job.run([*with_it, placed.root])
     equal(before[:2], native[:2], "openat2: as natively", before[2], native[2])
-    ok(native[0] == 0 and native[1].count(b"True 0") >= 15, "openat2: it can be called", native)
+    equal(native[0], 0, "openat2: it can be called", native)
     placed.same("openat2: the new bytes")
-    counters = placed.job.end()
-    equal(counters["tasks"]["invalidations"] > 4, True, "openat2: changes are marked", counters["tasks"])
-    return None
+    return placed.job.end()
 
 
-HELD_LINKS = r"""
-import os, subprocess, sys
-root = sys.argv[1]
-os.chdir(root)
-forms = ("/proc/self/fd/FD", "/dev/fd/FD", "/proc/PID/fd/FD", "/proc/thread-self/fd/FD", "//proc/self/fd/FD", "/proc/self/../self/fd/FD", "FD", "SYMLINK")
-by_others = ("printf XY >FD", "printf XY 1<>FD", "printf XY >>FD", "perl -e 'open F, \">\", shift or die; print F \"XY\"' FD",
-             "perl -e 'open F, \"+<\", shift or die; print F \"XY\"' FD", "cp ../small FD", "dd if=../small of=FD status=none")
-ways = [(form, flags) for form in forms for flags in (os.O_RDWR, os.O_WRONLY | os.O_TRUNC, os.O_WRONLY | os.O_APPEND)]
-ways += [(command, None) for command in by_others]
-read = lambda name: open(name, "rb").read()
-for i, (form, flags) in enumerate(ways):
-    x, y = f"x{i}", f"y{i}"
-    read(x), read(y)
-    fd, another, other_name = os.open(x, 0), os.open(x, 0), os.open(y, 0)
-    if flags is None:
-        subprocess.run(["sh", "-c", form.replace("FD", f"/proc/{os.getpid()}/fd/{fd}")], check=True)
-    else:
-        path = form.replace("FD", str(fd)).replace("PID", str(os.getpid()))
-        if form == "FD": os.chdir("/proc/self/fd")
-        if form == "SYMLINK": path = "../link"; os.symlink(f"/proc/self/fd/{fd}", path)
-        out = os.open(path, flags)
-        os.write(out, b"XY")
-        os.close(out)
-        if form == "SYMLINK": os.unlink(path)
-        os.chdir(root)
-    sizes = [os.stat(x).st_size, os.stat(y).st_size, os.fstat(fd).st_size]
-    print(form, flags, sizes, [bytes[:4] + bytes[-4:] for bytes in (read(x), read(y), *(os.pread(d, 9999, 0) for d in (fd, another, other_name)))])
-    for d in fd, another, other_name: os.close(d)
-"""
 UNSEEN_LINK = """
 import os, subprocess, sys
 fd = os.open(sys.argv[1], 0)
@@ -787,34 +684,21 @@ print(subprocess.run(["sh", "-c", command], env=unseen, stderr=-3).returncode, o
 """
 
 
-def links_that_others_read():
-    """A write by a link to a descriptor is seen by all that have the file open, and under each name. A program without the library is
-    refused: it would write the copy, and the PFS's file would never have it. Root is not, by the kernel."""
-    users = {"root": (), "a user": e2e.NOBODY} if os.geteuid() == 0 and not e2e.why_not_nobody() else {"a user": ()}
-    for user, before in users.items():
-        twin, root, tier = (scratch(f"held_links.{user}.{name}/data") for name in ("native", "job", "tier"))
-        for top in twin, root, tier:
-            os.makedirs(top, exist_ok=True)
-            subprocess.run(["chmod", "0777", top, f"{top}/.."], check=True)
-        for top in twin, root:
-            for i in range(40):
-                with open(f"{top}/x{i}", "wb") as stream:
-                    stream.write(bytes([65 + i]) * 3000)
-                os.chmod(f"{top}/x{i}", 0o666)
-                os.link(f"{top}/x{i}", f"{top}/y{i}")
-            with open(f"{top}/../small", "wb") as stream:
-                stream.write(b"XY")
-        job = e2e.Job(options([root], {"t": (tier, "1G")}), before=before)
-        job.run([*before, "sh", "-c", 'cat "$0"/*', root])
-        native = e2e.execute([*before, PYTHON, "-c", HELD_LINKS, twin])
-        got = job.run([*before, PYTHON, "-c", HELD_LINKS, root])
-        equal(native[0], 0, f"links that others read, {user}: the program runs", native[2])
-        for line, want in itertools.zip_longest(got[1].splitlines(), native[1].splitlines()):
-            equal(line, want, f"links that others read, {user}: as natively", got[2])
-        if user != "root":
-            equal(job.run([*before, PYTHON, "-c", UNSEEN_LINK, f"{root}/x39"])[:2], (0, b"2 b'hhhh'\n"), "a link that is written unseen: refused")
-        counters = job.end()
-        ok(counters["opens_tier"] >= 150, f"links that others read, {user}: from the tier", counters)
+def links_of_others():
+    """A program without the library that writes by a link to a descriptor is refused: it would write the copy, and the PFS's file
+    would never have it. Root is not, by the kernel. What the job itself writes so: held.t."""
+    before = e2e.NOBODY if os.geteuid() == 0 else []
+    if why := before and e2e.why_not_nobody():
+        return skip("links of others", why)
+    root, tier = scratch("links.data"), scratch("links.tier")
+    with open(f"{root}/x", "wb") as stream:
+        stream.write(b"hhhh" * 100)
+    for path, mode in (root, 0o777), (tier, 0o777), (f"{root}/x", 0o666):
+        os.chmod(path, mode)
+    job = e2e.Job(options([root], {"t": (tier, "1G")}), before=before)
+    job.run([*before, "cat", f"{root}/x"])
+    equal(job.run([*before, PYTHON, "-c", UNSEEN_LINK, f"{root}/x"])[:2], (0, b"2 b'hhhh'\n"), "a link that is written unseen: refused")
+    return job.end()
 
 
 def inherited():
@@ -917,5 +801,5 @@ print(a, len(open(sys.argv[1], "rb").read()))
     agent.wait(e2e.PATIENCE)
 
 
-e2e.main(by_programs, by_names, by_descriptors, by_each_function, locks_beside, locks_kept, by_mount, by_where_a_root_is, directories, large_files, race, threads_beside, by_openat2, links_that_others_read, inherited, unseen, more_than_inotify_tells,
+e2e.main(by_programs, by_names, by_descriptors, by_each_function, locks_beside, locks_kept, by_mount, by_where_a_root_is, directories, large_files, threads_beside, by_openat2, links_of_others, inherited, unseen, more_than_inotify_tells,
          before_the_agent)
