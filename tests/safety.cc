@@ -31,16 +31,11 @@
 namespace {
 int delayed_us;                  // of each statx(2)
 volatile sig_atomic_t in_statx;  // one has begun
-int failing;                     // the number of the statx(2) that fails; 0: none
 }  // namespace
 bool before_syscall(long number, const long (&)[6]) {
   if (number == SYS_statx && delayed_us > 0) {
     in_statx = 1;
     usleep(static_cast<useconds_t>(delayed_us));
-  }
-  if (number == SYS_statx && failing > 0 && --failing == 0) {
-    errno = EIO;
-    return false;
   }
   return true;
 }
@@ -407,56 +402,6 @@ void write_at_start() {
   say("read again", sum_of(files[1]) % 100000000);
 }
 
-// A statx that fails decides about one call at most.
-void failing_once() {
-  failing = atoi(getenv("FAILING") ? getenv("FAILING") : "0");
-  for (int round = 0; round < 3; ++round) {
-    usleep(round * 150000);
-    for (int i = 0; i < files_count; ++i) say("open", sum_of(files[i]));
-  }
-}
-
-// The child changes the file, puts others in the places of some, and reads by one.
-void vfork_puts_others() {
-  close(open(files[2], O_RDWR));  // it is the PFS's from now on
-  const int on_pfs = open(files[2], O_RDONLY);
-  const int null = open(files[0], O_RDONLY), copy = open(files[0], O_RDONLY),
-            read_copy = open(files[0], O_RDONLY);
-  const int put = open(files[0], O_RDONLY), held = open(files[0], O_RDONLY);
-  unsigned char bytes[3];
-  int status = 0;
-  if (const pid_t pid = vfork(); pid == 0) {
-    const int writer = open(files[0], O_WRONLY);
-    bool right = pwrite(writer, "\1\2\3", 3, 0) == 3;
-    close(writer);
-    close(null);
-    right &= open("/dev/null", O_RDONLY) == null && pread(null, bytes, 3, 0) == 0;
-    close(copy);
-    right &= open(files[1], O_RDONLY) == copy;
-    close(read_copy);
-    right &= open(files[1], O_RDONLY) == read_copy && pread(read_copy, bytes, 3, 0) == 3 && bytes[0] == '0';
-    right &= dup2(on_pfs, put) == put && pread(held, bytes, 3, 0) == 3 && bytes[0] == 1;
-    _exit(right ? 0 : 1);
-  } else {
-    waitpid(pid, &status, 0);
-  }
-  say("status", status);
-  for (const int fd : {null, copy, read_copy, put, held})
-    say("after", pread(fd, bytes, 3, 0) + bytes[0] * 10);
-  // Hints are the process's own again.
-  close(held);
-  say("again", open("/dev/null", O_RDONLY) == held);
-  say("nothing", pread(held, bytes, 3, 0));
-  // What a child of fork(2) does is its own.
-  if (const pid_t pid = fork(); pid == 0) {
-    close(put);
-    _exit(open(files[1], O_RDONLY) == put && pread(put, bytes, 3, 0) == 3 && bytes[0] == '0' ? 0 : 1);
-  } else {
-    waitpid(pid, &status, 0);
-  }
-  say("forked", status);
-}
-
 sigjmp_buf before_open;
 void jumps() {
   struct sigaction action {};
@@ -489,8 +434,6 @@ const struct {
               {"depths", depths},
               {"fork at start", fork_at_start},
               {"write at start", write_at_start},
-              {"failing once", failing_once},
-              {"vfork puts others", vfork_puts_others},
               {"jumps", jumps}};
 
 }  // namespace

@@ -117,45 +117,8 @@ def first_calls():
     return None
 
 
-def failing_calls():
-    """One statx that fails does not decide for the life of the process."""
-    if e2e.SANITIZER:
-        return skip("failing calls", "the sanitizer makes calls of its own")
-    root, files = dataset("failing")
-    job = e2e.Job(options([root], {"t": (scratch("failing.tier"), "1G")}))
-    job.run(["cat", *files])
-    want = e2e.execute([SAFETY, "failing once", *files])
-    for number in range(1, 9):
-        log = f"{scratch()}/log.{number}"
-        got = e2e.execute([SAFETY, "failing once", *files],
-                          env={**job.env, b"MONARCH_IO_LOG": os.fsencode(log), b"FAILING": b"%d" % number})
-        equal(got[:2], want[:2], f"statx number {number} fails: as natively", got[2])
-        served = sum(line.endswith(": tier t") for line in lines_of(log))
-        ok(served >= FILES, f"statx number {number} fails: later opens are served", lines_of(log))
-    job.end()
-    return None
-
-
-def other_ways():
+def jumps():
     same("jumps", False)
-    others_in_their_places()
-
-
-def others_in_their_places():
-    roots = {name: scratch(f"vfork.{name}") for name in ("natively", "others")}
-    for root in roots.values():
-        for name in "changed", "other", "written":
-            with open(f"{root}/{name}", "wb") as out:
-                out.write(b"0123456789" * 1000)
-            os.utime(f"{root}/{name}", (1.5e9, 1.5e9))
-    command = {name: [SAFETY, "vfork puts others", *(f"{root}/{file}" for file in ("changed", "other", "written"))]
-               for name, root in roots.items()}
-    native = e2e.execute(command["natively"])[:2]
-    job = e2e.Job(options([roots["others"]], {"t": (scratch("vfork.tier2"), "1G")}))
-    job.run(e2e.read_all(roots["others"]))
-    equal(job.run(command["others"])[:2], native, "a child of vfork puts others in the places of copies: the parent's bytes")
-    tasks = job.end()["tasks"]
-    ok(tasks["returned"] == 6, "because all descriptors went back to the PFS, and the child's own", tasks)
 
 
 def signal_handlers():
@@ -194,5 +157,4 @@ def imports():
     return ok("syscall" in names and "dlsym" in names, "which nm can tell", out)
 
 
-e2e.main(early, small_stacks, depths, first_calls, failing_calls, other_ways, signal_handlers, descriptors, filters,
-         errno_and_cancellation, imports)
+e2e.main(early, small_stacks, depths, first_calls, jumps, signal_handlers, descriptors, filters, errno_and_cancellation, imports)
