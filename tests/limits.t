@@ -51,25 +51,19 @@ def ends():
     equal(limited(100, "echo one; exit 3"), (3, "one\n"), "a test that ends: its own status and output")
     equal(limited(100, "kill -9 $$")[0], 137, "one that is killed")
     equal(limited(100, "(sleep 1 &); exit 0"), (0, ""), "one whose last process ends a little later")
-    code, out = limited(100, f"{DAEMON}; echo one; exit 0")
-    equal(code, 125, "one that leaves a daemon behind has failed")
-    contains(out, ["one\n", "Bail out! left behind: sleep ("], "and says so")
-    no_orphans("a daemon that was left behind")
 
 
-def reaches_its_limit():
-    code, out = limited(2, f"{DAEMON}; trap 'echo cleaned up; exit' TERM; while :; do sleep 0.1; done")
-    equal(code, 124, "a test that hangs ends at its limit")
-    contains(out, ["cleaned up", "Bail out! ended with all that it had started: it had not ended after 2 s"], "having cleaned up")
-    no_orphans("a test that hung")
-
-
-def is_told_to_end():
-    code, out = limited(1000, f"{DAEMON}; trap 'echo cleaned up; exit' TERM; echo begun; while :; do sleep 0.1; done", "begun")
-    equal(code, 143, "a test that is told to end does")
-    contains(out, ["cleaned up", "received signal 15"], "having cleaned up")
-    no_orphans("a test that was told to end")
+def is_ended():
+    hangs = f"{DAEMON}; trap 'echo cleaned up; exit' TERM; echo begun; while :; do sleep 0.1; done"
+    for what, want, words, said in (
+            ("leaves a daemon behind", 125, (100, f"{DAEMON}; echo cleaned up; exit 0"), "Bail out! left behind: sleep ("),
+            ("hangs", 124, (2, hangs), "Bail out! ended with all that it had started: it had not ended after 2 s"),
+            ("is told to end", 143, (1000, hangs, "begun"), "received signal 15")):
+        code, out = limited(*words)
+        equal(code, want, f"a test that {what} has failed")
+        contains(out, ["cleaned up", said], "and says so")
+        no_orphans(f"a test that {what}")
 
 
 ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-e2e.main(ends, reaches_its_limit, is_told_to_end)
+e2e.main(ends, is_ended)
