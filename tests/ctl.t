@@ -93,15 +93,9 @@ def config_show():
               ("agent", "run_size"): "none", ("agent", "pfs_bandwidth"): "1234567", ("policy", "pfs_opens"): "none",
               ("policy", "allow_users"): ["a", "b", "c"], ("policy", "allow_groups"): [], ("policy", "tiers"): "fast"}
     equal({key: values.get(key) for key in wanted}, wanted, "values are exact")
-    empty = written("empty.conf", "")
-    told = as_json("config", "show", empty)[1]
-    equal({v["source"] for v in told.get("values", [])}, {"default"}, "of an empty file, all are defaults")
-    for name, first in ("whole", file), ("empty", empty):
-        code, text, err = ctl("config", "show", first)
-        again = written(f"{name}.again", text)
-        equal((code, err, values_of(as_json("config", "show", again)[1])), (0, "", values_of(as_json("config", "show", first)[1])),
-              f"what it prints of the {name} one is a file that means the same", text)
-    contains(ctl("config", "show", file)[1], [f"; {file}:{1 + lines.index('threads = 3')}\n"], "a line tells where its value is from")
+    code, text, err = ctl("config", "show", file)
+    equal((code, err, values_of(as_json("config", "show", written("whole.again", text))[1])), (0, "", values), "as text it is a file that means the same", text)
+    contains(text, [f"; {file}:{1 + lines.index('threads = 3')}\n"], "a line tells where its value is from")
     code, told, err = as_json("config", "show", file, "--set", "agent.threads=9")
     equal([(v["value"], v["source"], v["line"]) for v in told.get("values", []) if v["key"] == "threads"], [("9", "--set", None)],
           "--set goes before the file", err)
@@ -127,58 +121,33 @@ def config_check():
     good = written("good.conf", f"[tier.a]\npath = {tier}\nquota = 10%\n")
     code, out, err = ctl("config", "check", good)
     ok(code == 0 and err == "" and "warning" not in without_disk(out), "config check of a valid file", out, err)
-    contains(out, [good, "valid: 1 tier, 0 sections of policy\n"], "it says what is there")
     equal([w for w in as_json("config", "check", good)[1].get("warnings", [None]) if DISK not in w], [], "--json: no warnings")
     for name, text, line, key, parts in [
             ("a bad value", "[agent]\n\nthreads = many\n", 3, ("agent", "threads"), ["'many' is not a number from 1 to 256", "mend threads in [agent]"]),
             ("an unknown section", "[agnet]\n", 1, (None, None), ["known are [accounting]", "monarch.conf(5)"]),
-            ("a key of no section", "threads = 1\n", 1, ("", "threads"), ["stands before the first [section]; see monarch.conf(5)"]),
             ("a key mistyped", "[agent]\nthread = 2\n", 2, ("agent", "thread"), ["(did you mean threads?)"])]:
         file = written("bad.conf", text)
         fails(name, ["config", "check", file], [f"{file}:{line}: ", *parts])
         code, told, _ = as_json("config", "check", file)
         equal((code, told.get("valid"), [(e["line"], e["section"], e["key"]) for e in told.get("errors", [])]), (1, False, [(line, *key)]),
               f"--json tells file, line and key: {name}")
-        fails(f"config show, {name}", ["config", "show", file], [f"{file}:{line}: "])
     bad = written("several.conf", "[agent]\nthreads = x\nhello\n")
-    told = [f"{bad}:2: threads: 'x' is not a number from 1 to 256; mend threads in [agent], see monarch.conf(5)",
-            f"{bad}:3: neither [section], key = value nor a comment; see monarch.conf(5)"]
-    equal(ctl("config", "check", bad), (1, "", "".join(f"monarchctl config check: {line}\n" for line in told)), "all errors are told, each in a line")
-    told = ctl("tiers", "--config", bad)[2]
-    ok(f"{bad}:2: " in told and told.count("\n") == 1, "elsewhere the first, and no more", told)
+    for words, count in (["config", "check", bad], 2), (["tiers", "--config", bad], 1):
+        told = ctl(*words)[2]
+        ok(f"{bad}:2: " in told and told.count("\n") == count, f"{words[0]}: each error is told in a line, or the first one", told)
     fails("no file", ["config", "check", f"{tier}/none"], ["No such file"], remedy="name a file that is there")
-    os.makedirs(f"{tier}/conf")
-    written("checked/conf/slurm.conf", "ClusterName=c\n")
-    plugstack = written("checked/conf/plugstack.conf", f"optional spank_monarch.so config={tier}/conf/monarch.conf log=syslog agent.threads=3 policy.enabled=off\n")
-    env = e2e.native_environment(SLURM_CONF=f"{tier}/conf/slurm.conf")
-    fails("the default file is not there", ["config", "check"], [f"{tier}/conf/monarch.conf: No such file"], remedy="make it (it may be empty), or name another one", env=env)
-    own = written("checked/conf/monarch.conf", "[agent]\nthreads = 2\nwalk_threads = 2\n")
-    code, out, err = ctl("config", "check", env=env)
-    ok(code == 0 and out.startswith(f"{own}, with 2 words of {plugstack}: valid: 0 tiers"), "config check with the words of the plugin's line", out, err)
-    equal([as_json("config", "check", *words, env=env)[1].get("words") for words in ([], [own])], [["agent.threads=3", "policy.enabled=off"], []],
-          "and as JSON, without them where a file is named")
-    sources = {"threads": ("3", "plugstack.conf"), "walk_threads": ("2", "file"), "enabled": ("off", "plugstack.conf"), "max_files": (None, "default")}
-    for words, more in ([], {}), (["--set", "agent.threads=7"], {"threads": ("7", "--set")}):
-        values = as_json("config", "show", *words, env=env)[1].get("values", [])
-        shown = {v["key"]: (v["value"], v["source"]) for v in values if v["section"] in ("agent", "policy")}
-        equal({key: shown.get(key, (None, "default")) if key != "max_files" else sources[key] for key in sources}, {**sources, **more}, f"config show with the words of the plugin's line {words}", shown)
-    contains(ctl("config", "show", env=env)[1], [f"; {plugstack}\n", f"; {own}:3\n"], "as text")
-    written("checked/conf/plugstack.conf", f"optional spank_monarch.so config={own} polcy.enabled=off\n")
-    fails("a bad word in the plugin's line", ["config", "check"], ["polcy.enabled=off: "], remedy=f"mend the word in {plugstack}", env=env)
+    fails("a bad word", ["config", "check", good, "--set", "agent.threads=0"], ["plugstack.conf: agent.threads=0: ", "mend threads"])
     on_root = next((path for path in ("/etc", "/usr", "/opt") if os.stat(path).st_dev == os.stat("/").st_dev), None)
-    for path, where, more, count in [(on_root, "on the root file system", "", 1), ("/dev/shm", "elsewhere", "", 0), (on_root, "with driver = tmpfs", "driver = tmpfs\n", 0)]:
-        if path and os.stat("/dev/shm").st_dev != os.stat("/").st_dev:
+    for path, where, more, count in [(on_root, "on the root file system", "", 1), (on_root, "with driver = tmpfs", "driver = tmpfs\n", 0)]:
+        if path:
             warnings = as_json("config", "check", written("disk.conf", f"[tier.a]\npath = {path}\nquota = 1M\n{more}"))[1].get("warnings", [])
             equal([w for w in warnings if "root file system" in w], [f"tier a: {path} {DISK}"] * count, f"a tier {where}", warnings)
-    fails("a bad word", ["config", "check", good, "--set", "agent.threads=0"], ["plugstack.conf: agent.threads=0: ", "mend threads"])
     for name, want, words, parts in [
             ("no verb", 2, ["config"], ["see 'monarchctl config --help'"]),
-            ("a verb mistyped", 2, ["config", "chek", good], ["monarchctl config: there is no subcommand 'chek' (did you mean check?); see 'monarchctl config --help'"]),
-            ("no such subcommand", 2, ["frobnicate"], ["monarchctl: there is no subcommand 'frobnicate'; see 'monarchctl --help'"]),
+            ("a verb mistyped", 2, ["config", "chek", good], ["there is no subcommand 'chek' (did you mean check?); see 'monarchctl config --help'"]),
             ("no such option", 2, ["config", "check", "--frob"], ["there is no option --frob; see 'monarchctl config check --help'"]),
             ("an option mistyped", 125, ["run", "--dataset", "/", "--teir=x", "--", "true"], ["there is no option --teir (did you mean --tier?);"]),
-            ("no --", 125, ["run", "--dataset", "/", "sh", "-c", "true"], ["there is no option -c; put -- before the command;"]),
-            ("an option of the command's", 125, ["run", "--", "true", "--frob"], ["--dataset is required; see"])]:
+            ("no --", 125, ["run", "--dataset", "/", "sh", "-c", "true"], ["there is no option -c; put -- before the command;"])]:
         fails(name, words, parts, want=want)
     os.mkdir(f"{tier}/open")
     os.chmod(f"{tier}/open", 0o777)
@@ -194,6 +163,23 @@ def config_check():
                                                    "[policy] allow_users: this node knows no user nosuch",
                                                    "[policy.partition.gpu] deny_groups: this node knows no group norsuch"], "the warnings tell")
     equal(len([w for w in told.get("warnings", []) if DISK not in w]), 8 - (os.geteuid() != 0), "and no more", told)
+    words_of_plugstack()
+
+
+def words_of_plugstack():
+    """The words of the plugin's line go before the file that it names."""
+    conf = scratch("words")
+    env = e2e.native_environment(SLURM_CONF=written("words/slurm.conf", "ClusterName=c\n"))
+    plugstack = written("words/plugstack.conf", f"optional spank_monarch.so config={conf}/monarch.conf log=syslog agent.threads=3 policy.enabled=off\n")
+    fails("the default file is not there", ["config", "check"], [f"{conf}/monarch.conf: No such file"], remedy="make it (it may be empty), or name another one", env=env)
+    own = written("words/monarch.conf", "[agent]\nthreads = 2\nwalk_threads = 2\n")
+    equal([as_json("config", "check", *words, env=env)[1].get("words") for words in ([], [own])], [["agent.threads=3", "policy.enabled=off"], []],
+          "config check with the words of the plugin's line, and without them where a file is named")
+    shown = {v["key"]: (v["value"], v["source"]) for v in as_json("config", "show", env=env)[1].get("values", []) if v["section"] in ("agent", "policy")}
+    equal([shown[key] for key in ("threads", "walk_threads", "enabled")], [("3", "plugstack.conf"), ("2", "file"), ("off", "plugstack.conf")],
+          "config show with them", shown)
+    written("words/plugstack.conf", f"optional spank_monarch.so config={own} polcy.enabled=off\n")
+    fails("a bad word in the plugin's line", ["config", "check"], ["polcy.enabled=off: "], remedy=f"mend the word in {plugstack}", env=env)
 
 
 # ---- status
@@ -234,31 +220,24 @@ def status_of_run():
        "status: each open on the PFS has its reason", job)
     code, out, err = ctl("status", name)
     equal((code, err), (0, ""), "status JOBID")
-    contains(out, ["staged-in", "40 of 40 (100%)", f"on the PFS: fallback_{absent[0]}", "GRANTED", "1.00G"], "it tells files, fallbacks and tiers")
+    contains(out, ["40 of 40 (100%)", f"on the PFS: fallback_{absent[0]}", "1.00G"], "it tells files, fallbacks and tiers")
     code, out, err = ctl("status")
     ok(code == 0 and re.search(rf"^{re.escape(name)} .* 100% .* staged-in$", out, flags=re.M), "status lists the job in a line", out, err)
     if os.geteuid() == 0 and not e2e.why_not_nobody():
         equal(job_of(as_json("status", before=e2e.NOBODY)[1], name), {}, "another user does not see it")
-        someone = ["setpriv", "--reuid=64321", "--regid=64321", "--clear-groups"]
-        equal(ctl("status", before=someone)[1], "no job with Monarch on this node that is user 64321's\n", "nor is that user told that there is none")
     run_dir = e2e.run_dirs(process.pid)[0]
     agent = e2e.children(process.pid, "monarchd")[0]
     e2e.wait_until(lambda: os.path.exists(f"{run_dir}/series"))
     os.kill(agent, 9)
     job = awaited(name, "agent-died")
     equal(job["files"]["staged"], 40, "after the agent's death the numbers are there")
-    contains(ctl("status", name)[1], ["agent-died", "the others from the PFS"], "it says what that means")
     os.truncate(f"{run_dir}/board", 100)
     equal(job_of(as_json("status")[1], name).get("state"), "unknown", "a board that is none")
     process.communicate(b"\n", timeout=e2e.PATIENCE)
     equal(process.returncode, 0, "the run whose board was cut ends, with the command's exit code")
-    a_run = "a run is on the node where it was started, until its command ends"
-    fails("a run that is not there", ["status", name], [f"no job {name} with Monarch on this node"], remedy=f"'monarchctl status' lists those that are, and {a_run}")
-    fails("report: a run that is not there", ["report", name], [f"no job {name}"], remedy="name one that 'monarchctl status' lists, or a file of 'monarchctl run --report'")
+    fails("a run that is not there", ["status", name], [f"no job {name} with Monarch on this node"])
     fails("a job that is not there", ["status", "1"], ["no job 1"], remedy="'monarchctl status' lists those that are, and 'squeue -j 1' tells the job's nodes")
-    for name in "4711_3", "run.", "-1":
-        fails(f"no job: {name}", ["status", name], ["see 'monarchctl status --help'", *(["squeue -O JobID"] if name[0] != "-" else [])], want=2)
-    fails("a configuration that is wrong", ["tiers", "--config", written("tiers.bad", "[agent]\nthreads = x\n")], ["tiers.bad:2: "], remedy="mend it, or name another one by --config FILE")
+    fails("a task of an array", ["status", "4711_3"], ["see 'monarchctl status --help'", "squeue -O JobID"], want=2)
 
 
 def status_of_slurm():
@@ -270,7 +249,6 @@ def status_of_slurm():
             return e2e.execute([*n.words(hook, number), "--datasets", datasets, *more])[0]
 
         owner = ["--uid", str(one_node.UID), "--gid", str(one_node.UID)]
-        equal(as_json("status", *where)[1].get("jobs") is not None and os.path.exists(n.state), False, "status makes no state directory")
         equal(monarchd("--prolog", n.data), 0, "a prolog")
         equal(awaited(number, "pending", where)["node"], "n1.x", "the prolog's job")
         monarchd("--start", f"{base}/none", *owner)
@@ -279,17 +257,15 @@ def status_of_slurm():
         job = awaited(number, "staged-in", where)
         equal((job["user"], job["cluster"], job["node"], job["files"]["staged"], job["tiers"][0]["name"]),
               ("nobody", "c-1", "n1.x", 30, "nvme"), "root sees the user's job")
+        # The plugin's line is in a file that plugstack.conf includes, or that a file named in slurm.conf includes.
         slurm_conf = {"SLURM_CONF": written("node/slurm.conf", "ClusterName=c-1\n")}
         equal(job_of(as_json("status", env=slurm_conf)[1], number), {}, "no plugstack.conf: root's state directory is the default one")
         written("node/plugstack.conf", f"include {base}/plug*.d/*\n")
         os.mkdir(f"{base}/plugs.d")
         line = written("node/plugs.d/monarch", f"optional /lib/spank_monarch.so config={n.config} state_dir={n.state}\n")
-        for words in (["status"], ["top", "--count", "1"]):
-            told = ctl(*words, "--json", env=slurm_conf)[1]
-            equal(job_of(json.loads(told.split("\n")[0] if words[0] == "top" else told), number).get("state"), "staged-in",
-                  f"{words[0]}: the state directory that plugstack.conf names")
+        equal(job_of(json.loads(ctl("top", "--count", "1", "--json", env=slurm_conf)[1]), number).get("state"), "staged-in",
+              "top: the state directory that plugstack.conf names")
         equal([t["path"] for t in as_json("tiers", env=slurm_conf)[1]["tiers"] if t["chosen"]], [n.tier], "tiers: the configuration that it names")
-        contains(ctl("config", "check", env=slurm_conf)[1], [n.config], "config check: likewise")
         os.rename(line, f"{base}/quoted name")
         written("node/slurm.conf", 'Include slurm.conf\nInclude none.conf\nClusterName=c-1\nPlugStackConfig=/none\nINCLUDE %c.conf # all nodes\n')
         written("node/c-1.conf", f'plugstackconfig=\\\n"{base}/quoted name"\n')
@@ -308,10 +284,6 @@ def status_of_slurm():
         run_dir = job["run_dir"]
         os.kill(n.record(number)["pid"], 9)
         awaited(number, "agent-died", where)
-        equal(job_of(as_json("status", before=e2e.NOBODY)[1], number), {}, "no process tells the owner of it")
-        task = e2e.start([*e2e.NOBODY, "sleep", "100"], env={"PATH": "/usr/bin:/bin", "MONARCH_IO_RUN_DIR": run_dir})
-        awaited(number, "agent-died", where, before=e2e.NOBODY)
-        e2e.end(task)
         board = f"{run_dir}/board"
         with open(board, "r+b") as file:  # numbers that no agent has
             file.seek(64)
@@ -380,7 +352,6 @@ def doctor():
         return e2e.skip("doctor", "an instrumented library cannot be loaded by itself")
     code, out, err = ctl("doctor", before=["/usr/bin/env", "PATH=/nowhere"])
     ok(err == "" and re.search(r"^skip plugin     there is no Slurm", out, flags=re.M), "doctor where there is no Slurm", code, out, err)
-    fails("doctor: wrong usage", ["doctor", "node1"], ["node1"], want=2, remedy="see 'monarchctl doctor --help'")
     release, base = slurm_lab.plugin_release(), scratch("fake")
     if not release:
         return e2e.skip("doctor with Slurm", "the plugin is not built")
@@ -395,21 +366,20 @@ def doctor():
         has(good, check, "ok", [part], f"{check} is good")
     for check in "io_uring", "kernel", "cgroups", "containers":
         ok([f for f in good if f[0] == check and f[1] in ("ok", "warn")], f"doctor: it looks for {check}")
-    slurm_conf = written("fake/conf/slurm.conf", "ClusterName=c\n")
-    away = {**fake_slurm(plugstack="optional spank_monarch.so config={config} state_dir={state} logg=x\n"), "SLURM_CONF": slurm_conf}
+    away = {**fake_slurm(plugstack="optional spank_monarch.so config={config} state_dir={state} logg=x\n"),
+            "SLURM_CONF": written("fake/conf/slurm.conf", "ClusterName=c\n")}
     written("fake/bin/scontrol", "#!/bin/sh\nsleep 100\n", 0o755)
     told = as_json("doctor", env=away)[1]
-    for check, level, part in [("config", "ok", "fake/monarch.conf"), ("state", "ok", "fake/state is made when"),
-                               ("plugin", "skip", "names spank_monarch.so; slurmctld, which knows PluginDir, does not answer"), ("plugin", "warn", "nobody reads: logg=x"),
-                               ("slurm", "skip", "slurmctld does not answer"), ("slurmdbd", "skip", "does not answer")]:
+    for check, level, part in [("config", "ok", "fake/monarch.conf"), ("plugin", "skip", "slurmctld, which knows PluginDir, does not answer"),
+                               ("plugin", "warn", "nobody reads: logg=x"), ("slurm", "skip", "slurmctld does not answer"), ("slurmdbd", "skip", "does not answer")]:
         has(findings(told), check, level, [part], f"{check} while slurmctld is away")
     env = fake_slurm()
     if os.geteuid() == 0 and not e2e.why_not_nobody():
         os.chmod(f"{base}/monarch.conf", 0o600)
         os.makedirs(f"{base}/state")
         told = as_json("doctor", env=env, before=e2e.NOBODY)[1]
-        has(findings(told), "config", "skip", ["only root can read it"], "a user cannot read the configuration")
-        has(findings(told), "state", "skip", ["only root can see the contents of"], "a user cannot see the state")
+        for check, part in ("config", "only root can read it"), ("state", "only root can see the contents of"):
+            has(findings(told), check, "skip", [part], f"for a user, {check}")
         os.chmod(f"{base}/state", 0o777)
         has(findings(as_json("doctor", env=env)[1]), "state", "FAIL", ["not only root can write it", "chmod go-w"], "a state directory that all can write")
         os.rmdir(f"{base}/state")
@@ -433,12 +403,9 @@ def doctor():
         "enroot without the hook")
     os.remove(f"{base}/bin/enroot")
     has(findings(as_json("doctor", env=fake_slurm("99.11"))[1]), "plugin", "FAIL", [f"built for Slurm {release}, and this is 99.11.3", "--with-slurm"], "a plugin for another release")
-    code, out, err = ctl("doctor", env=fake_slurm("99.11"))
-    ok(code == 1 and re.search(r"^FAIL plugin     .*/spank_monarch.so is built for .*\n {16}-> build Monarch for it: configure --with-slurm=PREFIX$", out, flags=re.M),
-       "as text: a line, and the remedy below it", out, err)
+    ok(re.search(r"^FAIL plugin     .*\n {16}-> ", ctl("doctor", env=fake_slurm("99.11"))[1], flags=re.M), "as text: a line, and the remedy below it")
     told = as_json("doctor", env=fake_slurm(sacctmgr="sleep 100"), seconds=60)[1]
     has(findings(told), "slurmdbd", "FAIL", ["no answer in 5 s"], "a daemon that hangs")
-    ok(not e2e.execute(["pgrep", "-fx", f"/bin/sh {base}/bin/sacctmgr.*"])[1], "and nothing of the question is left")
     for line, check, level, parts in [
             ("optional /nowhere/spank_monarch.so\n", "plugin", "FAIL", ["/nowhere/spank_monarch.so: No such file", f" -> write its path there; 'make install' puts it to {PREFIX}/lib/slurm"]),
             (f"optional {written('spank_monarch.so', 'x')}\n", "plugin", "FAIL", ["not a 64-bit ELF object"]),
@@ -454,15 +421,13 @@ def doctor():
     equal([f[2:] for f in findings(told, "FAIL") if f[0] == "tiers"], [(f"tier t: {none}: configured, but {none}: No such file or directory", f"install -d -m 1777 -o root {none}")],
           "doctor: a tier that is not there is one failure")
     has(findings(told), "tiers", "warn", [f"users cannot enter {closed} -> chmod o+x that directory"], "a tier that users cannot enter")
-    # What is beside the program is looked at first.
-    moved = scratch("moved")
+    moved = scratch("moved")  # what is beside the program is looked at first
     for part in "monarchctl", "monarchd":
-        os.link(f"{BUILD}/{part}", f"{moved}/{part}") if os.stat(BUILD).st_dev == os.stat(moved).st_dev else shutil.copy2(f"{BUILD}/{part}", moved)
-    for part in "preload", "peers":
+        shutil.copy2(f"{BUILD}/{part}", moved)
+    for part, told in ("preload", "cannot be loaded"), ("peers", "enabled = off in [peer]"):
         written(f"moved/libmonarch_{part}.so", "x" * 4096)
-    found = findings(json.loads(e2e.execute([f"{moved}/monarchctl", "doctor", "--json", "--config", bad], env=fake_slurm())[1]))
-    has(found, "library", "FAIL", ["cannot be loaded"], "a damaged library")
-    has(found, "peers", "FAIL", ["libmonarch_peers.so", "enabled = off in [peer]"], "a damaged library of peers")
+        found = findings(json.loads(e2e.execute([f"{moved}/monarchctl", "doctor", "--json", "--config", bad], env=fake_slurm())[1]))
+        has(found, "peers" if part == "peers" else "library", "FAIL", [told], f"a damaged library: {part}")
     return None
 
 
@@ -512,19 +477,13 @@ def report_of_file():
         code, told, err = as_json("report", file)
         equal((code, told.get("rule"), err), (0, rule, ""), f"advice: {rule}", told.get("advice"))
         contains(told.get("advice", ""), parts, f"advice: {rule}: what to do")
-    contains(ctl("report", file)[1], [told["advice"]], "advice, as text")
     died = as_json("report", written("died.json", json.dumps({**a_report(), "ended": {"job": 1, "agent_died": True}})))[1]
     equal((died.get("rule"), "the agent had died" in died.get("advice", "")), ("agent-died", True), "of a job whose agent died while few programs noticed")
     with open(f"{SOURCE}/admin/advice.cc", encoding="utf-8") as source:
         equal(re.findall(r'^    \{"([\w-]+)",', source.read(), flags=re.M), [rule for rule, _, _ in RULES],
               "each rule has its case, in this order")
-    for what, want in ({"opens": 0, "opens_tier": 0, "agent": {"staged_files": 1}}, "although 1 file was staged:"), \
-                      ({"opens": 10, "opens_tier": 9, "tasks": {"fallback_invalid": 1}}, "1 open was of a file that the job had written:"), \
-                      ({"opens": 1, "opens_tier": 1, "agent": {"staged_files": 1}}, "1 open of 1 was served"):
-        contains(as_json("report", written("one.json", json.dumps(a_report(**what))))[1].get("advice", ""), [want], f"one of it: {want}")
-    for fallback in "no_agent", "excluded", "mount", "large", "timeout", "invalid", "dropped":
-        few = written("few.json", json.dumps(a_report(tasks={f"fallback_{fallback}": 5})))
-        equal(as_json("report", few)[1].get("rule"), "good", f"a twentieth of the opens is not worth a line: {fallback}")
+    few = written("few.json", json.dumps(a_report(tasks={"fallback_excluded": 5})))
+    equal(as_json("report", few)[1].get("rule"), "good", "a twentieth of the opens is not worth a line")
     file = written("report.json", json.dumps(a_report()))
     told = as_json("report", file)[1]
     equal((told["bytes_read"], told["bytes_pfs"], told["epochs"], round(told["spared_percent"], 1), round(told["bound_percent"], 1), told["hit"]),
@@ -536,25 +495,21 @@ def report_of_file():
     told = as_json("report", written("nodes.json", json.dumps(whole)))[1]
     equal((told["nodes"], told["opens"], told["bytes_read"], told["placed_bytes"], told["epochs"], told["bound_percent"]), (4, 400, 8000, 1005, None, None),
           "of several nodes, all of them; how often the dataset was read is not known")
-    text = ctl("report", f"{scratch()}/nodes.json")[1]
-    ok(", 4 nodes\n" in text and "the dataset was read" not in text and "Open times" not in text, "as text", text)
     own = a_report(tasks={"waited_hits": 3, "fallback_large": 2})
     file = written("own.json", json.dumps({**own, "job": {**own, "nodes": 4, "read_calls_tier": 0, "read_bytes_tier": 0, "placed_bytes": {"nvme": own["tiers"][0]["placed_bytes"]}}}))
     contains(ctl("report", file)[1], [", this node's numbers of 4 nodes\n", "90 (90.0%), of which 3 waited for it\n"], "of several nodes, where the others' numbers are not known; and opens that waited")
     told = as_json("report", file)[1]
-    equal((told["waited_hits"], told["fallbacks"], told["open_times"]), (3, {"large": 2}, None), "why opens went to the PFS; of a release that did not measure how long opens took")
+    equal((told["waited_hits"], told["fallbacks"], told["open_times"]), (3, {"large": 2}, None), "why opens went to the PFS; how long they took is not known")
     took = {"tier": {"1": 4, "2": 45, "4": 51}, "waited": {"2097152": 98, "more": 2}, "pfs": {"more": 1}}
     whole["job"]["open_times"], whole["open_times"] = took, {"tier": {}, "waited": {}, "pfs": {"0.5": 1}}
     file = written("took.json", json.dumps(whole))
     told = as_json("report", file)[1]["open_times"]
     equal([[told[kind][name] for name in ("timed", "median_below_us", "p99_below_us")] for kind in took], [[100, 4, 4], [100, 2097152, None], [1, None, None]], "how long opens took, on all nodes")
-    contains(ctl("report", file)[1], ["Open times  of tiers' copies: half took less than 4us, 99% less than 4us (about one of 64 was timed)\n            that waited: half took less than 2.1s, more than 1% took 2.1s or more\n"
-                                      "            on the PFS: more than half took 2.1s or more\n"], "the same as text")
+    contains(ctl("report", file)[1], ["Open times  of tiers' copies: half took less than 4us, 99% less than 4us"], "the same as text")
     whole["job"]["open_times"] = {**took, "pfs": {"3": 1}}
     none = "not a report of 'monarchctl run --report'"
-    for name, text, part in [("open times that are none", json.dumps(whole), "open_times is none of Monarch's"), ("no JSON", "hello", none), ("an array", "[]", none),
-                             ("a number beyond all", json.dumps(a_report(opens=1 << 62)), none), ("a text", json.dumps(a_report(tasks={"waits": "x"})), none),
-                             ("no counters", '{"tiers": []}', none), ("depth", "[" * 100000, none)]:
+    for name, text, part in [("open times that are none", json.dumps(whole), "open_times is none of Monarch's"), ("no JSON", "hello", none),
+                             ("a number beyond all", json.dumps(a_report(opens=1 << 62)), none), ("no counters", '{"tiers": []}', none), ("depth", "[" * 100000, none)]:
         fails(f"report: {name}", ["report", written("bad.json", text)], [part])
     written("4711", json.dumps(a_report()))
     fails("report: a number is a job's, whatever file has that name", ["report", "4711"], ["job 4711 is not on this node"], cwd=scratch())
@@ -565,13 +520,11 @@ def report_of_file():
     with e2e.start(["sh", "-c", f"cat {file}; exec yes"], stdout=subprocess.PIPE) as endless:
         fails("report: input without an end", ["report", "-"], [none], stdin=endless.stdout)
         endless.stdout.close()
-    for words in (["status"], ["report", file, "--json"], ["metrics"], ["version"], ["--help"]):
-        with open("/dev/full", "wb") as full:
-            lost = subprocess.run([TOOL, *words], stdout=full, stderr=subprocess.PIPE, env=e2e.environment(), check=False)
-        ok(lost.returncode == 1 and lost.stderr.count(b"write to standard output: ") == 1, f"output that is lost is told: {words[0]}", lost)
+    with open("/dev/full", "wb") as full:
+        lost = subprocess.run([TOOL, "report", file, "--json"], stdout=full, stderr=subprocess.PIPE, env=e2e.environment(), check=False)
+    ok(lost.returncode == 1 and lost.stderr.count(b"write to standard output: ") == 1, "output that is lost is told", lost)
     for what, path, why in ("no file", "/nowhere/x", "No such file or directory"), ("a directory", scratch(), "Is a directory"):
         fails(f"report: {what}", ["report", path], [f"read {path}: {why};"], remedy="name a file that 'monarchctl run --report' has written, or a job's number")
-    fails("report: no argument", ["report"], ["FILE|JOBID is required", "--help"], want=2)
 
 
 def report_of_run():
@@ -628,9 +581,7 @@ def run_refuses():
             ("a tier of 0", ["--dataset", data, "--tier", f"t:{tier}:0%"], [f"--tier t:{tier}:0% has no room for any file"], f"write for example t:{tier}:10G"),
             ("below a file", ["--dataset", f"{plain}/x"], [f"dataset {plain}/x: Not a directory"], "name its directory")]:
         fails(f"run: {name}", ["run", *words, "--", "true"], parts, want=125, remedy=remedy)
-    two = ["run", *usual, tier]
-    fails("run: two directories behind one --dataset", [*two, "--", "true"], [f"{tier} stands before --, and is of no option; give --dataset before each"], want=125)
-    fails("run: the same without --", [*two, "true"], [f"monarchctl run: {tier}: Permission denied; it is a directory: give --dataset before each"], want=126, env=e2e.environment())
+    fails("run: two directories behind one --dataset", ["run", *usual, tier, "--", "true"], [f"{tier} stands before --, and is of no option; give --dataset before each"], want=125)
     e2e.make_tree(data, 3)
     code, out, err = ctl("run", "--dataset", data, "--tier", f"t:{tier}:10", "--", "sh", "-c", 'cat "$1"/*.bin >/dev/null', "sh", data, env=e2e.environment())
     equal((code, err), (0, "monarchctl run: the tiers had no room for any file of the dataset; give them more by --tier NAME:PATH:SIZE\n"), "run: a tier without room says so")
@@ -645,38 +596,28 @@ def run_waits():
     begins = r"monarchctl run: (\d+)% of the dataset is staged after \d+ s \((\d+) files?, [^)]*\): (.*)\n"
     slow = written("wait.slow", "[agent]\npfs_bandwidth = 400K\nprefetch_burst = 64K\n")
     off = written("wait.off", "[agent]\nprefetch = off\n")
-
-    def run(size, *words, command=("true",), **options):
-        code, out, err = ctl("run", *e2e.options([dataset], {"t": (tier, size)}), *words, "--", *command, env=e2e.environment(), **options)
+    for size, words, percents, why in (
+            ("1G", ["full"], range(100, 101), "the command begins"), ("1G", ["10%", "--config", slow], range(10, 100), "the command begins"),
+            ("1M", ["full"], range(100), r"no more can be: \d+ files have no room, 0 cannot be staged"),
+            ("1G", ["1%", "--config", off], range(1), "no more is staged ahead, as prefetch = off in the configuration"),
+            ("1G", ["full", "--wait-timeout", "1", "--config", slow], range(100), "the time of --wait-timeout is over; staging goes on")):
+        code, _, err = ctl("run", *e2e.options([dataset], {"t": (tier, size)}), "--wait", *words, "--", "true", env=e2e.environment())
         found = re.fullmatch(begins, err)
-        ok(code == 0 and found, f"run {' '.join(words[:3])}: one line on standard error", code, err)
-        return (int(found[1]), int(found[2]), found[3], out) if found else (-1, -1, "", out)
-
-    show = ("sh", "-c", 'grep -E "^(state|percent)=" "$MONARCH_IO_STATE"')
-    equal(run("1G", "--wait", "full", command=show), (100, 40, "the command begins", "state=staged-in\npercent=100\n"), "--wait full: all is staged when the command begins")
-    percent, files, why, _ = run("1G", "--wait", "10%", "--config", slow)
-    ok(10 <= percent < 100 and files < 40 and why == "the command begins", "--wait 10%: it does not wait for more", percent, files, why)
-    percent, _, why, _ = run("1M", "--wait", "full")
-    ok(percent < 100 and re.fullmatch(r"no more can be: \d+ files have no room, 0 cannot be staged", why), "where there is no room it begins", percent, why)
-    equal(run("1G", "--wait", "1%", "--config", off)[0::2][:2], (0, "no more is staged ahead, as prefetch = off in the configuration"), "where nothing is prefetched it begins")
-    equal(run("1G", "--wait", "full", "--wait-timeout", "1", "--config", slow)[2], "the time of --wait-timeout is over; staging goes on", "it waits no longer than it may")
+        ok(code == 0 and found and int(found[1]) in percents and re.fullmatch(why, found[3]), f"--wait {' '.join(words)[:30]}, {size}", code, err)
     shown = on_terminal("run", *e2e.options([dataset], {"t": (tier, "1G")}), "--wait", "10%", "--config", slow, "--", "true", LD_PRELOAD=e2e.SANITIZER)
     lines = re.split(r"\r\x1b\[K", shown)
     ok(any(re.fullmatch(r"\[#* *\] +\d+%  \d+ files, \S+, \S+/s", line) for line in lines) and re.fullmatch(begins, lines[-1].replace("\r\n", "\n")),
        "on a terminal a bar tells how far it is, and is gone at the end", lines)
-    for name, kill in ("the agent is killed", lambda process: os.kill(e2e.children(process.pid, "monarchd")[0], signal.SIGKILL)), \
-                      ("it is interrupted", lambda process: os.killpg(process.pid, signal.SIGINT)):
+    for name, kill, want in (("the agent is killed", lambda process: os.kill(e2e.children(process.pid, "monarchd")[0], signal.SIGKILL), (0, b"begun\n")),
+                             ("it is interrupted", lambda process: os.killpg(process.pid, signal.SIGINT), (-signal.SIGINT, b""))):
         process = e2e.start([TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--wait", "full", "--config", slow, "--", "echo", "begun"],
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=e2e.environment())
         e2e.wait_until(lambda: glob.glob(f"{tier}/monarch-run.*.{process.pid}.*/*"))
         kill(process)
         code, out, err = e2e.finish(process)
-        if name == "it is interrupted":
-            equal((code, out), (-signal.SIGINT, b""), f"{name}: the command does not begin", err)
-        else:
-            ok(code == 0 and out == b"begun\n" and ": the agent has ended\n" in err, f"{name}: the command begins", code, err)
+        equal((code, out), want, f"{name}: the command begins, or does not", err)
         ok(e2e.wait_until(lambda: not e2e.traces(process.pid, tier)), f"{name}: nothing is left", e2e.traces(process.pid, tier))
-    for word in "0%", "50", "":
+    for word in "0%", "50":
         fails(f"--wait {word}", ["run", "--dataset", dataset, f"--wait={word}", "--", "true"], ["--wait: ", "none, full, or 1% to 100%, such as 50%"], want=125)
 
 
@@ -776,10 +717,8 @@ def clean_of_runs():
     code, told, err = as_json("clean", "--dry-run", tier)
     equal((code, ours(told), {f["removed"] for f in told["found"]}), (0, left, {False}), "clean --dry-run names them", err)
     ok(all(os.path.isdir(path) for path in left), "and removes nothing")
-    contains(ctl("clean", "--dry-run", tier)[1], [f"would remove run {path}\n" for path in left], "the same as text")
-    code, out, err = ctl("clean", tier)
+    code, _, err = ctl("clean", tier)
     equal((code, e2e.traces(runs[0].pid, tier)), (0, []), "clean removes them", err)
-    contains(out, [f"removed run {path}\n" for path in left], "and says so")
     equal(len(e2e.traces(runs[1].pid, tier)), 3, "but nothing of a run that lives")
     runs[1].communicate(b"\n", timeout=e2e.PATIENCE)
     fails("clean: a directory that is not there", ["clean", f"{tier}/none"], ["none: No such file"])
@@ -860,10 +799,10 @@ def plan():
           [(3, 4097), (1, 4097), (1, 100000), (1, 3 << 20), (1, 20 << 20), (0, 0), (0, 0)], "plan: the sizes")
     equal(told["calls"], told["files"] + told["directories"] - 1 + told["others"] + told["directories"] + 1, "a call for each file and two for each directory")
     os.symlink(data, f"{scratch('plan.link')}/to")
-    for name, datasets in ("twice", [data, f"{data}/"]), ("in another one", [f"{data}/d5", data]), ("by another name", [f"{scratch('plan.link')}/to", f"{data}/d4/deep"]):
+    for name, datasets in ("in another one", [f"{data}/d5", data]), ("by another name", [f"{scratch('plan.link')}/to", f"{data}/d4/deep"]):
         again = as_json("plan", *datasets, "--capacity", "1G")[1]
-        equal([again.get(key) for key in ("files", "bytes", "directories", "links", "pfs_without")], [told[key] for key in ("files", "bytes", "directories", "links", "pfs_without")],
-              f"plan: a dataset that is given {name} counts once")
+        counted = ("files", "bytes", "directories", "links", "pfs_without")
+        equal([again.get(key) for key in counted], [told[key] for key in counted], f"plan: a dataset that is given {name} counts once")
 
     def near(got, want, name):
         return ok(all(g == w or (g is not None and w is not None and abs(g - w) <= 0.005 * max(w, 1)) for g, w in zip(got, want)), name, got, want)
@@ -883,11 +822,8 @@ def plan():
     reads("64 nodes with room for 8% each", 64, 20, tiny, 20, sum(1 - min(tiny / space, 1 - (63 / 64) ** k) for k in range(20)), 1)
     reads("4 nodes that have no room for all together", 4, 20, tiny, 20 - 19 * 4 * tiny / space)
     code, out, err = ctl("plan", *words, "--nodes", "2")
-    contains(out, ["8 files, 23.1M, in 16 directories; 1 link, device or mount point is never staged; 1 is a further name of another\n",
-                   "Read from the PFS in 10 epochs on 2 nodes:\n", "capacity", "with [peer] enabled = off", "90.0%"], "plan as text")
+    contains(out, ["8 files, 23.1M, in 16 directories", "Read from the PFS in 10 epochs on 2 nodes:\n", "90.0%"], "plan as text")
     equal((code, err), (0, ""), "plan: no bar but on a terminal")
-    alone = written("alone.conf", "[peer]\nenabled = off\n")
-    contains(ctl("plan", *words, "--nodes", "2", "--config", alone)[1], ["with [peer] enabled = on"], "where the configuration has it off")
     config = written("plan.conf", f"[tier.a]\npath = {scratch('plan.a')}\nquota = 1M\n[tier.b]\npath = {scratch('plan.b')}\nquota = 2M\n")
     code, told, err = as_json("plan", data, "--config", config)
     equal([(t["name"], t["capacity"], t["filled"]) for t in told.get("tiers", [])], [("a", 1 << 20, 1 << 20), ("b", 2 << 20, 2 << 20)], "tiers are filled in their order", err)
@@ -901,7 +837,6 @@ def plan():
         os.chmod(shut, 0o755)
     told = as_json("plan", *words, "--rate", "100")[1]
     ok(told["seconds"] * 100 >= told["calls"] * 0.98, "--rate: no more calls than that", told["calls"], told["seconds"])
-    ok("files" in on_terminal("plan", *words, "--rate", "100").split("\n")[0], "on a terminal it tells how far it is")
     state, kept = ["--state-dir", scratch("plan.state")], f"plan.state/reports/{os.geteuid()}"
     os.makedirs(f"{scratch()}/{kept}")
     contains(ctl("plan", *words, *state)[1], ["How long staging takes is told with --like JOBID|FILE", "no report of one is kept here"], "staging time needs a rate")
@@ -915,29 +850,21 @@ def plan():
     for nodes, capacity, want in (1, space, total / 4e5), (1, half, total * half / space / 4e5), (4, space, total / 4 / 4e5), (4, half // 4, total * (half // 4 // 4096 * 4096) / space / 4e5):
         told = as_json("plan", data, "--like", like, "--capacity", str(capacity), "--nodes", str(nodes))[1]
         near([told.get("pfs_bytes_per_second"), told.get("staging_seconds")], [400000, want], f"--like: staging on {nodes} nodes with {capacity} each")
-    contains(ctl("plan", *words, "--like", like)[1], ["Staging takes about 0:01:01, if the node reads 391K/s from the PFS", f"the job of {like} "], "as text")
-    fails("plan: --like a job that is not kept", ["plan", *words, *state, "--like", "4711"], ["--like: no report of job 4711", "ended on this node"])
     for seconds, name, report in (5, "one.4711", as_fast(100000, 0)), (4, "two.4711", as_fast(200000, 0)), (3, "two.4712", as_fast(400000, 0)), (2, "two.4713", as_fast(0, 0)):
         os.utime(written(f"{kept}/{name}.0.n1.json", report), (time.time() - seconds,) * 2)
     fails("plan: --like one of two", ["plan", *words, *state, "--like", "4711"], ["4711@one or 4711@two"])
     for more, want in (["--like", "4711@two"], (200000, "4711@two")), ([], (400000, "4712@two")):
         told = as_json("plan", *words, *state, *more)[1]
         equal((told.get("pfs_bytes_per_second"), told.get("like")), want, f"the rate of a job whose report is kept; without --like, of the last one that tells it {more}")
-    for name, text, part in ("none", "x", "not a report"), ("slow", as_fast(0, 0), "does not tell a rate"):
-        fails(f"plan: --like {name}", ["plan", *words, "--like", written(f"like.{name}", text)], ["--like: ", part])
     above = os.path.dirname(data)
     code, told, err = as_json("plan", data, "--config", written("plan.above", f"[tier.a]\npath = {scratch('plan.a')}\nquota = 1M\n[tier.up]\npath = {above}\nquota = 2M\n"))
     equal((code, [t["name"] for t in told.get("tiers", [])]), (0, ["a"]), "plan: a tier that the dataset lies in does not count", err)
     contains(err, [f"monarchctl plan: tier up does not count: dataset {data} lies inside the tier up ({above})"], "and it says so")
-    code, out, err = ctl("plan", data, "--config", written("plan.only", f"[tier.up]\npath = {above}\nquota = 2M\n"))
-    ok(code == 1 and out == "" and err.endswith("this node has no tier for the dataset; say how much a node has for the job: --capacity SIZE\n"), "plan: no other tier", out, err)
     for name, want, words, parts, remedy in [
-            ("--capacity 0", 2, [data, "--capacity", "0"], ["--capacity: has no room for any file"], None), ("--capacity", 2, [data, "--capacity", "lots"], ["--capacity: "], None),
-            ("no dataset", 1, [f"{data}/none"], ["No such file"], "name its directory"), ("a file", 1, [f"{data}/d4/name"], ["not a directory; name the directory it is in"], None),
-            ("--config", 1, [data, "--config", "/nowhere/x"], ["/nowhere/x: No such file"], "name another one by --config FILE, or give --capacity SIZE"),
-            ("--rate", 2, [data, "--rate", "-5"], ["--rate: '-5' is not a number;"], "write for example 5000, or none"), ("--nodes", 2, [data, "--nodes", "0"], ["at least 1"], "leave them out, or give 1 or more")]:
+            ("--capacity", 2, [data, "--capacity", "lots"], ["--capacity: "], None), ("no dataset", 1, [f"{data}/none"], ["No such file"], "name its directory"),
+            ("a file", 1, [f"{data}/d4/name"], ["not a directory; name the directory it is in"], None),
+            ("--nodes", 2, [data, "--nodes", "0"], ["at least 1"], "leave them out, or give 1 or more")]:
         fails(f"plan: {name}", ["plan", *words], parts, want=want, remedy=remedy)
-    contains(ctl("plan", f"{data}/d1/deep", "--capacity", "1G", "--epochs", "1")[1], ["1 file, 1, in 1 directory\n", " in 1 epoch on 1 node:\n"], "one of each")
     contains(ctl("plan", scratch("plan.nothing"), "--capacity", "1G")[1], ["0 files, 0", "with Monarch     0      -"], "an empty dataset spares nothing")
 
 
@@ -980,10 +907,7 @@ def zsh_options():
 
 
 def completion():
-    directory, name = f"{SOURCE}/etc/completions/bash", os.path.basename(TOOL)
-    equal(os.listdir(directory), [name], "bash: bash-completion finds the file by the command's name")
-    _, given, err = e2e.execute(["bash", "-c", '. "$0"; complete -p "$1"', f"{directory}/{name}", name])
-    equal((given.decode().split()[-1:], err), ([name], ""), "bash: it completes that command", given)
+    equal(os.listdir(f"{SOURCE}/etc/completions/bash"), [os.path.basename(TOOL)], "bash: bash-completion finds the file by the command's name")
     options, commands = help_of()
     equal(completed(""), options | set(commands), "bash: subcommands and options")
     in_zsh, described = zsh_options()
@@ -997,8 +921,6 @@ def completion():
         equal(completed(command, "--") - {"--"}, want, f"bash: options of {command}")
         ok(not below or completed(command, "") == want | set(below), f"bash: what is below {command}")
         equal(in_zsh.get(command), options, f"zsh: options of {command}")
-    equal(completed("st"), {"status"}, "bash: a subcommand that has begun")
-    equal(completed("container-args", "b"), {"bwrap"}, "bash: a container tool")
     tools = e2e.execute([TOOL, "container-args", "--help"])[1].decode()
     ok(all(tool in tools for tool in completed("container-args", "") - {"--help", "--json"}), "bash: the tools are those of --help", tools)
     os.makedirs(f"{scratch('empty')}/some")
