@@ -33,9 +33,7 @@ class State(one_node.Node):
 
     def answer(self, script):
         """What the helper does from now on."""
-        with open(self.account + ".new", "w", encoding="utf-8") as file:
-            file.write(f"#!/bin/sh\necho \"$$ $*\" >>{self.calls}\n{script}\n")
-        os.chmod(self.account + ".new", 0o755)
+        e2e.write(self.account + ".new", f"#!/bin/sh\necho \"$$ $*\" >>{self.calls}\n{script}\n", 0o755)
         os.rename(self.account + ".new", self.account)
 
     def spool(self, job):
@@ -107,22 +105,6 @@ def one_and_only():
     ok(s.gone(), "it ends", s.keepers())
 
 
-def killed():
-    s = State("killed")
-    s.answer("exec sleep 1000")
-    s.spool(1)
-    e2e.execute(s.hook())
-    pid = s.wait_keeper()
-    ok(wait_until(lambda: os.path.exists(s.calls) and one_node.text_of(s.calls).endswith("\n")), "a duty is being done")
-    helper = int(one_node.text_of(s.calls).split()[0])
-    os.kill(pid, signal.SIGTERM)
-    ok(s.gone() and wait_until(lambda: not os.path.exists(f"/proc/{helper}")), "SIGTERM ends it and what it has started", s.keepers())
-    equal(len(s.spooled()), 1, "the line is kept")
-    s.answer("exit 0")
-    e2e.execute(s.hook())
-    ok(wait_until(lambda: not s.spooled()), "the next hook starts another, which goes on")
-
-
 def upgraded():
     """A new monarchd takes the place of the old one's keeper."""
     s = State("upgraded")
@@ -144,4 +126,4 @@ def upgraded():
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(one_and_only, killed, upgraded)
+e2e.main(one_and_only, upgraded)

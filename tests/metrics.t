@@ -91,7 +91,6 @@ def lives():
         size, files = n.size(), 30
         told = n.look("no job")
         equal([series for series, value in told.items() if value != 0], [f'monarch_build_info{{version="{version()}"}}'], "no job: all is 0, but for the version")
-        equal(os.path.exists(n.state), False, "no job: nothing is made")
         code, out, err = n.metrics(before=as_user(UID))
         equal((code, out, err), (1, b"", "monarchctl metrics: only root can read the counters of this node's jobs: run it as root\n"), "another user is told so")
         n.configure(tier="job_capacity = 10%\n")
@@ -103,9 +102,7 @@ def lives():
                                 'monarch_jobs_ended_total{counters="read"}': 0}, "a job that has staged all")
         n.read(run_dir)
         read = {"monarch_read_bytes_total" + TIERS: size, "monarch_opens_total" + TIERS: files, "monarch_opens_total" + PFS: 0}
-        told = n.look("read")
-        some(told, {**staged, **read}, "a job that has read all")
-        ok(told["monarch_reads_total" + TIERS] >= files and told['monarch_staging_operations_total{operation="open"}'] >= files, "its operations", told)
+        some(n.look("read"), {**staged, **read}, "a job that has read all")
         n.end(FIRST + 1)
         some(n.look("ended"), {**staged, **read, 'monarch_jobs{state="running"}': 0, 'monarch_jobs_ended_total{counters="read"}': 1,
                                'monarch_jobs_ended_total{counters="lost"}': 0}, "what it has counted stays when it has ended")
@@ -117,9 +114,7 @@ def lives():
         jobs = [FIRST + number for number in range(3, 8)]
         for job in jobs:
             n.read(n.start(job))
-        looks = [e2e.start([TOOL, "metrics", "--state-dir", n.state], stdout=subprocess.DEVNULL) for _ in range(4)]
         n.end_at_once(*jobs)
-        equal([look.wait(e2e.PATIENCE) for look in looks], [0] * 4, "looks while epilogs end jobs")
         told = n.look("at once")
         late = told['monarch_jobs_ended_total{counters="lost"}']  # a busy machine: an epilog does not wait for them
         equal(told['monarch_jobs_ended_total{counters="read"}'] + late, 8, "epilogs at once: each job has ended once", told)
@@ -131,34 +126,19 @@ def lives():
 # ---- what owners do
 
 
-def counter_at(name):
-    """Where the board has that counter of the agent."""
+def write_counter(board, name, value):
+    """Writes it where the board has that counter of the agent."""
     with open(f"{SOURCE}/runtime/layout/board_layout.h", encoding="utf-8") as file:
         names = re.findall(r"X\((\w+),", file.read().split("#define MONARCH_AGENT_COUNTERS(X)")[1].split("\n\n")[0])
-    return 320 + 8 * names.index(name)
-
-
-def write_counter(board, name, value):
     with open(board, "r+b") as file:
-        file.seek(counter_at(name))
+        file.seek(320 + 8 * names.index(name))
         file.write(value.to_bytes(8, "little"))
 
 
 def kill_agent(n, job):
-    os.kill(n.record(job)["pid"], signal.SIGKILL)
     pid = n.record(job)["pid"]
-    wait_until(lambda: not os.path.exists(f"/proc/{pid}") or "\nState:\tZ" in status_of(pid))
-
-
-def status_of(pid):
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8") as file:
-        return file.read()
-    return "\nState:\tZ"
-
-
-def make_terabyte(board):
-    with open(board, "wb") as file:
-        file.truncate(1 << 40)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}") or one_node.text_of(f"/proc/{pid}/stat").rpartition(") ")[2][:1] in ("", "Z"))
 
 
 def hostile():
@@ -175,7 +155,7 @@ def hostile():
         write_counter(board, "agent_bytes_pfs", 1 << 59)
         some(n.look("more"), {**files, "monarch_jobs_unread": 1}, "one with more than a node counts in that time")
         for what, make in (("nothing", lambda: None), ("a FIFO", lambda: os.mkfifo(board)), ("a link to what only root reads", lambda: os.symlink("/etc/shadow", board)),
-                           ("a terabyte", lambda: make_terabyte(board))):
+                           ("a terabyte", lambda: os.truncate(os.open(board, os.O_WRONLY | os.O_CREAT), 1 << 40))):
             if os.path.lexists(board):
                 os.unlink(board)
             make()
@@ -214,8 +194,7 @@ def status_told(n, job):
 def move_run_dir(n, job, to):
     """Has the record name another one; returns what it named."""
     path = f"{n.state}/jobs/c-1.{job}.n1.x/record.json"
-    with open(path, encoding="utf-8") as file:
-        record = json.load(file)
+    record = json.loads(e2e.text_in(path))
     with open(path, "w", encoding="utf-8") as file:
         json.dump({**record, "run_dir": to}, file)
     return record["run_dir"]
@@ -290,8 +269,7 @@ def textfile():
         code, _, err = n.metrics("--textfile", directory)
         ok(code == 1 and "No such file" in err and "name the directory" in err and err.count("\n") == 1, "a directory that is not there", code, err)
         os.mkdir(directory)
-        with open(canary, "w", encoding="utf-8") as file:
-            file.write("untouched")
+        e2e.write(canary, "untouched")
         for name in ("monarch.prom", ".monarch.prom.new"):
             os.symlink(canary, f"{directory}/{name}")
         run_dir = n.start(FIRST + 71)
@@ -316,8 +294,7 @@ def textfile():
 
 def unit(name):
     """A unit of systemd's as it is installed: {section.key: value}"""
-    with open(f"{BUILD}/etc/{name}", encoding="utf-8") as file:
-        return dict(re.findall(r"^(\w+)=(.*)$", file.read(), flags=re.M))
+    return dict(re.findall(r"^(\w+)=(.*)$", e2e.text_in(f"{BUILD}/etc/{name}"), flags=re.M))
 
 
 @contextlib.contextmanager
@@ -374,20 +351,14 @@ def by_socket():
         first, fields, body = asked(path, b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
         equal((first, fields["Content-Type"], int(fields["Content-Length"])), ("HTTP/1.1 200 OK", "text/plain; version=0.0.4; charset=utf-8", len(body)), "an answer")
         equal(numbers(body), numbers(text), "it is the same")
-        first, fields, body = asked(path, b"HEAD /metrics HTTP/1.1\r\n\r\n")
-        equal((first, body, int(fields["Content-Length"]) > 1000), ("HTTP/1.1 200 OK", "", True), "HEAD")
-        for what, request, want in (("another path", b"GET /etc/shadow HTTP/1.1\r\n\r\n", "404"), ("another method", b"DELETE /metrics HTTP/1.1\r\n\r\n", "405"),
+        for what, request, want in (("HEAD", b"HEAD /metrics HTTP/1.1\r\n\r\n", "200"), ("another path", b"GET /etc/shadow HTTP/1.1\r\n\r\n", "404"), ("another method", b"DELETE /metrics HTTP/1.1\r\n\r\n", "405"),
                                     ("no HTTP", b"\0\xff\r\n\r\n", "400"), ("one who does not go on", b"GET /metr", "400"), ("a head without an end", b"GET /metrics HTTP/1.1\r\n" + b"x: y\r\n" * 2000, None)):
             first = asked(path, request)[0]
-            ok(want is None or first.startswith(f"HTTP/1.1 {want} "), f"{what} is refused", first)
+            ok(want is None or first.startswith(f"HTTP/1.1 {want} "), f"{what}: {want or 'no answer'}", first)
         with socket.socket(socket.AF_UNIX) as client:  # goes away before the answer
             client.connect(path)
             client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-        if not shutil.which("curl"):
-            return e2e.skip("curl --unix-socket", "no curl")
-        code, out, err = e2e.execute(["curl", "-sS", "--unix-socket", path, "http://node/metrics"])
-        equal((code, numbers(out.decode())), (0, numbers(text)), "curl --unix-socket", err)
-    return None
+        equal(asked(path, b"GET /metrics HTTP/1.1\r\n\r\n")[0], "HTTP/1.1 200 OK", "one who goes away harms nobody")
 
 
 def units():
@@ -431,8 +402,7 @@ def by_systemd():
         code, out, err = e2e.execute([*as_user(UID), "curl", "-sS", "--unix-socket", f"{n.dir}/metrics.sock", "http://node/metrics"])
         ok(code != 0 and out == b"", "another user may not ask", code, out, err)
         ok(wait_until(lambda: os.path.exists(f"{directory}/monarch.prom"), 4 * e2e.PATIENCE), "the timer has it written")
-        with open(f"{directory}/monarch.prom", encoding="utf-8") as file:
-            text = file.read()
+        text = e2e.text_in(f"{directory}/monarch.prom")
         ok(is_whole(text), "so it does in the file", text)
         journal = e2e.execute(["systemctl", "list-units", "--all", "--plain", "--no-legend", "monarch-metrics@*"])[1].decode()
         ok(wait_until(lambda: not e2e.execute(["systemctl", "list-units", "--all", "--plain", "--no-legend", "monarch-metrics@*"])[1]), "no unit of a request stays", journal)
@@ -461,8 +431,7 @@ def names():
         labels[re.match(r"\w+", series)[0]] = set(re.findall(r'(\w+)="', series))
     equal(set().union(*labels.values()), {"version", "state", "counters", "tier", "source", "operation", "reason", "where"}, "labels are few, and none is a job's")
     ok(len(numbers(text)) < 80, "so are series", len(numbers(text)))
-    with open(f"{SOURCE}/doc/monarchctl.1", encoding="utf-8") as file:
-        page = file.read().split(".SH OUTPUT OF METRICS")[1].split(".SH ")[0]
+    page = e2e.text_in(f"{SOURCE}/doc/monarchctl.1").split(".SH OUTPUT OF METRICS")[1].split(".SH ")[0]
     equal({name: set(filter(None, of.split(","))) for name, of in re.findall(r'^\.BI? (monarch_\w+)(?: "\{([\w,]+)\}")?$', page, flags=re.M)}, labels,
           "the manual has all, with their labels")
     with open(f"{SOURCE}/doc/admin-guide.md", encoding="utf-8") as file:
@@ -482,8 +451,7 @@ def names():
 
 
 def expressions():
-    with open(DASHBOARD, encoding="utf-8") as file:
-        dashboard = json.load(file)
+    dashboard = json.loads(e2e.text_in(DASHBOARD))
     return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
 
 
@@ -504,8 +472,7 @@ def guide():
     for line in rest:
         words = line.split()
         if words[:3] == ["systemctl", "enable", "--now"]:
-            with open(f"{BUILD}/etc/{words[3]}", encoding="utf-8") as file:
-                ok("[Install]" in file.read(), f"the guide: {line}")
+            ok("[Install]" in e2e.text_in(f"{BUILD}/etc/{words[3]}"), f"the guide: {line}")
         elif words[0] == "curl":
             listens = unit("monarch-metrics.socket")["ListenStream"]
             ok(words[2] in (listens, "/run/monarch/metrics.sock") and listens.endswith("/monarch/metrics.sock"), f"the guide: {line}", listens)
@@ -520,8 +487,7 @@ def dashboard():
     """Each expression is PromQL, and that of what the PFS was spared has the right value."""
     if not shutil.which("promtool"):
         return e2e.skip("the dashboard's expressions", "no promtool (Debian: prometheus)")
-    with open(DASHBOARD, encoding="utf-8") as file:
-        panels = json.load(file)["panels"]
+    panels = json.loads(e2e.text_in(DASHBOARD))["panels"]
 
     def plain(text):
         return text.replace("$node", ".*").replace("$__rate_interval", "5m").replace("$__range", "1h")

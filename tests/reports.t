@@ -37,8 +37,6 @@ def kept():
         code, out, err = n.report(job, "--json")
         live = json.loads(out or "{}")
         equal((code, live.get("source"), live.get("opens")), (0, "job", 30), "a job that runs", err)
-        code, out, err = n.report(job, "--save", scratch())
-        ok((code, out) == (1, "") and "here: --save copies what a node keeps of a job that has ended" in err, "--save: a job that runs", out, err)
         n.end(job)
         for who, before in (("root", ()), ("its owner", as_user(UID))):
             code, out, err = n.report(job, "--json", before=before)
@@ -49,7 +47,6 @@ def kept():
         ok(times["pfs"] == 0 and 0 < times["tier"] + times["waited"] <= 30, "how long its opens took", told)
         ok(told["samples"] > 0 and told["staged_seconds"] == told["settled_seconds"] and told["most_per_second"]["from_pfs"] > 0 and told["most_per_second"]["from_tiers"] > 0,
            "its times and rates", told)
-        contains(n.report(job)[1], [f"Job         {job} of cluster c-1 (ended)", "fully staged after ", "from the PFS, "], "the same as text")
         (path,) = glob.glob(f"{n.state}/reports/{UID}/*")
         st, top = os.stat(path), os.path.dirname(path)
         equal((os.path.basename(path), st.st_uid, stat.S_IMODE(st.st_mode)), (f"c-1.{job}.0.n1.x.json", 0, 0o644), "the file is root's")
@@ -58,19 +55,17 @@ def kept():
         code, out, err = n.report(job, "--save", saved, before=as_user(UID))
         copy = f"{saved}/{os.path.basename(path)}"
         equal((code, pathlib.Path(copy).read_bytes(), os.stat(copy).st_uid), (0, pathlib.Path(path).read_bytes(), UID), "its owner copies it by --save", err)
-        for what, put in ("a link", lambda to: os.symlink(f"{saved}/target", to)), ("a FIFO", os.mkfifo):
-            os.unlink(copy)
-            put(copy)
-            code, out, err = n.report(job, "--save", saved)
-            equal((code, os.path.islink(copy), os.path.isfile(copy), os.listdir(saved)), (0, False, True, [os.path.basename(path)]), f"--save: root, where a user has put {what}", err)
-        for what, uid, program, error in (
-                ("another user cannot list", OTHER, f"os.listdir({top!r})", "PermissionError"), ("nor read", OTHER, f"open({path!r})", "PermissionError"),
-                ("nor see who has some", OTHER, f"os.listdir({os.path.dirname(top)!r})", "PermissionError"),
-                ("but not make it grow", UID, f"open({path!r}, 'a')", "PermissionError"), ("nor remove it", UID, f"os.unlink({path!r})", "PermissionError"),
-                ("nor change its mode", UID, f"os.chmod({path!r}, 0o777)", "PermissionError"), ("nor put a link there", UID, f"os.symlink('/etc/shadow', {top + '/x'!r})", "PermissionError"),
-                ("nor open the directory to others", UID, f"os.chmod({top!r}, 0o777)", "PermissionError")):
+        os.unlink(copy)
+        os.symlink(f"{saved}/target", copy)
+        code, out, err = n.report(job, "--save", saved)
+        equal((code, os.path.islink(copy), os.listdir(saved)), (0, False, [os.path.basename(path)]), "--save: root, where a user has put a link", err)
+        for what, uid, program in (
+                ("another user cannot list", OTHER, f"os.listdir({top!r})"), ("nor read", OTHER, f"open({path!r})"),
+                ("nor see who has some", OTHER, f"os.listdir({os.path.dirname(top)!r})"),
+                ("but not make it grow", UID, f"open({path!r}, 'a')"), ("nor remove it", UID, f"os.unlink({path!r})"),
+                ("nor put a link there", UID, f"os.symlink('/etc/shadow', {top + '/x'!r})"), ("nor open the directory to others", UID, f"os.chmod({top!r}, 0o777)")):
             last = e2e.execute([*as_user(uid), "/usr/bin/python3", "-c", f"import os\n{program}"], cwd="/")[2].strip().splitlines()[-1:]
-            ok(last and last[0].startswith(error), f"reports: {what}", last)
+            ok(last and last[0].startswith("PermissionError"), f"reports: {what}", last)
 
 
 HOSTILE = {  # series_test.cc has what is in it
@@ -156,8 +151,7 @@ def locked():
 
 def a_report():
     """One of two nodes, whose numbers are easy to find again in the picture."""
-    with open(f"{e2e.SOURCE}/runtime/layout/board_layout.h", encoding="utf-8") as file:
-        names = file.read().split("MONARCH_AGENT_COUNTERS(X)")
+    names = e2e.text_in(f"{e2e.SOURCE}/runtime/layout/board_layout.h").split("MONARCH_AGENT_COUNTERS(X)")
     tasks, agent = ({name: 0 for name in re.findall(r"X\((\w+),", part)} for part in names[:2])
     tasks["read_bytes_pfs"] = 10 << 20
     agent.update(agent_bytes_pfs=90 << 20, dataset_bytes=100 << 20, staged_files=9, peer_bytes=5 << 20)
@@ -177,8 +171,7 @@ def a_report():
 
 def written(name, text):
     path = f"{scratch()}/{name}"
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    e2e.write(path, text)
     return path
 
 
@@ -205,19 +198,16 @@ def page_of_report():
     file, page = written(f"{EVIL.replace('/', '.')}.json"[:200], json.dumps(a_report())), f"{scratch()}/page.html"
     code, out, err = e2e.execute([TOOL, "report", file, "--html", page])
     equal(code, 0, "report --html", err)
-    contains(out.decode(), ["nothing was left to stage ahead after 0:00:50, 50.0% staged", "the PFS was read for 0:00:50 of 0:01:40", "1.00M/s from the PFS"], "the report itself is told, too")
+    contains(out.decode(), ["nothing was left to stage ahead after 0:00:50, 50.0% staged"], "the report itself is told, too")
     html = pathlib.Path(page).read_text(encoding="utf-8")
     lowered = html.lower()
     equal([part for part in ("<script", "<img", "<link", "http:", "https:", "url(", "@import", "src=x onerror=\"", "<style>*") if part in lowered], [],
           "it loads nothing, and an owner's text is text")
     contains(html, ["Content-Security-Policy", "&lt;script&gt;"], "what it has")
-    code, out, err = e2e.execute([TOOL, "report", file, "--html", "-"])
-    equal((code, out.decode()), (0, html), "to standard output, alone", err)
     code, out, err = e2e.execute([TOOL, "report", file, "--html", file])
     ok(code == 2 and "would overwrite the report; name another file" in err and os.path.getsize(file) == len(json.dumps(a_report())), "the report itself is not overwritten", err)
-    for what, change in (("too many samples", {"milliseconds": list(range(100000))}), ("a column that is too short", {"staged": [1]}), ("text", {"staged": ["x"] * 11}),
-                         ("time that goes back", {"milliseconds": list(range(11, 0, -1))}), ("a huge number", {"staged": [1 << 61] * 11}), ("no column", {"waited": None}),
-                         ("tiers that are not there", {"placed": [[0] * 11] * 3})):
+    for what, change in (("too many samples", {"milliseconds": list(range(100000))}), ("a column that is too short", {"staged": [1]}),
+                         ("a huge number", {"staged": [1 << 61] * 11}), ("tiers that are not there", {"placed": [[0] * 11] * 3})):
         report = a_report()
         report["series"].update(change)
         refused(what, report, "its series is none of Monarch's")
@@ -231,17 +221,14 @@ def page_of_report():
                                         ["5", "0", "3", "100", "90%", "77.0M", "5.00M", "0", "all"], ["-"] * 8 + ["nothing yet"], ["10", "49.0M", "3", "200", "90%", "154M", "10.0M", "0", "nodes=2/2"]],
           "a report of each node: a line for each, and one for all", html[-2000:])
     ok("&lt;script&gt;" in rows[1][0] and "<script" not in html, "a node's name is text", rows[1][0])
-    for what, nodes in (("a name that is none", [{**row, "node": 7}]), ("a medium that is none", [{**row, "placed_bytes": {"tape": 1}}]), ("a huge number", [{**row, "pfs_bytes": 1 << 61}]),
-                        ("fewer opens than hits", [{**row, "opens": 1}]), ("a lost field", [{**row, "ended": None}]), ("too many", [row] * 1025)):
+    for what, nodes in (("a name that is none", [{**row, "node": 7}]), ("a huge number", [{**row, "pfs_bytes": 1 << 61}]), ("too many", [row] * 1025)):
         report["job"]["by_node"] = nodes
         refused(what, report, "by_node is none of Monarch's")
-    rows = rows_of(html, "opens")
-    equal((rows[0], rows[1], rows[3], rows[-1], len(rows)),
-          (["Took", "of tiers&#39; copies", "that waited", "on the PFS"], ["less than 1us", "30", "0", "0"], ["less than 4us", "10", "0", "0"], ["2.1s or more", "0", "0", "1"], 24), "how long opens took, in numbers, of all nodes")
+    equal(rows_of(html, "opens")[-1], ["2.1s or more", "0", "0", "1"], "how long opens took, in numbers, of all nodes")
     report = a_report()
     del report["job"]["open_times"], report["series"]
     old = page_of("old.json", report)
-    equal((["id=\"opens\"" in text for text in (html, old)], "How it went over time is not known" in old), ([True, False], True), "of an older release, what it did not write is left out")
+    ok('id="opens"' not in old and "How it went over time is not known" in old, "of an older release, what it did not write is left out")
 
 
 def page_of_nodes():
@@ -263,27 +250,16 @@ def page_of_nodes():
                                        ["all", "200", "90.0%", "200M", "600M", "10.0M", "100M"]], "a line for each, and the sums")
     axes = [re.findall(r'<text text-anchor="end"[^>]*>([^<]*)</text>', part) for part in re.findall(r'<section id="throughput[^>]*>(.*?)</section>', html, flags=re.S)]
     ok(len(axes) == 2 and axes[0] == axes[1] and axes[0][4] == "20.0M/s", "equal axes, so that they can be compared", axes)
-    code, out, err = e2e.execute([TOOL, "report", second, tenth])
-    contains(out.decode(), ["Job         7 of cluster lab (ended), 2 of 3 nodes", "200M instead of 620M", "n10 ", "all "], "as text")
     told = json.loads(e2e.execute([TOOL, "report", second, tenth, "--json"])[1])
     equal((told["name"], told["nodes"], told["opens"], told["bytes_pfs"]), ("7", 2, 200, 200 << 20), "as JSON")
     bare = written("bare.json", json.dumps(a_report()))
-    for what, given, code, why in (("another job's", [second, of_node("n3", job=8)], 1, "is of another job, or of another run of it, than"),
-                                   ("another run's", [second, of_node("n3", restart=1)], 1, "is of another job, or of another run of it, than"),
-                                   ("another cluster's", [second, of_node("n3", cluster="x")], 1, "is of another job, or of another run of it, than"),
-                                   ("the same node's", [second, second], 1, "node n2 has been named before"), ("one of no node", [second, bare], 1, "it names no node; name files that"),
-                                   ("a job", [second, "7"], 2, "name one job, or the files of its nodes"), ("the page is one of them", [second, tenth, "--html", tenth], 2, "would overwrite the report"),
-                                   ("a file, to be saved", [second, "--save", scratch()], 2, "--save copies what a node keeps of a job that has ended")):
+    other = "is of another job, or of another run of it, than"
+    for what, given, code, why in (("another job's", [second, of_node("n3", job=8)], 1, other), ("another run's", [second, of_node("n3", restart=1)], 1, other),
+                                   ("another cluster's", [second, of_node("n3", cluster="x")], 1, other), ("the same node's", [second, second], 1, "node n2 has been named before"),
+                                   ("one of no node", [second, bare], 1, "it names no node; name files that"), ("a job", [second, "7"], 2, "name one job, or the files of its nodes"),
+                                   ("the page is one of them", [second, tenth, "--html", tenth], 2, "would overwrite the report")):
         got, out, err = e2e.execute([TOOL, "report", *given])
         ok((got, out) == (code, b"") and why in err and err.count("\n") == 1, f"several reports, one of which is wrong: {what}", got, out, err)
-
-
-def browse(page, *words):
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{scratch()}/shot.png")
-    home = scratch("browser")
-    return e2e.execute(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", f"--user-data-dir={home}", "--no-first-run",
-                        *words, f"file://{page}"], seconds=4 * e2e.PATIENCE, env=e2e.native_environment(HOME=home))
 
 
 def page_in_browser():
@@ -292,7 +268,9 @@ def page_in_browser():
     page = f"{scratch()}/seen.html"
     code, _, err = e2e.execute([TOOL, "report", written("seen.json", json.dumps(a_report())), "--html", page])
     equal(code, 0, "a page", err)
-    code, out, err = browse(page, "--dump-dom")
+    home = scratch("browser")
+    code, out, err = e2e.execute(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={home}",
+                                  "--no-first-run", "--dump-dom", f"file://{page}"], seconds=4 * e2e.PATIENCE, env=e2e.native_environment(HOME=home))
     dom = out.decode()
     equal((code, "<title>Job " in dom, "evil</title>" in dom, "<img" in dom, "<script" in dom), (0, True, False, False, False), "the browser's DOM: no text of an owner's does anything", err[-1000:])
     lines = re.findall(r'<polyline class="line (c\d)" points="([^"]*)"', dom)
@@ -303,7 +281,6 @@ def page_in_browser():
     equal([kind for kind, *_ in bars], ["c1"] * 3 + ["c4"] * 2 + ["c0"] * 2, "its histograms of how long opens took", dom[-3000:])
     # 60 of 100 are three fifths of the height; the last bucket ends where the axis does.
     equal((bars[1][1:], bars[-1][1:3]), (("95.3", "48.0", "13.2", "54.0"), ("413.8", "12.0")), "a bar's place is its bucket, its height its part of the opens of its kind", bars)
-    contains(dom, ["this node", "the others", "all", "50.0% staged"], "its table and facts")
     return None
 
 
