@@ -1,36 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// slowfs: shows a directory at a mount point as a slow, faulty, shared file system would, and counts what
-// reaches it.  Tests and measurements use it as the parallel file system.  `slowfs --help` tells the options.
+// slowfs [OPTION...] SOURCE MOUNTPOINT: shows a directory at a mount point as a slow, faulty, shared file
+// system would, and counts what reaches it. Tests and measurements use it as the parallel file system. It
+// returns when the mount is there, and ends at umount or by a signal. When root runs it, all users may use
+// the mount.
+//   --foreground      do not become a daemon
+//   --cache           allow the page cache and mmap(MAP_SHARED): each open drops the pages of earlier ones
+//   --keep-cache      the same, and pages stay for later opens, as where a client holds a lock
+//   --attr-ttl S      how long the kernel caches names and attributes, seconds (default 1)
+//   --match TEXT      faults strike only paths below SOURCE that contain TEXT
+//   --SETTING N       each of `settings` below
 //
 // The control file `.slowfs` in the mount's root (not listed; never counted, delayed or made to fail) reads
 // as
-//   NAME VALUE        one line for each counter, then
-//   set KEY VALUE     one line for each setting
+//   NAME VALUE        one line for each counter
 // and takes these commands, one a line, as one write; an unknown one makes that write fail with EINVAL:
 //   set KEY VALUE     change a setting; also restarts the counting of an ...-every
 //   reset             zero the counters and restart the counting of all ...-every
 //   release           set hang 0, and let the requests that hang go on
 //
-// Counters are exact: a request is counted before it is served.  `lookup` is the resolution of one name,
-// `getattr` a stat without that; the kernel caches both for --attr-ttl seconds.  `faults` counts injected
-// faults, `errors` all errors but ENOENT, `hanging` is the number of requests that hang now.
+// Counters are exact: a request is counted before it is served. `lookup` is the resolution of one name,
+// `getattr` a stat without that. `faults` counts injected faults, `errors` all errors but ENOENT, `hanging`
+// is the number of requests that hang now.
 //
-// Good to know:
-// - By default files are opened with direct I/O: each read call of an application arrives here as it is (in
-// pieces of
-//   at most 1 MiB), but MAP_SHARED fails with ENODEV.  --cache allows the page cache and mmap; each open then
-//   drops the pages that earlier opens left.  With --keep-cache they stay as long as the file's size and time
-//   do, as where a parallel file system's client holds a lock.
-// - The kernel resolves a path again after ESTALE, so an open fails for the application only when two strike
-// in a row
-//   (estale-open-every 1).  With --cache it takes a short read for the end of the file.
-// - A process that waits for a hanging request cannot be killed, as with many parallel file systems, unless
-//   hang-killable is set.  The root directory itself never hangs, so that the control file can be reached.
-// - Renames and removals below SOURCE, behind the mount, are seen once the kernel's caches have expired.
+// Without --cache each read call of an application arrives as it is (in pieces of at most 1 MiB). The kernel
+// resolves a path again after ESTALE, so an open fails only when two strike in a row (estale-open-every 1). A
+// process that waits for a hanging request cannot be killed, unless hang-killable is set. The root directory
+// never hangs. Renames and removals below SOURCE are seen once the kernel's caches have expired.
 //
-// Threads: one for each request in progress.  Locks: `Nodes::mutex_` and those of Bandwidth, Hang;
-// none is held while another is taken or while a system call on SOURCE runs.
+// Threads: one for each request in progress. Locks: `Nodes::mutex_` and those of Bandwidth, Hang; none is
+// held while another is taken or while a system call on SOURCE runs.
 #define FUSE_USE_VERSION 312
 #include <fuse_lowlevel.h>
 
@@ -47,7 +46,6 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -55,6 +53,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -90,7 +89,6 @@ enum Key {
 
 struct Setting {
   const char* name;
-  const char* help;
   std::atomic<uint64_t> value;
   std::atomic<uint64_t> seen;  // requests counted by an ...-every since it was set
 };
@@ -98,21 +96,21 @@ struct Setting {
 constexpr uint64_t kForever = UINT32_MAX;
 
 Setting settings[kKeyCount] = {
-    {"open-us", "latency of each open and create, microseconds", 0, 0},
-    {"read-us", "latency of each read", 0, 0},
-    {"meta-us", "latency of each lookup, getattr, opendir, readdir and change of a directory", 0, 0},
-    {"bw-mib", "bandwidth of all reads and writes together, MiB/s (0: no limit)", 0, 0},
-    {"eio-every", "each Nth read fails with EIO (0: none)", 0, 0},
-    {"eio-open-every", "each Nth open fails with EIO", 0, 0},
-    {"estale-every", "each Nth read fails with ESTALE", 0, 0},
-    {"estale-open-every", "each Nth open fails with ESTALE", 0, 0},
-    {"short-every", "each Nth read returns half of what it could", 0, 0},
-    {"fault-limit", "inject at most N faults, hangs included, then no more (0: no limit)", 0, 0},
-    {"hang", "opens and reads hang for N seconds, or `forever` (0: none)", 0, 0},
-    {"hang-every", "only each Nth open or read hangs", 1, 0},
-    {"hang-meta", "1: lookup, getattr, opendir and readdir hang too", 0, 0},
-    {"hang-killable", "1: who waits for a hanging request can be interrupted", 0, 0},
-    {"whole-seconds", "1: times of files have no fractions", 0, 0},
+    {"open-us", 0, 0},         // latency of each open and create, microseconds
+    {"read-us", 0, 0},         // latency of each read
+    {"meta-us", 0, 0},         // latency of each lookup, getattr, opendir, readdir and change of a directory
+    {"bw-mib", 0, 0},          // bandwidth of all reads and writes together, MiB/s (0: no limit)
+    {"eio-every", 0, 0},       // each Nth read fails with EIO (0: none)
+    {"eio-open-every", 0, 0},  // each Nth open fails with EIO
+    {"estale-every", 0, 0},    // each Nth read fails with ESTALE
+    {"estale-open-every", 0, 0},  // each Nth open fails with ESTALE
+    {"short-every", 0, 0},        // each Nth read returns half of what it could
+    {"fault-limit", 0, 0},        // inject at most N faults, hangs included, then no more (0: no limit)
+    {"hang", 0, 0},               // opens and reads hang for N seconds, or `forever` (0: none)
+    {"hang-every", 1, 0},         // only each Nth open or read hangs
+    {"hang-meta", 0, 0},          // 1: lookup, getattr, opendir and readdir hang too
+    {"hang-killable", 0, 0},      // 1: who waits for a hanging request can be interrupted
+    {"whole-seconds", 0, 0},      // 1: times of files have no fractions
 };
 
 uint64_t setting(Key key) { return settings[key].value.load(std::memory_order_relaxed); }
@@ -122,7 +120,7 @@ struct Options {
   bool cache = false, keep_cache = false;
   bool foreground = false;
   double attr_ttl = 1.0;
-  std::string source, mountpoint, fuse_options;
+  std::string source, mountpoint;
 };
 Options options;
 
@@ -165,24 +163,9 @@ std::atomic<uint64_t> faults_left{0};  // with a fault-limit
 
 void count(Counter counter, uint64_t n = 1) { counters[counter].fetch_add(n, std::memory_order_relaxed); }
 
-std::string render_counters() {
-  std::ostringstream out;
-  for (int i = 0; i < kCounterCount; i++) out << kCounterNames[i] << ' ' << counters[i].load() << '\n';
-  return out.str();
-}
-
 std::string render_control() {
   std::ostringstream out;
-  out << render_counters();
-  for (const Setting& s : settings) {
-    out << "set " << s.name << ' ';
-    if (s.value == kForever)
-      out << "forever\n";
-    else
-      out << s.value << '\n';
-  }
-  std::lock_guard<std::mutex> guard(match_mutex);
-  out << "set match " << match << '\n';
+  for (int i = 0; i < kCounterCount; i++) out << kCounterNames[i] << ' ' << counters[i].load() << '\n';
   return out.str();
 }
 
@@ -501,8 +484,6 @@ void reply_error(fuse_req_t req, int error) {
   fuse_reply_err(req, error);
 }
 
-void reply_result(fuse_req_t req, int rc) { reply_error(req, rc == 0 ? 0 : errno); }
-
 // The entry at path, with a new reference; 0 or an errno.
 int make_entry(const std::string& path, fuse_entry_param* entry) {
   *entry = {};
@@ -581,34 +562,29 @@ timespec requested_time(int to_set, int flag, int now_flag, timespec value) {
   return to_set & flag ? value : timespec{0, UTIME_OMIT};
 }
 
-// Through the descriptor if there is one, else by path.  0 or an errno.
+// Through the descriptor if there is one, else by path. 0 or an errno.
 int change_attributes(fuse_ino_t number, int fd, const struct stat& wanted, int to_set) {
   const std::string path = nodes.path(number);
-  const auto path_fd = [&](int flags) { return openat(options.root_fd, path.c_str(), flags | O_CLOEXEC); };
-  if (to_set & FUSE_SET_ATTR_MODE) {
-    if ((fd >= 0 ? fchmod(fd, wanted.st_mode) : fchmodat(options.root_fd, path.c_str(), wanted.st_mode, 0)) !=
-        0)
-      return errno;
-  }
-  if (to_set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)) {
-    const uid_t uid = to_set & FUSE_SET_ATTR_UID ? wanted.st_uid : static_cast<uid_t>(-1);
-    const gid_t gid = to_set & FUSE_SET_ATTR_GID ? wanted.st_gid : static_cast<gid_t>(-1);
-    if (fchownat(options.root_fd, path.c_str(), uid, gid, AT_SYMLINK_NOFOLLOW) != 0) return errno;
-  }
+  const std::string name = fd >= 0 ? "/proc/self/fd/" + std::to_string(fd) : path;
+  if (to_set & FUSE_SET_ATTR_MODE && fchmodat(options.root_fd, name.c_str(), wanted.st_mode, 0) != 0)
+    return errno;
+  const uid_t uid = to_set & FUSE_SET_ATTR_UID ? wanted.st_uid : static_cast<uid_t>(-1);
+  const gid_t gid = to_set & FUSE_SET_ATTR_GID ? wanted.st_gid : static_cast<gid_t>(-1);
+  if (to_set & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID) &&
+      fchownat(options.root_fd, path.c_str(), uid, gid, AT_SYMLINK_NOFOLLOW) != 0)
+    return errno;
   if (to_set & FUSE_SET_ATTR_SIZE) {
-    const int own = fd >= 0 ? -1 : path_fd(O_WRONLY);
-    if (fd < 0 && own < 0) return errno;
-    const int error = ftruncate(fd >= 0 ? fd : own, wanted.st_size) == 0 ? 0 : errno;
-    if (own >= 0) close(own);
+    const int own = fd >= 0 ? dup(fd) : openat(options.root_fd, path.c_str(), O_WRONLY | O_CLOEXEC);
+    if (own < 0) return errno;
+    const int error = ftruncate(own, wanted.st_size) == 0 ? 0 : errno;
+    close(own);
     if (error) return error;
   }
   if (to_set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_MTIME)) {
     const timespec times[2] = {
         requested_time(to_set, FUSE_SET_ATTR_ATIME, FUSE_SET_ATTR_ATIME_NOW, wanted.st_atim),
         requested_time(to_set, FUSE_SET_ATTR_MTIME, FUSE_SET_ATTR_MTIME_NOW, wanted.st_mtim)};
-    if ((fd >= 0 ? futimens(fd, times)
-                 : utimensat(options.root_fd, path.c_str(), times, AT_SYMLINK_NOFOLLOW)) != 0)
-      return errno;
+    if (utimensat(options.root_fd, name.c_str(), times, fd >= 0 ? 0 : AT_SYMLINK_NOFOLLOW) != 0) return errno;
   }
   return 0;
 }
@@ -888,22 +864,6 @@ void op_write(fuse_req_t req, fuse_ino_t number, const char* data, size_t size, 
   fuse_reply_write(req, static_cast<size_t>(n));
 }
 
-void op_fsync(fuse_req_t req, fuse_ino_t number, int, fuse_file_info* file) {
-  if (number == kControl) {
-    fuse_reply_err(req, 0);
-    return;
-  }
-  count_change();
-  reply_result(req, fsync(static_cast<int>(file->fh)));
-}
-
-void op_fallocate(fuse_req_t req, fuse_ino_t number, int mode, off_t offset, off_t length,
-                  fuse_file_info* file) {
-  if (number == kControl) return reply_error(req, EINVAL);
-  count_change();
-  reply_result(req, fallocate(static_cast<int>(file->fh), mode, offset, length));
-}
-
 fuse_lowlevel_ops operations() {
   fuse_lowlevel_ops ops{};
   ops.init = op_init;
@@ -929,29 +889,10 @@ fuse_lowlevel_ops operations() {
   ops.release = op_release;
   ops.read = op_read;
   ops.write = op_write;
-  ops.fsync = op_fsync;
-  ops.fallocate = op_fallocate;
   return ops;
 }
 
 // ---- start and end
-
-void print_usage(FILE* out) {
-  fprintf(
-      out,
-      "usage: slowfs [OPTION...] SOURCE MOUNTPOINT\n\n"
-      "Shows the directory SOURCE at MOUNTPOINT, slowly.  Returns when the mount is there; ends at umount,\n"
-      "SIGTERM or SIGINT.  When root runs it, all users may use the mount.\n\n"
-      "  --foreground        do not become a daemon\n"
-      "  --cache             allow the page cache and mmap(MAP_SHARED)\n"
-      "  --keep-cache        the same, and pages stay for later opens\n"
-      "  --attr-ttl S        how long the kernel caches names and attributes, seconds (default 1)\n"
-      "  -o OPTION,...       more mount options of FUSE\n"
-      "  --match TEXT        faults strike only paths below SOURCE that contain TEXT\n\n"
-      "These can also be changed later, through the control file MOUNTPOINT/.slowfs (`set KEY VALUE`):\n\n");
-  for (const Setting& s : settings)
-    fprintf(out, "  --%-21s %s\n", (std::string(s.name) + " N").c_str(), s.help);
-}
 
 [[noreturn]] void refuse(const std::string& why) {
   fprintf(stderr, "slowfs: %s\n", why.c_str());
@@ -959,58 +900,28 @@ void print_usage(FILE* out) {
 }
 
 void parse_arguments(int argc, char** argv) {
-  enum { kSetting = 256, kForeground, kCache, kKeepCache, kTtl, kMatch, kHelp };
-  std::vector<option> table = {
-      {"foreground", no_argument, nullptr, kForeground}, {"cache", no_argument, nullptr, kCache},
-      {"keep-cache", no_argument, nullptr, kKeepCache},  {"attr-ttl", required_argument, nullptr, kTtl},
-      {"match", required_argument, nullptr, kMatch},     {"help", no_argument, nullptr, kHelp}};
+  enum { kForeground = 256, kCache, kKeepCache, kTtl, kSetting };
+  std::vector<option> table = {{"foreground", no_argument, nullptr, kForeground},
+                               {"cache", no_argument, nullptr, kCache},
+                               {"keep-cache", no_argument, nullptr, kKeepCache},
+                               {"attr-ttl", required_argument, nullptr, kTtl},
+                               {"match", required_argument, nullptr, kSetting}};
   for (const Setting& s : settings) table.push_back({s.name, required_argument, nullptr, kSetting});
   table.push_back({nullptr, 0, nullptr, 0});
   int index = 0;
-  for (int c; (c = getopt_long(argc, argv, "o:h", table.data(), &index)) != -1;) {
-    char* end = nullptr;
-    switch (c) {
-      case kSetting:
-        if (!change_setting(table[static_cast<size_t>(index)].name, optarg))
-          refuse(std::string("--") + table[static_cast<size_t>(index)].name + ": '" + optarg +
-                 "' is no value for it");
-        break;
-      case kForeground:
-        options.foreground = true;
-        break;
-      case kKeepCache:
-        options.keep_cache = true;
-        [[fallthrough]];
-      case kCache:
-        options.cache = true;
-        break;
-      case kMatch:
-        change_setting("match", optarg);
-        break;
-      case kTtl:
-        options.attr_ttl = strtod(optarg, &end);
-        if (end == optarg || *end || options.attr_ttl < 0) refuse("--attr-ttl: no number of seconds");
-        break;
-      case 'o':
-        options.fuse_options += std::string(",") + optarg;
-        break;
-      case 'h':
-      case kHelp:
-        print_usage(stdout);
-        exit(0);
-      default:
-        refuse("see slowfs --help");
-    }
+  for (int c; (c = getopt_long(argc, argv, "", table.data(), &index)) != -1;) {
+    const char* const name = table[static_cast<size_t>(index)].name;
+    if (c == '?') refuse("there is no such option");
+    if (c == kForeground) options.foreground = true;
+    if (c == kKeepCache) options.keep_cache = true;
+    if (c == kCache || c == kKeepCache) options.cache = true;
+    if (c == kTtl) options.attr_ttl = strtod(optarg, nullptr);
+    if (c == kSetting && !change_setting(name, optarg))
+      refuse(std::string("--") + name + ": '" + optarg + "' is no value for it");
   }
-  if (argc - optind != 2) refuse("give SOURCE and MOUNTPOINT; see slowfs --help");
+  if (argc - optind != 2) refuse("give SOURCE and MOUNTPOINT");
   options.source = argv[optind];
-  options.mountpoint = argv[optind + 1];
-}
-
-std::string absolute(const std::string& path) {
-  if (path.empty() || path[0] == '/') return path;
-  const std::unique_ptr<char, decltype(&free)> cwd(getcwd(nullptr, 0), free);
-  return std::string(cwd ? cwd.get() : "") + "/" + path;
+  options.mountpoint = std::filesystem::absolute(argv[optind + 1]);
 }
 
 fuse_session* session;
@@ -1028,10 +939,9 @@ void catch_signals() {
   signal(SIGPIPE, SIG_IGN);
 }
 
-// Mounts and serves until the end; tells by `ready_fd`, if there is one, that the mount is there.  The exit
-// code.
-int serve(int ready_fd) {
-  std::string mount_options = "fsname=slowfs,subtype=slowfs,default_permissions" + options.fuse_options;
+// Mounts and serves until the end. The exit code.
+int serve() {
+  std::string mount_options = "fsname=slowfs,subtype=slowfs,default_permissions";
   if (geteuid() == 0) mount_options += ",allow_other";
   std::vector<std::string> words = {"slowfs", "-o", mount_options};
   std::vector<char*> pointers;
@@ -1044,15 +954,7 @@ int serve(int ready_fd) {
   if (!session) return 1;
   catch_signals();
   if (fuse_session_mount(session, options.mountpoint.c_str()) != 0) return 1;
-
-  if (ready_fd >= 0) {
-    const int null = open("/dev/null", O_RDWR);
-    for (int fd = 0; fd <= 2; fd++) dup2(null, fd);
-    if (null > 2) close(null);
-    (void)!chdir("/");
-    (void)!write(ready_fd, "", 1);
-    close(ready_fd);
-  }
+  if (fuse_daemonize(options.foreground) != 0) return 1;
   fuse_loop_config* config = fuse_loop_cfg_create();
   fuse_loop_cfg_set_max_threads(config, 10000);  // a hanging request keeps its thread
   fuse_loop_cfg_set_idle_threads(config, 64);
@@ -1063,39 +965,13 @@ int serve(int ready_fd) {
   return 0;
 }
 
-// The parent's exit code: 0 once the daemon is ready, else the daemon's own.
-int wait_until_ready(pid_t daemon, int ready_fd) {
-  char byte;
-  ssize_t n;
-  while ((n = read(ready_fd, &byte, 1)) < 0 && errno == EINTR) {
-  }
-  if (n == 1) return 0;
-  int status = 0;
-  while (waitpid(daemon, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) && WEXITSTATUS(status) != 0 ? WEXITSTATUS(status) : 1;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   parse_arguments(argc, argv);
   options.root_fd = open(options.source.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (options.root_fd < 0) refuse("cannot open " + options.source + ": " + strerror(errno));
-  options.mountpoint = absolute(options.mountpoint);
   umask(0);
   prctl(PR_SET_TIMERSLACK, 1UL);  // inherited by all threads: latencies to the microsecond, not to 50
-
-  if (options.foreground) return serve(-1);
-  int ready[2];
-  if (pipe2(ready, O_CLOEXEC) != 0) refuse(std::string("pipe: ") + strerror(errno));
-  const pid_t daemon = fork();
-  if (daemon < 0) refuse(std::string("fork: ") + strerror(errno));
-  if (daemon > 0) {
-    close(ready[1]);
-    return wait_until_ready(daemon, ready[0]);
-  }
-  close(ready[0]);
-  setsid();
-  return serve(ready[1]);
+  return serve();
 }
