@@ -39,25 +39,22 @@ TOOLS = {
     "podman": lambda image, more, command: [*(ONE_VERSION if os.path.isdir("/sys/fs/cgroup/unified") else []), "podman", "run", "--rm",
                                             "--network=none", "--cgroups=disabled", *LIMITS, "--rootfs", *more, image, *command],
 }
-_data = None
 
 
-def mounted(tool, source, point, writable=False):
+def mounted(tool, source, point):
     """Arguments that mount a directory in the container."""
     if tool == "bwrap":
-        return ["--bind" if writable else "--ro-bind", source, point]
+        return ["--ro-bind", source, point]
     return [("--volume=" if tool == "podman" else "--bind=") + f"{source}:{point}"]
 
 
+@functools.cache
 def data():
-    """A dataset, in a directory of its own, and what reading it prints."""
-    global _data
-    if _data is None:
-        root = scratch("shared/data")
-        e2e.make_tree(root, FILES)
-        subprocess.run(["chmod", "-R", "a+rX", scratch("shared")], check=True)
-        _data = root
-    return _data
+    """A dataset, in a directory of its own."""
+    root = scratch("shared/data")
+    e2e.make_tree(root, FILES)
+    subprocess.run(["chmod", "-R", "a+rX", scratch("shared")], check=True)
+    return root
 
 
 def environment():
@@ -84,16 +81,16 @@ def arguments(job, tool):
     return words
 
 
-def in_container(tool, image, mounts, where, times=2, program=None, more=()):
-    """Reads the dataset in the container, some times; the last output, the report, and that of a native container."""
+def in_container(tool, image, mounts, where, program=None):
+    """Reads the dataset in the container, twice; the last output, the report, and that of a native container."""
     command = program or ["sh", "-c", READ.format(where)]
     words = [word for source, point in mounts for word in mounted(tool, source, point)]
-    native = e2e.execute(TOOLS[tool](image, [*more, *words], command), env={**environment(), "LD_PRELOAD": ""})
+    native = e2e.execute(TOOLS[tool](image, words, command), env={**environment(), "LD_PRELOAD": ""})
     before = listing(image)
     job = e2e.Job(options([data()], {"t": (scratch("tier"), "1G")}), USER="root", HOME="/root")
     shown = arguments(job, tool)
-    for _ in range(times):
-        result = job.run(TOOLS[tool](image, [*more, *words, *shown], command))
+    for _ in range(2):
+        result = job.run(TOOLS[tool](image, [*words, *shown], command))
     return result, job.end(), native, (before, listing(image))
 
 
@@ -103,47 +100,32 @@ def listing(image):
                   for d, _, names in os.walk(image) for name in names if os.lstat(f"{d}/{name}").st_size)
 
 
-def check_served(name, found, times=2):
+def check_served(name, found):
     result, report, native, (before, after) = found
     equal(result, native, f"{name}: as natively", result[2])
-    equal((report["opens_tier"], report["tasks"]["opens_pfs"]), (times * FILES, 0), f"{name}: all is served", report["tasks"])
+    equal((report["opens_tier"], report["tasks"]["opens_pfs"]), (2 * FILES, 0), f"{name}: all is served", report["tasks"])
     equal(report["agent"]["agent_opens_pfs"], FILES, f"{name}: the PFS saw each file opened once")
     equal(after, before, f"{name}: nothing is written to the image")
 
 
-def _tool(tool):
-    reason = why_not(tool)
-    if reason:
-        return skip(f"{tool}: containers", reason)
-    image = images.glibc_image(tool)
-    root, above = data(), os.path.dirname(data())
-    check_served(f"{tool}, at its path", in_container(tool, image, [(root, root)], root))
-    check_served(f"{tool}, below a larger mount", in_container(tool, image, [(above, above)], root))
-    check_served(f"{tool}, at another path", in_container(tool, image, [(root, "/data")], "/data"))
-    check_served(f"{tool}, at another path below a larger mount", in_container(
-        tool, image, [(above, "/mnt")], f"/mnt/{os.path.basename(root)}"))
+def tool_test(tool):
+    def test():
+        if reason := why_not(tool):
+            return skip(f"{tool}: containers", reason)
+        image, root, above = images.glibc_image(tool), data(), os.path.dirname(data())
+        for what, source, point, where in (("at its path", root, root, root), ("at another path", root, "/data", "/data"),
+                                           ("at another path below a larger mount", above, "/mnt", f"/mnt/{os.path.basename(root)}")):
+            check_served(f"{tool}, {what}", in_container(tool, image, [(source, point)], where))
+        return apptainer_by_environment() if tool == "apptainer" else None
+    test.__name__ = tool
+    return test
 
 
-def bubblewrap():
-    _tool("bwrap")
-
-
-def charliecloud():
-    _tool("charliecloud")
-
-
-def podman():
-    _tool("podman")
-
-
-def apptainer():
-    _tool("apptainer")
-    if not why_not("apptainer"):
-        apptainer_by_environment()
+bubblewrap, charliecloud, podman, apptainer = map(tool_test, ("bwrap", "charliecloud", "podman", "apptainer"))
 
 
 def apptainer_by_environment():
-    """The same by variables, as doc/slurm.md has it, with and without --cleanenv."""
+    """The same by variables, as doc/slurm.md has it, with --cleanenv."""
     image, root = images.glibc_image("apptainer-env"), data()
     command = ["sh", "-c", READ.format("/data")]
     plain = TOOLS["apptainer"](image, [], command)
@@ -151,13 +133,12 @@ def apptainer_by_environment():
     job = e2e.Job(options([root], {"t": (scratch("tier"), "1G")}), USER="root", HOME="/root")
     bind = arguments(job, "apptainer")[0].removeprefix("--bind=")
     shown = {"APPTAINER_BIND": f"{bind},{root}:/data", "APPTAINERENV_LD_PRELOAD": job.env[b"LD_PRELOAD"].decode()}
-    for more in [], ["--cleanenv"]:
-        if more:
-            shown["APPTAINERENV_MONARCH_IO_RUN_DIR"] = job.env[b"MONARCH_IO_RUN_DIR"].decode()
-        variables = {key.encode(): value.encode() for key, value in shown.items()}
-        equal(e2e.execute(TOOLS["apptainer"](image, more, command), env={**job.env, **variables}), native, f"apptainer by its environment {more}: as natively")
+    shown["APPTAINERENV_MONARCH_IO_RUN_DIR"] = job.run_dir
+    variables = {key.encode(): value.encode() for key, value in shown.items()}
+    got = e2e.execute(TOOLS["apptainer"](image, ["--cleanenv"], command), env={**job.env, **variables})
+    equal(got, native, "apptainer by its environment: as natively")
     report = job.end()
-    equal((report["opens_tier"], report["tasks"]["opens_pfs"]), (2 * FILES, 0), "apptainer by its environment: all is served")
+    equal((report["opens_tier"], report["tasks"]["opens_pfs"]), (FILES, 0), "apptainer by its environment: all is served")
 
 
 def another_libc():
@@ -183,8 +164,7 @@ def other_glibcs():
     root = data()
     for image in found:
         libc, = glob.glob(f"{image}/lib/*-linux-gnu/libc.so.6") or glob.glob(f"{image}/lib*/libc.so.6")
-        with open(libc, "rb") as file:
-            release = re.search(rb"stable release version ([0-9.]+)[.]", file.read())[1].decode()
+        release = re.search(rb"stable release version ([0-9.]+)[.]", e2e.bytes_in(libc))[1].decode()
         check_served(f"an image with glibc {release}", in_container("bwrap", image, [(root, "/mnt")], "/mnt"))
     return None
 
@@ -290,8 +270,7 @@ def mounts_that_stay():
     equal(cluster.wait(job), "COMPLETED", "mounts that outlive a job: how it ends", cluster.output(job))
     equal(cluster.output(job), 2 * e2e.execute(["sh", "-c", READ.format(root)])[1], "mounts that outlive a job: right bytes")
     cluster.nothing_left("mounts that outlive a job")
-    with open(f"{cluster.out}/held", encoding="ascii") as file:
-        holder, mounted = map(int, file.read().split())
+    holder, mounted = map(int, e2e.text_in(f"{cluster.out}/held").split())
     ok(mounted > 6 and os.path.exists(f"/proc/{holder}"), "mounts that outlive a job: there were some, and who held them lives", mounted)
     os.kill(holder, 9)
     return None

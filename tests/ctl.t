@@ -48,8 +48,7 @@ def fails(name, words, parts, want=1, remedy=None, **options):
 
 def written(name, text, mode=0o644):
     path = f"{scratch()}/{name}"
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    e2e.write(path, text)
     os.chmod(path, mode)
     return path
 
@@ -479,9 +478,8 @@ def report_of_file():
         contains(told.get("advice", ""), parts, f"advice: {rule}: what to do")
     died = as_json("report", written("died.json", json.dumps({**a_report(), "ended": {"job": 1, "agent_died": True}})))[1]
     equal((died.get("rule"), "the agent had died" in died.get("advice", "")), ("agent-died", True), "of a job whose agent died while few programs noticed")
-    with open(f"{SOURCE}/admin/advice.cc", encoding="utf-8") as source:
-        equal(re.findall(r'^    \{"([\w-]+)",', source.read(), flags=re.M), [rule for rule, _, _ in RULES],
-              "each rule has its case, in this order")
+    equal(re.findall(r'^    \{"([\w-]+)",', e2e.text_in(f"{SOURCE}/admin/advice.cc"), flags=re.M), [rule for rule, _, _ in RULES],
+          "each rule has its case, in this order")
     few = written("few.json", json.dumps(a_report(tasks={"fallback_excluded": 5})))
     equal(as_json("report", few)[1].get("rule"), "good", "a twentieth of the opens is not worth a line")
     file = written("report.json", json.dumps(a_report()))
@@ -591,8 +589,7 @@ def run_waits():
     """The command begins once so much is staged, or when no more is, with a bar on a terminal."""
     dataset, tier = scratch("wait.data"), scratch("wait.tier")
     for number in range(40):
-        with open(f"{dataset}/{number}", "wb") as file:
-            file.write(bytes([number]) * 100000)
+        e2e.write(f"{dataset}/{number}", bytes([number]) * 100000)
     begins = r"monarchctl run: (\d+)% of the dataset is staged after \d+ s \((\d+) files?, [^)]*\): (.*)\n"
     slow = written("wait.slow", "[agent]\npfs_bandwidth = 400K\nprefetch_burst = 64K\n")
     off = written("wait.off", "[agent]\nprefetch = off\n")
@@ -628,8 +625,7 @@ def version():
     numbers = {}
     for name, file, constant in (("catalog", "runtime/layout/catalog_layout.h", "kCatalogVersion"),
                                  ("board", "runtime/layout/board_layout.h", "kBoardVersion"), ("peer_messages", "runtime/peer/messages.h", "kPeerVersion")):
-        with open(f"{SOURCE}/{file}", encoding="utf-8") as stream:
-            numbers[name] = int(re.search(rf"{constant} = (\d+);", stream.read())[1])
+        numbers[name] = int(re.search(rf"{constant} = (\d+);", e2e.text_in(f"{SOURCE}/{file}"))[1])
     equal({name: told.get(name) for name in numbers}, numbers, "the versions of what parts share")
     fails("version: wrong usage", ["version", "--short"], ["there is no option --short"], want=2, remedy="see 'monarchctl version --help'")
 
@@ -897,8 +893,7 @@ def completed(*words):
 
 def zsh_options():
     """{subcommand: the options that zsh is told}"""
-    with open(f"{SOURCE}/etc/completions/zsh/_monarchctl", encoding="utf-8") as file:
-        text = file.read()
+    text = e2e.text_in(f"{SOURCE}/etc/completions/zsh/_monarchctl")
     variables = dict(re.findall(r"(\w+)=[\'\"](--[a-z-]+)\[", text))
     found = {}
     for name, body in re.findall(r"^ {16}([\w-]+)\)(.*?);;$", text, flags=re.M | re.S):

@@ -103,22 +103,9 @@ const char* some_path(char* out, size_t room) {
   } else {
     name_of(below(kNames), name, sizeof name);
   }
-  switch (below(8)) {
-    case 0:
-      snprintf(out, room, "%s", name);
-      break;
-    case 1:
-      snprintf(out, room, "./%s", name);
-      break;
-    case 2:
-      snprintf(out, room, "%s//%s", root, name);
-      break;
-    case 3:
-      snprintf(out, room, "%s/./a/../%s", root, name);
-      break;
-    default:
-      snprintf(out, room, "%s/%s", root, name);
-  }
+  static const char* const kBefore[] = {"", "./", "//", "/./a/../", "/"};
+  const unsigned how = below(8);
+  snprintf(out, room, "%s%s%s", how < 2 ? "" : root, kBefore[how < 4 ? how : 4], name);
   return out;
 }
 const char* shown(const char* path) {
@@ -187,27 +174,14 @@ void do_open() {
   if (descriptors[slot] >= 0) close(descriptors[slot]);
   descriptors[slot] = -1;
   some_path(path, sizeof path);
-  static constexpr int kFlags[] = {O_RDONLY,
-                                   O_RDONLY,
-                                   O_RDONLY | O_CLOEXEC,
-                                   O_RDONLY | O_NOFOLLOW,
-                                   O_RDONLY | O_DIRECTORY,
-                                   O_RDONLY | O_NONBLOCK,
-                                   O_PATH,
-                                   O_RDONLY | O_CREAT | O_EXCL,
-                                   O_RDONLY | O_NOCTTY,
-                                   O_RDONLY};
+  // Of opens for reading.
+  static constexpr int kFlags[] = {0,          0,      O_CLOEXEC,        O_NOFOLLOW, O_DIRECTORY,
+                                   O_NONBLOCK, O_PATH, O_CREAT | O_EXCL, O_NOCTTY,   0};
   const int flags = kFlags[below(10)];
-  switch (below(4)) {
-    case 0:
-      descriptors[slot] = openat(AT_FDCWD, path, flags, 0600);
-      break;
-    case 1:
-      descriptors[slot] = open64(path, flags, 0600);
-      break;
-    default:
-      descriptors[slot] = open(path, flags, 0600);
-  }
+  const unsigned how = below(4);
+  descriptors[slot] = how == 0   ? openat(AT_FDCWD, path, flags, 0600)
+                      : how == 1 ? open64(path, flags, 0600)
+                                 : open(path, flags, 0600);
   printf("open %s %o", shown(path), flags);
   show_result(descriptors[slot] < 0 ? -1 : 0);
   if (descriptors[slot] >= 0) {
@@ -233,20 +207,14 @@ void do_read(int slot) {
   iovec parts[2] = {{buffer, n / 3}, {buffer + n / 3, n - n / 3}};
   const off_t at = below(4) ? below(70000) : below(4000000);
   printf("read %d", slot);
-  switch (below(6)) {
-    case 0:
-      return show_read(pread(fd, buffer, n, at), buffer);
-    case 1:
-      return show_read(readv(fd, parts, 2), buffer);
-    case 2:
-      return show_read(preadv(fd, parts, 2, at), buffer);
-    case 3:
-      return show_read(preadv2(fd, parts, 2, -1, 0), buffer);
-    case 4:
-      return show_read(pread64(fd, buffer, n, -1), buffer);
-    default:
-      return show_read(read(fd, buffer, n), buffer);
-  }
+  const unsigned how = below(6);
+  const ssize_t got = how == 0   ? pread(fd, buffer, n, at)
+                      : how == 1 ? readv(fd, parts, 2)
+                      : how == 2 ? preadv(fd, parts, 2, at)
+                      : how == 3 ? preadv2(fd, parts, 2, -1, 0)
+                      : how == 4 ? pread64(fd, buffer, n, -1)
+                                 : read(fd, buffer, n);
+  show_read(got, buffer);
 }
 void do_seek(int slot) {
   static constexpr int kWhence[] = {SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA};
@@ -260,23 +228,14 @@ void do_stat(int slot) {
   struct stat st;
   long rc = -1;
   printf("fstat %d", slot);
-  switch (below(3)) {
-    case 0:
-      rc = fstatat(fd, "", &st, AT_EMPTY_PATH);
-      break;
-    case 1: {
-      struct statx x;
-      rc = statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &x);
-      if (rc == 0) {
-        fstat(fd, &st);
-        printf(" statx %d%d%d%d", x.stx_ino == st.st_ino, x.stx_mode == st.st_mode,
-               x.stx_size == static_cast<uint64_t>(st.st_size), x.stx_mtime.tv_sec == st.st_mtim.tv_sec);
-      }
-      break;
-    }
-    default:
-      rc = fstat(fd, &st);
-  }
+  const unsigned how = below(3);
+  struct statx x;
+  if (how == 0) rc = fstatat(fd, "", &st, AT_EMPTY_PATH);
+  if (how == 1) rc = statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &x);
+  if (how == 2 || (how == 1 && rc == 0)) rc = fstat(fd, &st);
+  if (how == 1 && rc == 0)
+    printf(" statx %d%d%d%d", x.stx_ino == st.st_ino, x.stx_mode == st.st_mode,
+           x.stx_size == static_cast<uint64_t>(st.st_size), x.stx_mtime.tv_sec == st.st_mtim.tv_sec);
   show_result(rc);
   if (rc == 0) show_stat(st, opened_as[slot]);
 }
@@ -532,37 +491,24 @@ void do_change() {
   printf("change %u %s %s", which, shown(path), shown(other));
   if (is_open(path) || is_open(other)) return;
   const timespec times[2] = {{1200000000, 0}, {1200000000 + below(1000), 0}};
-  switch (which) {
-    case 0:
-      return show_result(rename(path, other));
-    case 1:
-      return show_result(unlink(path));
-    case 2:
-      return show_result(link(path, other));
-    case 3:
-      return show_result(symlink("f1", path));
-    case 4:
-      return show_result(truncate(path, below(40000)));
-    case 5:
-      return show_result(chmod(path, below(2) ? 0600 : 0644));
-    case 6:
-      return show_result(utimensat(AT_FDCWD, path, times, below(2) ? AT_SYMLINK_NOFOLLOW : 0));
-    case 7: {
-      snprintf(other, sizeof other, "%s/new.tmp", root);
-      const int fd = open(other, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-      show_result(write(fd, path, strlen(shown(path))));
-      close(fd);
-      return show_result(rename(other, path));
-    }
-    case 8:
-      return show_result(mkdir(path, 0755));
-    case 9:
-      return show_fifo(path);
-    case 10:
-      return show_result(rmdir(path));
-    default:
-      return show_result(remove(path));
+  if (which == 7) {
+    snprintf(other, sizeof other, "%s/new.tmp", root);
+    const int fd = open(other, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    show_result(write(fd, path, strlen(shown(path))));
+    close(fd);
   }
+  if (which == 9) return show_fifo(path);
+  show_result(which == 0    ? rename(path, other)
+              : which == 1  ? unlink(path)
+              : which == 2  ? link(path, other)
+              : which == 3  ? symlink("f1", path)
+              : which == 4  ? truncate(path, below(40000))
+              : which == 5  ? chmod(path, below(2) ? 0600 : 0644)
+              : which == 6  ? utimensat(AT_FDCWD, path, times, below(2) ? AT_SYMLINK_NOFOLLOW : 0)
+              : which == 7  ? rename(other, path)
+              : which == 8  ? mkdir(path, 0755)
+              : which == 10 ? rmdir(path)
+                            : remove(path));
 }
 void do_change_descriptor(int slot) {
   ++changes;
@@ -572,36 +518,30 @@ void do_change_descriptor(int slot) {
       here.st_ino != there.st_ino)
     return;
   const timespec times[2] = {{1300000000, 0}, {1300000000 + below(1000), 0}};
-  switch (below(3)) {
-    case 0:
-      return show_result(fchmod(descriptors[slot], below(2) ? 0600 : 0644));
-    case 1:
-      return show_result(futimens(descriptors[slot], times));
-    default:
-      return show_result(flistxattr(descriptors[slot], buffer, sizeof buffer));
-  }
+  const unsigned how = below(3);
+  if (how == 0) return show_result(fchmod(descriptors[slot], below(2) ? 0600 : 0644));
+  if (how == 1) return show_result(futimens(descriptors[slot], times));
+  show_result(flistxattr(descriptors[slot], buffer, sizeof buffer));
 }
 void do_other(int slot) {
   struct statvfs a, b;
-  switch (below(5)) {
-    case 0:
-      printf("fstatvfs %d", slot);
-      if (fstatvfs(descriptors[slot], &a) == 0 && statvfs(root, &b) == 0) printf(" %d", a.f_fsid == b.f_fsid);
-      return;
-    case 1:
-      printf("flock %d", slot);
-      return show_result(flock(descriptors[slot], LOCK_SH | LOCK_NB));
-    case 2:
-      printf("chdir");
-      return show_result(chdir(root));
-    case 3:
-      printf("fadvise, fsync %d %d", posix_fadvise(descriptors[slot], 0, 0, POSIX_FADV_WILLNEED),
-             fsync(descriptors[slot]));
-      return;
-    default:
-      printf("write to a descriptor for reading");
-      show_result(write(descriptors[slot], "x", 1));
-      return show_result(ftruncate(descriptors[slot], 0));
+  const unsigned how = below(5);
+  if (how == 0) {
+    printf("fstatvfs %d", slot);
+    if (fstatvfs(descriptors[slot], &a) == 0 && statvfs(root, &b) == 0) printf(" %d", a.f_fsid == b.f_fsid);
+  } else if (how == 1) {
+    printf("flock %d", slot);
+    show_result(flock(descriptors[slot], LOCK_SH | LOCK_NB));
+  } else if (how == 2) {
+    printf("chdir");
+    show_result(chdir(root));
+  } else if (how == 3) {
+    printf("fadvise, fsync %d %d", posix_fadvise(descriptors[slot], 0, 0, POSIX_FADV_WILLNEED),
+           fsync(descriptors[slot]));
+  } else {
+    printf("write to a descriptor for reading");
+    show_result(write(descriptors[slot], "x", 1));
+    show_result(ftruncate(descriptors[slot], 0));
   }
 }
 

@@ -19,13 +19,11 @@ SECONDS = 600
 
 # What the job may keep, and how: (quota, configuration, whether all is read before).
 KINDS = {
-    "placed": ("1G", "", True),
-    "cold": ("1G", "prefetch = off", False),
-    "large": ("1G", "stage_wait_max = 16K\nprefetch = off", False),
-    "full": ("300K", "", False),
+    "placed": ("1G", {}, True),
+    "cold": ("1G", {"prefetch": "off"}, False),
+    "large": ("1G", {"stage_wait_max": "16K", "prefetch": "off"}, False),
+    "full": ("300K", {}, False),
 }
-
-
 QUIET = 2.2  # seconds after which Monarch's walk keeps the names in a directory
 
 
@@ -48,13 +46,9 @@ def compare_all(cases):
 
 def compare(seed, kind, native_root, root):
     quota, config, read = KINDS[kind]
-    path = f"{scratch()}/conf"
-    with open(path, "w", encoding="ascii") as out:
-        out.write(f"[agent]\n{config}\n")
-    os.chmod(path, 0o644)
     command = [DIFFERENTIAL, "run", str(seed), str(CALLS)]
     native = e2e.execute([*command, native_root])
-    job = e2e.Job(options([root], {"t": (scratch("tier"), quota)}, "--config", path))
+    job = e2e.Job(options([root], {"t": (scratch("tier"), quota)}, *e2e.config(**config)))
     if read:
         job.run(e2e.read_all(root))
     got = job.run([*command, root])

@@ -336,6 +336,13 @@ def monarch_run(words, command, report=False, before=(), **more):
         return (*result, json.load(stream))
 
 
+def config(**keys):
+    """The option for a configuration file with these keys of [agent]."""
+    path = f"{scratch('config')}/{random.getrandbits(64):x}.conf"
+    write(path, "[agent]\n" + "".join(f"{key} = {value}\n" for key, value in keys.items()), 0o644)
+    return ["--config", path]
+
+
 class Job:
     """A `monarchctl run` whose command waits, so that programs can be run in its environment from here."""
 
@@ -395,6 +402,23 @@ def traces(pid, *tiers):
 # ---- data
 
 
+def write(path, data, mode=None):
+    """A new file of that text, or of those bytes."""
+    with open(path, "wb") as out:
+        out.write(data if isinstance(data, bytes) else data.encode(errors="surrogateescape"))
+    if mode is not None:
+        os.chmod(path, mode)
+
+
+def bytes_in(path):
+    with open(path, "rb") as stream:
+        return stream.read()
+
+
+def text_in(path):
+    return bytes_in(path).decode()
+
+
 def make_tree(path, files, most=30000, seed=1):
     """Files of random bytes in nested directories; the number of bytes."""
     numbers = random.Random(seed)
@@ -442,8 +466,7 @@ def written(path):
 
 
 def sum_of(path):
-    with open(path, "rb") as stream:
-        return hashlib.sha256(stream.read()).hexdigest()
+    return hashlib.sha256(bytes_in(path)).hexdigest()
 
 
 # ---- parallel file systems

@@ -17,7 +17,7 @@ import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
-from e2e import BUILD, equal, monarch_run, ok, options, read_all, scratch, skip, wait_until
+from e2e import BUILD, config, equal, monarch_run, ok, options, read_all, scratch, skip, wait_until
 
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 SEED = int(os.environ.get("MONARCH_TEST_SEED") or random.SystemRandom().getrandbits(32))
@@ -42,18 +42,9 @@ for path in sys.argv[1:]:
 """
 
 
-def config(**keys):
-    """The option for a configuration file with these keys of [agent]."""
-    path = f"{scratch('config')}/{random.getrandbits(64):x}.conf"
-    with open(path, "w", encoding="utf-8") as out:
-        out.write("[agent]\n" + "".join(f"{key} = {value}\n" for key, value in keys.items()))
-    return ["--config", path]
-
-
 def write(path, data):
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as out:
-        out.write(data)
+    e2e.write(path, data)
 
 
 def noise(bytes_, seed=1):
@@ -286,8 +277,7 @@ def agent_killed():
                     os.kill(agent, 9)
             code, out, err = e2e.finish(process, text=b"begin\n")
             epochs = [json.loads(line) for line in out.splitlines()]
-            with open(file, encoding="utf-8") as stream:
-                served += 0 < json.load(stream)["tasks"]["fallback_no_agent"]
+            served += 0 < json.loads(e2e.text_in(file))["tasks"]["fallback_no_agent"]
             good = (code == 0 and {(e["checksum"], e["failures"]) for e in epochs} == {(want[access], 0)} and len(epochs) == 3
                     and not e2e.traces(process.pid, tier))
             if not good:
@@ -314,8 +304,7 @@ def agent_without_memory():
     code, out, err = e2e.finish(process, text=b"begin\n")
     equal((up, len(agents), code, out, e2e.traces(process.pid, tier)), (b"up\n", 1, 0, want, []),
           "no memory for the agent: the command reads right bytes to its end, and nothing is left")
-    with open(log, encoding="utf-8") as stream:
-        text = stream.read()
+    text = e2e.text_in(log)
     # libnuma says so itself, where it is the first one that has none.
     ok("no memory is left: the agent ends" in text or "Out of memory" in err, "no memory for the agent: it says so as it ends", err, text)
 

@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptors that a program holds while another one of the job changes the file: they show what they show natively."""
+"""Descriptors that a program holds while another one of the job changes the file, also by another of its names, and of files that were
+staged again: they show what they show natively."""
 
+import glob
 import os
 import shutil
 import sys
@@ -142,22 +144,61 @@ STARTS = {
 }
 
 
+# A file with three names: each shows what it shows natively, whatever becomes of the others.
+NAMED = """
+import shutil
+a, b, c = (root + '/' + name for name in ('a', 'sub/b', 'sub/c'))
+def sh(text): return subprocess.run(['sh', '-c', text, 'sh', root], stdout=subprocess.PIPE).stdout
+def show(*what):
+    for w in what:
+        try:
+            fd = w if isinstance(w, int) else os.open(w, 0)
+            s = os.fstat(fd)
+            print(os.pread(fd, 20, 0), s.st_size, s.st_nlink, oct(s.st_mode), [os.path.exists(n) and os.path.samestat(s, os.stat(n)) for n in (a, b, c)])
+            if fd != w: os.close(fd)
+        except OSError as e: print(e.errno)
+"""
+NAMES = {
+    "read": "show(a, b, c, a)",
+    "held by one name, changed by another": "f, g = os.open(a, 0), os.open(b, 0); sh('printf NEW 1<>\"$1/sub/c\"'); show(f, g, a, b, c)",
+    "held by two names, the first is removed, then changed": "f, g = os.open(a, 0), os.open(b, 0); os.unlink(a); sh('printf NEW 1<>\"$1/sub/c\"'); show(g, b, c, a)",
+    "another file gets the first name, then changed": "f, g = os.open(a, 0), os.open(b, 0); sh('echo other >\"$1/n\"; mv \"$1/n\" \"$1/a\"; printf NEW 1<>\"$1/sub/b\"');"
+                                                      "show(g, a, b, c)",
+    "the first name is another one": "g = os.open(b, 0); os.rename(a, root + '/elsewhere'); show(g, b, c, a, root + '/elsewhere'); sh('echo x >>\"$1/elsewhere\"'); show(g, b, c)",
+    "one more name": "f = os.open(a, 0); os.link(b, root + '/more'); show(f, a, b, root + '/more'); sh('echo x >>\"$1/more\"'); show(f, a, b, c)",
+    "cut by one name": "f = os.open(c, 0); os.truncate(a, 7); show(f, a, b, c)",
+    "mode by one name": "f = os.open(c, 0); os.chmod(a, 0o604); show(f, a, b, c)",
+    "locked": "f, g = os.open(a, 0), os.open(b, 0); fcntl.flock(f, fcntl.LOCK_EX)\n"
+              "try: fcntl.flock(g, fcntl.LOCK_EX | fcntl.LOCK_NB); print('both')\nexcept OSError as e: print(e.errno)",
+    "mapped": "m = mmap.mmap(os.open(b, 0), 0, prot=1); print(m[:20]); m = mmap.mmap(os.open(c, 0), 0, prot=1); print(m[-20:])",
+    "found by programs": "print(sh('cd \"$1\" && find . -samefile a | sort; find . -links +1 -type f | sort; stat -c %h a sub/b; diff a sub/b && cmp a sub/c && echo same'))",
+}
+SERVED = e2e.OPENED_AS + """
+import os, sys
+print(all(opened_as(os.open(f, 0)).startswith(sys.argv[1]) for f in sys.argv[2:]))
+"""
+
+
 def make(root):
-    """The two files of a case."""
-    os.makedirs(root)
-    for name in "f", "other":
-        with open(f"{root}/{name}", "wb") as out:
-            out.write(FILE)
+    """The files of a case."""
+    os.makedirs(f"{root}/sub")
+    for name in "f", "other", "a":
+        e2e.write(f"{root}/{name}", FILE)
         os.utime(f"{root}/{name}", (1.5e9, 1.5e9))
+    for name in "sub/b", "sub/c":
+        os.link(f"{root}/a", f"{root}/{name}")
 
 
-def same_in_job(kind, cases, begin):
+def same_in_job(kind, cases, begin, tier="", before=lambda job, root: None, **keys):
+    """Each case natively and in a job that has read all, after before(job, the dataset)."""
+    tier = tier or scratch(f"{kind}.tier")
     roots = [f"{scratch()}/{kind}.{how}/data" for how in ("native", "job")]
     for number in range(len(cases)):
         for root in roots:
             make(f"{root}/{number}")
-    job = e2e.Job(options([roots[1]], {"t": (scratch(f"{kind}.tier"), "1G")}))
+    job = e2e.Job(options([roots[1]], {"t": (tier, "1G")}, *e2e.config(**keys)))
     job.run(e2e.read_all(roots[1]))
+    before(job, roots[1])
     back = 0
     for number, (name, (goes, text)) in enumerate(cases.items()):
         command = [PYTHON, "-c", begin + text]
@@ -167,11 +208,28 @@ def same_in_job(kind, cases, begin):
         ok(native[0] == 0, f"{name}: the case holds", native)
         back += goes
     report = job.end()
-    ok(report["tasks"]["returned"] >= back, f"{kind}: each of {back} descriptors went back to the PFS", report["tasks"])
+    ok(report["opens_tier"] > len(cases) and report["tasks"]["returned"] >= back, f"{kind}: each of {back} descriptors went back to the PFS", report["tasks"])
 
 
 def by_calls():
     same_in_job("calls", CASES, BEGIN)
+
+
+def staged_again():
+    """Files that the job wrote, once they are left alone. When: again_test.cc."""
+    def write(job, root):
+        files = sorted(glob.glob(f"{root}/*/f"))
+        job.run(["sh", "-c", 'for f; do cat "$f" >"$0"; cat "$0" >"$f"; done', f"{scratch()}/content", *files])
+        served = [PYTHON, "-c", SERVED, scratch("again.tier"), *files]
+        equal(job.run(served)[1], b"False\n", "what the job wrote is the PFS's at first")
+        ok(e2e.wait_until(lambda: job.run(served)[1] == b"True\n"), "left alone, it is the tier's")
+    same_in_job("again", CASES, BEGIN, before=write, stage_again=1)
+
+
+def by_names():
+    os.symlink(scratch("names.tier"), f"{scratch()}/link")
+    os.mkdir(f"{scratch()}/link/to")  # the kernel has other names for the copies
+    same_in_job("names", {name: (False, text) for name, text in NAMES.items()}, BEGIN + NAMED, f"{scratch()}/link/to")
 
 
 def by_links():
@@ -256,4 +314,4 @@ def databases():
         shutil.rmtree(roots[1])
 
 
-e2e.main(by_calls, by_links, by_started_programs, gone, databases)
+e2e.main(by_calls, staged_again, by_names, by_links, by_started_programs, gone, databases)

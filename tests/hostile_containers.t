@@ -194,10 +194,8 @@ def in_containers():
     for place in f"{top}/tier", room:
         os.makedirs(place, exist_ok=True)
         os.chmod(place, 0o1777)
-    with open(program, "w", encoding="utf-8") as file:
-        file.write(PROGRAM)
-    with open(f"{top}/conf", "w", encoding="utf-8") as file:  # half of the files are large
-        file.write(f"[tier.t]\npath = {top}/tier\nquota = 64M\nmin_free = 0\n[agent]\nstage_wait_max = 16K\n")
+    e2e.write(program, PROGRAM)
+    e2e.write(f"{top}/conf", f"[tier.t]\npath = {top}/tier\nquota = 64M\nmin_free = 0\n[agent]\nstage_wait_max = 16K\n")
     os.chown(f"{top}/conf", 65534, 65534)
     job = e2e.Job(["--config", f"{top}/conf", "--dataset", f"{top}/data"], before=NOBODY)
     places = {"DATA": f"{top}/data", "OTHER": f"{top}/other", "TIER": glob.glob(f"{top}/tier/monarch-run.*.{job.pid}.*")[0], "RUN": job.run_dir,

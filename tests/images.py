@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 
-from e2e import BUILD, scratch
+from e2e import BUILD, scratch, write
 
 PROGRAMS = ["sh", "find", "sort", "xargs", "md5sum", "env", "true", "readlink", "ls", "sleep", "mkdir"]
 
@@ -67,8 +67,7 @@ def why_no_musl():
 def musl_image(name):
     """An image with /bin/cat alone, of musl's."""
     image, program = scratch(name), f"{scratch()}/{name}.cat"
-    with open(f"{program}.c", "w", encoding="ascii") as file:
-        file.write(MUSL)
+    write(f"{program}.c", MUSL)
     subprocess.run(["musl-gcc", "-o", program, f"{program}.c"], check=True)
     for directory in "proc", "dev", "run", "lib", "bin":
         os.makedirs(f"{image}/{directory}")

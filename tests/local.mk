@@ -318,9 +318,7 @@ scripts = \
 	%D%/environment.t \
 	%D%/exports.t \
 	%D%/faults.t \
-	%D%/again.t \
 	%D%/guides.t \
-	%D%/hard_links.t \
 	%D%/held.t \
 	%D%/hostile.t \
 	%D%/hostile_containers.t \
@@ -352,7 +350,6 @@ scripts = \
 	%D%/slurm_shares.t \
 	%D%/slurm_versions.t \
 	%D%/starved.t \
-	%D%/stress.t \
 	%D%/top.t \
 	%D%/vm.t \
 	%D%/writes.t

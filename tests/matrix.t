@@ -395,13 +395,6 @@ class Outcome:
         return ok(self.seen == native.seen, name, f"got:  {self.seen} {self.tail}", f"want: {native.seen} {native.tail}")
 
 
-def configuration():
-    path = f"{scratch()}/agent.conf"
-    with open(path, "w", encoding="ascii") as out:
-        out.write("[agent]\nprefetch = off\n")
-    return path
-
-
 def regular_files(root, marks):
     found = [os.path.join(directory, name) for directory, _, names in os.walk(root) for name in names]
     return [name for name in found if os.path.relpath(name, root) not in marks and not os.path.islink(name)]
@@ -425,7 +418,7 @@ class Runs:
 
 def run_with_monarch(row, case, files, tries=1):
     before = counters()
-    job = e2e.Job(options([case.root], {"t": (scratch("tier"), "1G")}, "--config", configuration()))
+    job = e2e.Job(options([case.root], {"t": (scratch("tier"), "1G")}, *e2e.config(prefetch="off")))
     cold = Outcome(row.command, case, job.run)
     unplaced = job.run(python("place.py", str(e2e.PATIENCE), *files), seconds=2 * e2e.PATIENCE)[::2]
     placed = Outcome(row.command, case, job.run)
@@ -494,8 +487,7 @@ def trace(row, case):
     shutil.rmtree(case.out, ignore_errors=True)
     lines = set()
     if os.path.exists(log):
-        with open(log, encoding="ascii") as stream:
-            lines = set(stream.read().split("\n"))
+        lines = set(e2e.text_in(log).split("\n"))
     for kind, column in ("open", row.opens), ("read", row.reads):
         found = sorted(line.split()[1] for line in lines if line.startswith(kind + " "))
         equal(found, calls(column), f"{row.name}: the calls that {kind}")

@@ -12,7 +12,7 @@ import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
-from e2e import SlowFs, equal, ok, options, scratch, skip
+from e2e import SlowFs, config, equal, ok, options, scratch, skip
 
 PYTHON = "/usr/bin/python3"
 QUIET = 2.2  # seconds after which a change of a directory shows in its times, for which the walk waits
@@ -27,8 +27,7 @@ for top, dirs, files in os.walk(sys.argv[1]):
 
 def write(path, data=b"x", mode=0o644):
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as out:
-        out.write(data)
+    e2e.write(path, data)
     os.chmod(path, mode)
 
 
@@ -41,8 +40,7 @@ def calm(root):
     """Reads all: later reads then leave atime alone (relatime). And writes all back, so that blocks stay as they are."""
     time.sleep(0.02)  # more than a tick of the clock that times are taken from
     for path in files_below(root):
-        with open(path, "rb") as stream:
-            stream.read()
+        e2e.bytes_in(path)
     os.sync()
 
 
@@ -65,14 +63,6 @@ def fill(root):
     for path in files_below(root):
         os.utime(path, ns=(old, -old if path.endswith("f3") else old))
     calm(root)
-
-
-def config(**keys):
-    path = f"{scratch()}/conf.{'.'.join(f'{k}{v}' for k, v in keys.items())}"
-    with open(path, "w", encoding="ascii") as out:
-        out.write("[agent]\n" + "".join(f"{key} = {value}\n" for key, value in keys.items()))
-    os.chmod(path, 0o644)
-    return ["--config", path]
 
 
 class Data:
@@ -472,8 +462,7 @@ for top in ("secret", "noread", "open", "odd"):
     code, out, err = e2e.monarch_run(options([root], {"t": (tier, "1G")}, "--report", report), ["sh", "-c", script, "sh", *command],
                                      before=before)
     equal((code, out), native[:2], "directories and files that are closed: as natively", err)
-    with open(report, encoding="utf-8") as stream:
-        ok(json.load(stream)["tasks"]["meta_served"] > 0, "what is open was answered")
+    ok(json.loads(e2e.text_in(report))["tasks"]["meta_served"] > 0, "what is open was answered")
     return None
 
 
@@ -517,8 +506,7 @@ def becomes_another():
         code, out, err = e2e.monarch_run(options([root], {"t": (tier, "1G")}, "--report", f"{reports}/r"),
                                          ["sh", "-c", f'cat {root}/d/f; "$@"', "sh", *command], before=before)
         equal((code, out), (0, b"x" + native[1]), f"{name}: as natively", err)
-        with open(f"{reports}/r", encoding="utf-8") as stream:
-            ok(json.load(stream)["tasks"]["meta_served"] > 0, f"{name}: answered before")
+        ok(json.loads(e2e.text_in(f"{reports}/r"))["tasks"]["meta_served"] > 0, f"{name}: answered before")
     return None
 
 

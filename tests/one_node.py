@@ -40,14 +40,12 @@ class Node:
                 "--config", self.config, "--account-program", self.account]
 
     def record(self, job, cluster="c-1"):
-        with open(f"{self.state}/jobs/{cluster}.{job}.n1.x/record.json", encoding="utf-8") as file:
-            return json.load(file)
+        return json.loads(e2e.text_in(f"{self.state}/jobs/{cluster}.{job}.n1.x/record.json"))
 
     def begin(self, job, cluster="c-1"):
         """Begins a job; its run directory."""
         code, _, err = e2e.execute([*self.words("--start", job, cluster), "--uid", str(UID), "--gid", str(UID), "--datasets", self.data])
-        with open(self.log, encoding="utf-8") as file:
-            equal(code, 0, f"job {job - FIRST} begins", err, file.read())
+        equal(code, 0, f"job {job - FIRST} begins", err, e2e.text_in(self.log))
         return self.record(job, cluster)["run_dir"]
 
     def start(self, job, cluster="c-1"):

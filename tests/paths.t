@@ -4,7 +4,7 @@
 that tell which file it is without opening it on the PFS get the tier's copy."""
 
 import os
-import subprocess
+import shutil
 import sys
 
 sys.dont_write_bytecode = True
@@ -43,8 +43,7 @@ class Tree:
         for part in long.split("/"):
             os.mkdir(part)
             os.chdir(part)
-        with open("f", "w", encoding="ascii") as out:
-            out.write("the long one")
+        e2e.write("f", "the long one")
         os.chdir(here)
         self.long = f"{self.root}/short/{long}/f"
         os.symlink("f", f"{self.root}/to-f")
@@ -77,34 +76,30 @@ def tree():
     return _tree, _job
 
 
-def both(name, text, tier=None, job=None, before=(), root=None):
+def both(name, text, tier=None, job=None, root=None):
     """Runs a probe natively and in the job; `tier`: how many of its opens are the tier's."""
     t, usual = tree()
     job = job or usual
     log = f"{scratch()}/log"
-    if os.path.exists(log):
-        os.unlink(log)
-    command = [*before, PYTHON, "-c", PROBE + text, root or t.root, scratch()]
+    with open(log, "wb"):
+        pass
+    command = [PYTHON, "-c", PROBE + text, root or t.root, scratch()]
     native = e2e.execute(command)
     got = e2e.execute(command, env={**job.env, b"MONARCH_IO_LOG": os.fsencode(log)})
     equal(got[:2], native[:2], f"{name}: as natively", got[2], native[2])
-    lines = []
-    if os.path.exists(log):
+    if tier is not None:
         with open(log, encoding="utf-8", errors="replace") as stream:
             lines = stream.read().splitlines()
-    if tier is not None:
         equal(sum(line.endswith(": tier t") for line in lines), tier, f"{name}: from the tier", lines)
     return native[1].decode(errors="replace")
 
 
 def absolute():
     both("plain", "show(root + b'/f'); show(root + b'/sub/deep/f')", 2)
-    both("doubled slashes, dots", "for n in (b'//f', b'/./f', b'/sub//f', b'/sub/./deep/././f', b'///sub/f'): show(root + n);"
-         "\nshow(b'/' + root + b'/f'); show(root.replace(b'/', b'//') + b'/f'); show(root.replace(b'/', b'/./') + b'/f')", 8)
     both("a slash at the end", "for n in (b'/f/', b'/f/.', b'/sub/f//', b'/sub/', b'', b'/', b'/.'): show(root + n)", 0)
     both("odd names", "for n in sorted(os.listdir(root + b'/odd')): show(root + b'/odd/' + n)", 10)
     both("what is not there", "for n in (b'/g', b'/f/g', b'/sub/g', b'/sub/f/../f', b'/' + b'y' * 256, b'x'): show(root + n)", 0)
-    both("almost the root", "show(root + b'2/f'); show(root[:-1] + b'/f'); show(os.path.dirname(root) + b'/outside/f')", 0)
+    both("almost the root", "show(root + b'2/f'); show(root[:-1] + b'/f')", 0)
     both("no name", "print(libc.open(None, 0), ctypes.get_errno()); print(libc.openat(-100, None, 0), ctypes.get_errno());"
          "print(libc.open(ctypes.c_void_p(1), 0), ctypes.get_errno()); show(b'')", 0)
 
@@ -130,20 +125,13 @@ for name in [file[:n] for n in range(1, len(file) + 1)] + [b'/' * n + file for n
 def long_names():
     t, _ = tree()
     equal(both("4096 bytes", f"""
-name = os.fsencode({t.long!r})
-show(name)
+show(os.fsencode({t.long!r}))
 for n in (4093, 4094, 4095, 4096, 4097, 5000, 9000): show(root + b'/' * (n - len(root) - 1) + b'f')
 for n in (4095, 4096): show(b'/.' * ((n - len(root) - 2) // 2) + b'/' * ((n - len(root)) % 2) + root + b'/f')
 for n in (4095, 4096):
     os.chdir(root)
     show(b'./' * ((n - 1) // 2) + b'f' * (n - (n - 1) // 2 * 2))
 """).count("open 36"), 6, "and some are too long")
-    both("deeper than one path is long", f"""
-os.chdir(root + b'/short')
-for part in {t.long.split('/short/', 1)[1]!r}.split('/')[:-1]: os.chdir(part)
-show('f'); show('./f'); show('../' + 'd' * 200 + '/f')
-""")
-
 
 def parents():
     both("..", "for n in (b'/sub/../f', b'/../data/f', b'/to-real/../f', b'/to-real/../sub/f', b'/inner/../f', b'/real/../x',"
@@ -173,9 +161,7 @@ for n in f'/proc/self/fd/{fd}', f'/proc/{os.getpid()}/fd/{fd}', f'/dev/fd/{fd}',
     ask(n)
     print(os.path.realpath(n), os.path.samefile(n, os.path.realpath(n)))
 for n in '/proc/self/fd/999', f'/proc/1/fd/{fd}', '/proc/self/fd/03', '', root, '/proc/self/fd/0/x', f'/proc//fd/{fd}', '/proc/self/exe': ask(n)
-for n in None, 1:
-    for call in libc.readlink, libc.realpath: print(call(n, None, 0) if call is libc.readlink else call(None, None), ctypes.get_errno())
-for command in ('readlink', '/dev/fd/0'), ('readlink', '-f', '/dev/stdin'), ('realpath', '/proc/self/fd/0'), ('python3', '-c', 'import os; print(os.path.realpath(0 and 0 or "/dev/stdin"))'):
+for command in ('readlink', '/dev/fd/0'), ('readlink', '-f', '/dev/stdin'), ('realpath', '/proc/self/fd/0'):
     print(subprocess.run(command, stdin=fd, stdout=subprocess.PIPE).stdout)
 """
 
@@ -211,12 +197,8 @@ def relative():
          "a = os.open(root + b'/to-real', 0)\n"
          "for d, n in ((r, b'f'), (r, b'sub/f'), (s, b'f'), (s, b'./deep/f'), (u, b'data/f'), (a, b'f'), (u, root + b'/f'),"
          "(9, root + b'/f')): show(n, d)", 8)
-    both("openat of what is no directory", "f = os.open(root + b'/f', 0)\nfor d, n in ((f, b'f'), (999, b'f'), (-5, b'f'), (f, b''))"
-         ": show(n, d)", 1)
     both("a directory that is gone", "d = os.path.join(os.fsencode(sys.argv[2]), b'gone'); os.mkdir(d); os.chdir(d); os.rmdir(d);"
          "show(b'f'); show(b'../data/f'); show(b'../x'); show(b'.')", 1)
-    both("a directory that moved", "d = os.fsencode(sys.argv[2]); os.mkdir(d + b'/here'); os.chdir(d + b'/here');"
-         "os.rename(d + b'/here', d + b'/there'); show(b'../x'); show(b'f'); os.rmdir(d + b'/there')", 0)
 
 
 def other_roots():
@@ -264,29 +246,21 @@ def namespaces():
         return skip("namespaces", "needs root")
     t, job = tree()
     t.write("f", f"{scratch()}/newroot/{t.root}")
-    with open(f"{scratch()}/newroot/{t.root}/f", "w", encoding="ascii") as out:
-        out.write("in the new root")
+    e2e.write(f"{scratch()}/newroot/{t.root}/f", "in the new root")
     text = both("chroot", CHROOT, 1)
     ok(text.count("in the new root") == 2, "chroot: it is seen", text)
     # A program in another root, where neither the library nor the run directory is.
-    busybox = e2e.execute(["sh", "-c", "command -v busybox"])[1].decode().strip()
-    new = f"{scratch()}/newroot"
-    if busybox:
-        e2e.execute(["cp", "-L", busybox, f"{new}/busybox"])
-    else:
-        libraries = subprocess.run(["sh", "-c", "ldd $(command -v cat) | grep -o '/[^ ]*'"], stdout=subprocess.PIPE, check=True)
-        e2e.execute(["sh", "-c", f"cp -L --parents $(command -v cat) {libraries.stdout.decode().replace(chr(10), ' ')} {new}"])
-    cat = ["/busybox", "cat"] if busybox else ["cat"]
-    if e2e.SANITIZER:
-        return skip("a program in another root", "the sanitizer is not there")
-    for command in (["chroot", new, *cat, f"{t.root}/f"], ["env", "-i", "/usr/sbin/chroot", new, *cat, f"{t.root}/f"]):
+    new, cat = f"{scratch()}/newroot", shutil.which("busybox")
+    if not cat or e2e.SANITIZER:
+        return skip("a program in another root", "no busybox, or a sanitizer that is not there")
+    shutil.copy(cat, f"{new}/busybox")
+    for command in (["chroot", new, "/busybox", "cat", f"{t.root}/f"], ["env", "-i", "/usr/sbin/chroot", new, "/busybox", "cat", f"{t.root}/f"]):
         equal(job.run(command), e2e.execute(command), "a program in another root: as natively, and no message")
     private = ["unshare", "-m", "sh", "-c", f"mount --bind {scratch()}/outside {t.root} && exec cat {t.root}/f"]
     return equal(job.run(private), (0, b"outside f", ""), "a program in a mount namespace of its own")
 
 
 BY_DIRECTORY = """
-import threading
 UNLINKAT, MKDIRAT = (263, 258) if os.uname().machine == "x86_64" else (35, 34)
 def raw(number, *words): assert libc.syscall(number, -100, *words) == 0  # the library does not see it
 def of(name): return os.open(root + name, os.O_PATH)
@@ -302,37 +276,22 @@ BY_DIRECTORIES = {  # what is done, and how many opens are the tier's
         "  raw(MKDIRAT, new, 0o700)\n"
         "  if os.lstat(new).st_ino == ino: break\n"
         "os.system(\"printf another | LD_PRELOAD= tee '%s/f' >/dev/null\" % os.fsdecode(new)); show(b'f', os.open(new, os.O_PATH))", None),
-    "many directories, threads and forks": (
-        "def run():\n"
-        "  for i in range(2000):\n"
-        "    n = b'%d' % (i * 7 % 40); s = os.open(b'f', 0, dir_fd=dirs[n])\n"
-        "    if os.read(s, 20) != b'many ' + n: os._exit(3)\n"
-        "    os.close(s)\n"
-        "    if i % 500 == 0 and os.fork() == 0: os._exit(os.read(os.open(b'f', 0, dir_fd=dirs[n]), 20) != b'many ' + n)\n"
-        "    if i % 500 == 0 and os.wait()[1] != 0: os._exit(4)\n"
-        "dirs = {b'%d' % i: of(b'/many/%d' % i) for i in range(40)}; t = [threading.Thread(target=run) for i in range(3)]\n"
-        "for x in t: x.start()\nfor x in t: x.join()\nprint('all')", None),
 }
 
 
 def by_directory():
     """openat(2), by descriptors of directories that were used before."""
-    config = f"{scratch()}/unwatched.conf"
-    with open(config, "w", encoding="ascii") as out:
-        out.write("[agent]\nwatch_directories = 0\n")
     for number, (name, (text, tier)) in enumerate(BY_DIRECTORIES.items()):
         answers = []
         for how in "native", "job":
             root = f"{scratch()}/by/{how}.{number}"
-            for path, content in {"a/f": "a", "b/f": "b", "up/in/f": "in", "outside": "o",
-                                  **{f"many/{i}/f": f"many {i}" for i in range(40)}}.items():
+            for path, content in {"b/f": "b", "up/in/f": "in"}.items():
                 os.makedirs(os.path.dirname(f"{root}/{path}"), exist_ok=True)
-                with open(f"{root}/{path}", "w", encoding="ascii") as out:
-                    out.write(content)
+                e2e.write(f"{root}/{path}", content)
             command = [PYTHON, "-c", PROBE.replace(", os.fstat(fd).st_ino", "") + BY_DIRECTORY + text, root]
             if how == "native":
                 answers.append(e2e.execute(command))
-        job, log = e2e.Job(options([root], {"t": (scratch(f"tier.by.{number}"), "1G")}, "--config", config)), f"{scratch()}/log.by.{number}"
+        job, log = e2e.Job(options([root], {"t": (scratch(f"tier.by.{number}"), "1G")}, *e2e.config(watch_directories=0))), f"{scratch()}/log.by.{number}"
         job.run(e2e.read_all(root))
         answers.append(e2e.execute(command, env={**job.env, b"MONARCH_IO_LOG": os.fsencode(log)}))
         job.end()

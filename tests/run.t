@@ -90,8 +90,7 @@ def refusals():
     nodes, key, open_key = f"{base}/nodes", f"{base}/key", f"{base}/open_key"
     for path, text, mode in (plain, b"", 0o644), (nodes, b"127.0.0.1:7000\n[::1]:7001\n", 0o644), (key, b"k" * 32, 0o600), (open_key, b"k" * 32, 0o640), \
                             (file, b"[agent]\nthread = 3\n", 0o666):
-        with open(path, "wb") as out:
-            out.write(text)
+        e2e.write(path, text)
         os.chmod(path, mode)
     os.symlink(below, f"{base}/to-below")
     usual_words = options([dataset], tiers)
@@ -124,8 +123,7 @@ def refusals():
 
 
 def text_of(path):
-    with open(path, "rb") as file:
-        return file.read()
+    return e2e.bytes_in(path)
 
 
 def peers_library():
@@ -371,8 +369,7 @@ def swept():
     ok(wait_until(lambda: monarch_run(words, ["true"])[0] == 0 and not e2e.traces(dead.pid, tier)), "a run more than 10 s later sweeps them", e2e.traces(dead.pid, tier))
     equal(len(e2e.traces(live.pid, tier)), 3, "but not those of a run that lives")
     path = f"{shared_dataset()}/0000.bin"
-    with open(path, "rb") as stream:
-        equal(live.run(["cat", path])[:2], (0, stream.read()), "which serves on")
+    equal(live.run(["cat", path])[:2], (0, e2e.bytes_in(path)), "which serves on")
     equal(live.end()["opens_tier"], 1, "from its tier")
     equal(os.listdir(tier), [], "the tier is empty in the end")
 

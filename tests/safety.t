@@ -30,8 +30,7 @@ def reset(files):
 def lines_of(log):
     if not os.path.exists(log):
         return []
-    with open(log, encoding="utf-8") as stream:
-        return stream.read().splitlines()
+    return e2e.text_in(log).splitlines()
 
 
 def same(case, served, **more):

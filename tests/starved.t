@@ -37,12 +37,10 @@ def begin():
     for i in range(FILES):
         directory = f"{source}/d{i % 8}"
         os.makedirs(directory, exist_ok=True)
-        with open(f"{directory}/{i}", "wb") as out:
-            out.write(os.urandom(SIZE))
+        e2e.write(f"{directory}/{i}", os.urandom(SIZE))
     pfs = e2e.SlowFs(source, f"{source}.pfs")
     names = f"{scratch()}/names"
-    with open(names, "w", encoding="utf-8") as out:
-        out.write("\n".join(sorted(f"{pfs.mount}/d{i % 8}/{i}" for i in range(FILES))))
+    e2e.write(names, "\n".join(sorted(f"{pfs.mount}/d{i % 8}/{i}" for i in range(FILES))))
 
 
 def counted(what):
@@ -61,8 +59,7 @@ def read(env=None, words=()):
 def run(keys, quota, words=(), meanwhile=None):
     tier = scratch("tier")
     config = f"{scratch()}/monarch.conf"
-    with open(config, "w", encoding="utf-8") as out:
-        out.write(f"[tier.nvme]\npath = {tier}\nquota = {quota}\nmin_free = 0\n[agent]\n{keys}")
+    e2e.write(config, f"[tier.nvme]\npath = {tier}\nquota = {quota}\nmin_free = 0\n[agent]\n{keys}")
     job = e2e.Job(["--config", config, "--dataset", pfs.mount])
     if meanwhile:
         meanwhile(job)
@@ -82,23 +79,12 @@ def compare(name, keys, quota, **more):
         ok(ours[what] <= bound, f"{name}: PFS {what} are within {WITHIN} of the job's own and the burst", ours[what], by_itself, bound)
 
 
-def too_small():
-    compare("a tier with room for a tenth", "prefetch = auto\n", f"{FILES * SIZE // 10}")
-
-
-def none_fits():
+def costs_little():
+    tenth = f"{FILES * SIZE // 10}"
+    compare("a tier with room for a tenth", "prefetch = auto\n", tenth)
     compare("a tier with room for no file", "prefetch = auto\n", "16K")
-
-
-def not_prefetched():
-    compare("no prefetch, a tier with room for a tenth", "prefetch = off\n", f"{FILES * SIZE // 10}")
-
-
-def static():
+    compare("no prefetch, a tier with room for a tenth", "prefetch = off\n", tenth)
     compare("a program without the library", "prefetch = auto\nprefetch_burst = 0\n", "100M", words=["env", "-u", "LD_PRELOAD"])
-
-
-def agent_killed():
     compare("an agent that was killed", "prefetch = off\n", "100M", meanwhile=lambda job: os.kill(job.agent(), 9))
 
 
@@ -106,4 +92,4 @@ if reason := e2e.why_no_slowfs():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
-e2e.main(too_small, none_fits, not_prefetched, static, agent_killed)
+e2e.main(costs_little)

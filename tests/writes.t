@@ -39,14 +39,6 @@ os.write(1, open(sys.argv[1], "rb").read())
 """
 
 
-def written(name, text):
-    """A file for --config."""
-    with open(f"{scratch()}/{name}", "w", encoding="ascii") as out:
-        out.write(text)
-    os.chmod(out.name, 0o644)
-    return out.name
-
-
 class Placed:
     """A dataset that a job has read once, so that all of it is on the tier."""
 
@@ -146,8 +138,7 @@ def by_names():
     """What by_each_function has by one name each."""
     root, outside = scratch("names.data"), scratch("names.outside")
     for i in range(len(NAMES) + 10):
-        with open(f"{root}/name{i:02}", "w", encoding="ascii") as out:
-            out.write(f"the old bytes {i}\n" * 50)
+        e2e.write(f"{root}/name{i:02}", f"the old bytes {i}\n" * 50)
     os.link(f"{root}/name{list(NAMES).index('a hard link made before'):02}", f"{outside}/hard")
     placed = Placed("names", 4)
     for i, (name, text) in enumerate(NAMES.items()):
@@ -350,23 +341,21 @@ def by_each_function():
     cases = {name.split(":")[0] for name in FUNCTIONS}
     equal(sorted(name for name in some - cases if not any(fnmatch.fnmatchcase(name, pattern) for pattern in left_out)), [],
           "each function of the C library that may change a file by its name has a case here, or a reason")
-    with open(f"{e2e.SOURCE}/preload/hooks.h", encoding="utf-8") as stream:
-        hooked = set(re.findall(r"X\((\w+), ", stream.read()))
+    hooked = set(re.findall(r"X\((\w+), ", e2e.text_in(f"{e2e.SOURCE}/preload/hooks.h")))
     equal(sorted(cases - hooked - NAMES_ONLY), [], "and a hook, unless its directory's times tell all")
     functions = {name: text for name, text in FUNCTIONS.items() if name.split(":")[0] in found}
     outputs = []
-    config = written("functions.conf", "[agent]\nprefetch = off\n")
+    config = e2e.config(prefetch="off")
     for kind in "native", "job":
         root = scratch(f"functions.{kind}")
         for i in range(len(functions)):
             os.makedirs(f"{root}/{i}/empty")
             for name in "fg":
-                with open(f"{root}/{i}/{name}", "w", encoding="ascii") as stream:
-                    stream.write(f"the old bytes of {name}\n")
+                e2e.write(f"{root}/{i}/{name}", f"the old bytes of {name}\n")
                 os.utime(f"{root}/{i}/{name}", (10**9, 10**9))
         command = [PYTHON, "-c", EACH_FUNCTION, root, repr(functions)]
         if kind == "job":
-            job = e2e.Job(options([root], {"t": (scratch("functions.tier"), "1G")}, "--config", config))
+            job = e2e.Job(options([root], {"t": (scratch("functions.tier"), "1G")}, *config))
             outputs.append(job.run(command))
             counters = job.end()
         else:
@@ -512,8 +501,7 @@ def by_where_a_root_is():
     for directory in (root, f"{root}/part", bound):
         os.makedirs(directory, exist_ok=True)
         for i in range(4):
-            with open(f"{directory}/{i}", "wb") as file:
-                file.write(b"old")
+            e2e.write(f"{directory}/{i}", b"old")
     if os.geteuid() != 0 or e2e.execute(["mount", "--bind", bound, other])[0] != 0:
         return skip("where a root is", "cannot mount")
     job = e2e.Job(options([root, other], {"t": (scratch("where.tier"), "1G")}))
@@ -563,8 +551,7 @@ def directories():
     os.symlink(real, link)
     job = e2e.Job(options([link], {"t": (scratch("tier.link"), "1G")}))
     code, out, err = job.run([PYTHON, "-c", AROUND, f"{link}/0000.bin", "ln", "-sfn", second, link])
-    with open(f"{second}/0000.bin", "rb") as stream:
-        equal((code, out), (0, stream.read()), "a root by a symbolic link that leads elsewhere now", err)
+    equal((code, out), (0, e2e.bytes_in(f"{second}/0000.bin")), "a root by a symbolic link that leads elsewhere now", err)
     equal(job.end()["opens_tier"], 1, "a root by a symbolic link: it was the tier's before")
 
 
@@ -582,14 +569,12 @@ print(look())
 def large_files():
     """Served from chunks, to a descriptor that is open on the PFS's file: it is to see changes in place."""
     root, out = scratch("large.data"), scratch("large.outside")
-    config = written("large.conf", "[agent]\nstage_wait_max = 1M\nprefetch = off\n")
     overwrite = 'touch -r "$1" "$1.times"; head -c 4194304 /dev/zero | tr "\\0" b 1<>"$2"; touch -r "$1.times" "$2"'
     ways = {"by its name": overwrite.replace("$2", "$1"), "by a hard link": overwrite}
     for name in ways:
-        with open(f"{root}/{name}", "wb") as stream:
-            stream.write(b"a" * (4 << 20))
+        e2e.write(f"{root}/{name}", b"a" * (4 << 20))
         os.link(f"{root}/{name}", f"{out}/{name}")
-    job = e2e.Job(options([root], {"t": (scratch("large.tier"), "1G")}, "--config", config))
+    job = e2e.Job(options([root], {"t": (scratch("large.tier"), "1G")}, *e2e.config(stage_wait_max="1M", prefetch="off")))
     for name, how in ways.items():
         got = job.run([PYTHON, "-c", LARGE, f"{root}/{name}", f"{out}/{name}", how])
         equal(got[:2], (0, f"{[b'a'] * 9} {[b'a'] * 9}\n{[b'b'] * 9}\n".encode()), f"a large file overwritten {name}, with the old times", got[2])
@@ -604,21 +589,19 @@ RECORDS = 2000
 def threads_beside():
     """What a thread has open, and reads, while another changes the file and has descriptors go back to the PFS."""
     root, out = scratch("beside.records"), scratch("beside.outside")
-    config = written("beside.conf", "[agent]\nprefetch = off\nstage_wait_max = 16K\nstage_wait = 0\n")
+    config = e2e.config(prefetch="off", stage_wait_max="16K", stage_wait=0)
     cases = e2e.execute([BESIDE])[1].decode().splitlines()
     for case in cases:
         if e2e.SANITIZER and case.startswith("kcmp"):
             skip(case, "the sanitizer needs calls that are forbidden")
             continue
         file, other = f"{root}/{case.replace(' ', '-')}", f"{out}/other"
-        with open(file, "wb") as stream:
-            stream.write(b"".join(i.to_bytes(4, sys.byteorder) * 16 for i in range(RECORDS)))
-        with open(other, "wb") as stream:
-            stream.write(b"mine")
+        e2e.write(file, b"".join(i.to_bytes(4, sys.byteorder) * 16 for i in range(RECORDS)))
+        e2e.write(other, b"mine")
         command = [BESIDE, case, file, other]
         native = e2e.execute(command)
         large = case.startswith("large")
-        job = e2e.Job([*options([root], {"t": (scratch(f"beside.{case.replace(' ', '-')}.tier"), "1G")}), *(["--config", config] if large else [])])
+        job = e2e.Job([*options([root], {"t": (scratch(f"beside.{case.replace(' ', '-')}.tier"), "1G")}), *(config if large else [])])
         if not large:
             job.run(["cat", file])
         equal(job.run(command), native, f"beside: {case}: as natively")
@@ -691,8 +674,7 @@ def links_of_others():
     if why := before and e2e.why_not_nobody():
         return skip("links of others", why)
     root, tier = scratch("links.data"), scratch("links.tier")
-    with open(f"{root}/x", "wb") as stream:
-        stream.write(b"hhhh" * 100)
+    e2e.write(f"{root}/x", b"hhhh" * 100)
     for path, mode in (root, 0o777), (tier, 0o777), (f"{root}/x", 0o666):
         os.chmod(path, mode)
     job = e2e.Job(options([root], {"t": (tier, "1G")}), before=before)
@@ -779,8 +761,7 @@ def before_the_agent():
     """What a process opened for writing before there was an agent."""
     root, tier, run = scratch("early.data"), scratch("early.tier"), scratch("early.run")
     os.chmod(run, 0o700)
-    with open(f"{root}/f", "wb") as file:
-        file.write(b"x" * 100)
+    e2e.write(f"{root}/f", b"x" * 100)
     text = """
 import os, sys, time
 w = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
