@@ -408,7 +408,6 @@ class Runs:
     placed: Outcome
     moved: tuple  # opens and bytes of the PFS in all of that
     report: dict
-    tries: int
 
     @property
     def late(self):
@@ -416,13 +415,13 @@ class Runs:
         return self.report["tasks"]["fallback_timeout"] > 0
 
 
-def run_with_monarch(row, case, files, tries=1):
+def run_with_monarch(row, case, files):
     before = counters()
     job = e2e.Job(options([case.root], {"t": (scratch("tier"), "1G")}, *e2e.config(prefetch="off")))
     cold = Outcome(row.command, case, job.run)
     unplaced = job.run(python("place.py", str(e2e.PATIENCE), *files), seconds=2 * e2e.PATIENCE)[::2]
     placed = Outcome(row.command, case, job.run)
-    return Runs(cold, unplaced, placed, since(before), job.end(), tries)
+    return Runs(cold, unplaced, placed, since(before), job.end())
 
 
 def check_counters(row, report, files):
@@ -455,9 +454,10 @@ def check(row):
         return None
     files = regular_files(case.root, row.marks)
     size = sum(os.stat(file).st_size for file in files)
-    runs = run_with_monarch(row, case, files)
-    while runs.late and runs.tries < TRIES and runs.cold.seen == runs.placed.seen == native.seen:
-        runs = run_with_monarch(row, case, files, runs.tries + 1)
+    for _ in range(TRIES):
+        runs = run_with_monarch(row, case, files)
+        if not runs.late or not runs.cold.seen == runs.placed.seen == native.seen:
+            break
     cold, placed, moved, report = runs.cold, runs.placed, runs.moved, runs.report
     cold.check(native, f"{row.name}: cold as natively")
     if not equal(runs.unplaced, (0, ""), f"{row.name}: all is placed"):
@@ -485,11 +485,9 @@ def trace(row, case):
     e2e.execute(row.command(case), SLOW * e2e.PATIENCE, cwd=scratch("work"),
                 env=e2e.environment(LD_PRELOAD=program("trace")[0], TRACE_ROOT=case.root, TRACE_LOG=log))
     shutil.rmtree(case.out, ignore_errors=True)
-    lines = set()
-    if os.path.exists(log):
-        lines = set(e2e.text_in(log).split("\n"))
+    lines = e2e.text_in(log).split("\n") if os.path.exists(log) else []
     for kind, column in ("open", row.opens), ("read", row.reads):
-        found = sorted(line.split()[1] for line in lines if line.startswith(kind + " "))
+        found = sorted({line.split()[1] for line in lines if line.startswith(kind + " ")})
         equal(found, calls(column), f"{row.name}: the calls that {kind}")
 
 

@@ -5,7 +5,6 @@ placed costs the PFS one call per directory; and what changes shows at once."""
 
 import ctypes
 import itertools
-import json
 import os
 import sys
 import time
@@ -263,9 +262,6 @@ os.wait()
 # What libc had read ahead by then the parent has too; it had all of a small directory.
 print("parent", before, rest(d), libc.closedir(d))
 
-held = [opened(root + b"/a") for _ in range(200)]
-print(len(set(held)), {tuple(name(d) for _ in range(5)) for d in held})
-print({libc.closedir(d) for d in held})
 """
 
 DESCRIPTORS = STREAMS + """
@@ -284,8 +280,6 @@ fd = os.open(root + b"/a", os.O_RDONLY | os.O_DIRECTORY)
 os.set_inheritable(fd, True)
 d = libc.fdopendir(fd)
 print(libc.dirfd(d) == fd, state(fd), rest(d), libc.rewinddir(d), len(rest(d)[0]), libc.closedir(d), os.path.exists(f"/proc/self/fd/{fd}"))
-fd = os.open(root + b"/a", os.O_RDONLY)
-some = os.listdir(fd)
 for flags in (os.O_PATH, os.O_RDONLY):
     fd = os.open(root + b"/a/f1", flags)
     print("not a directory", libc.fdopendir(fd), ctypes.get_errno())
@@ -316,7 +310,7 @@ def directories():
 
 
 def directories_on(data, where):
-    for name, text, served in (("names", EACH, 15), ("places", PLACES, 60), ("descriptors", DESCRIPTORS, 10)):
+    for name, text, served in (("names", EACH, 15), ("places", PLACES, 3), ("descriptors", DESCRIPTORS, 10)):
         if e2e.SANITIZER and name == "names":
             skip(name, "sanitizers' own opendir does not take what libc's does")
         else:
@@ -456,13 +450,10 @@ for top in ("secret", "noread", "open", "odd"):
 """
     command = [PYTHON, "-c", text]
     native = e2e.execute([*before, *command])
-    script = f'find {root} -type f -exec cat {{}} + >/dev/null 2>&1; sleep 0.5; "$@"'
-    report = f"{scratch('unreadable.report')}/report"
-    os.chmod(os.path.dirname(report), 0o777)
-    code, out, err = e2e.monarch_run(options([root], {"t": (tier, "1G")}, "--report", report), ["sh", "-c", script, "sh", *command],
-                                     before=before)
-    equal((code, out), native[:2], "directories and files that are closed: as natively", err)
-    ok(json.loads(e2e.text_in(report))["tasks"]["meta_served"] > 0, "what is open was answered")
+    job = e2e.Job(options([root], {"t": (tier, "1G")}), before=before)
+    job.run([*before, "sh", "-c", f"find {root} -type f -exec cat {{}} + >/dev/null 2>&1; sleep 0.5"])
+    equal(job.run([*before, *command])[:2], native[:2], "directories and files that are closed: as natively")
+    ok(job.end()["tasks"]["meta_served"] > 0, "what is open was answered")
     return None
 
 
@@ -488,25 +479,21 @@ tell()
 
 def becomes_another():
     """A process is told what the PFS shows it also after it has become another user, or got a user namespace."""
-    if os.geteuid() != 0:
-        return skip("becomes another", "needs root")
-    for how, before in (("user", []), ("namespace", e2e.NOBODY)):
+    if os.geteuid() != 0 or e2e.why_not_nobody():
+        return skip("becomes another", "needs root, and user nobody")
+    for how, before in ("user", []), ("namespace", e2e.NOBODY):
         name = f"becomes.{how}"
-        if why := before and e2e.why_not_nobody():
-            skip(name, why)
-            continue
-        root, tier, reports = scratch(name), scratch(f"{name}.tier"), scratch(f"{name}.report")
+        root, tier = scratch(name), scratch(f"{name}.tier")
         write(f"{root}/d/f", b"x")
         os.chmod(f"{root}/d", 0o700 if how == "user" else 0o755)
-        for directory in (tier, reports) if before else ():
-            os.chmod(directory, 0o777)
+        os.chmod(tier, 0o777)
         command = [PYTHON, "-c", BECOMES, f"{root}/d/f", how]
         native = e2e.execute([*before, *command])
         equal(native[0], 0, f"{name}: natively", native[2])
-        code, out, err = e2e.monarch_run(options([root], {"t": (tier, "1G")}, "--report", f"{reports}/r"),
-                                         ["sh", "-c", f'cat {root}/d/f; "$@"', "sh", *command], before=before)
-        equal((code, out), (0, b"x" + native[1]), f"{name}: as natively", err)
-        ok(json.loads(e2e.text_in(f"{reports}/r"))["tasks"]["meta_served"] > 0, f"{name}: answered before")
+        job = e2e.Job(options([root], {"t": (tier, "1G")}), before=before)
+        job.run([*before, "cat", f"{root}/d/f"])
+        equal(job.run([*before, *command])[:2], native[:2], f"{name}: as natively")
+        ok(job.end()["tasks"]["meta_served"] > 0, f"{name}: answered before")
     return None
 
 

@@ -126,15 +126,6 @@ def lives():
 # ---- what owners do
 
 
-def write_counter(board, name, value):
-    """Writes it where the board has that counter of the agent."""
-    with open(f"{SOURCE}/runtime/layout/board_layout.h", encoding="utf-8") as file:
-        names = re.findall(r"X\((\w+),", file.read().split("#define MONARCH_AGENT_COUNTERS(X)")[1].split("\n\n")[0])
-    with open(board, "r+b") as file:
-        file.seek(320 + 8 * names.index(name))
-        file.write(value.to_bytes(8, "little"))
-
-
 def kill_agent(n, job):
     pid = n.record(job)["pid"]
     os.kill(pid, signal.SIGKILL)
@@ -150,10 +141,6 @@ def hostile():
         kill_agent(n, job)
         died = {'monarch_jobs{state="agent_died"}': 1, 'monarch_jobs{state="running"}': 0}
         some(n.look("killed"), {**died, **files, "monarch_jobs_unread": 0}, "its agent was killed")
-        write_counter(board, "staged_files", 7)
-        some(n.look("less"), {**files, "monarch_jobs_unread": 0}, "a counter that goes back")
-        write_counter(board, "agent_bytes_pfs", 1 << 59)
-        some(n.look("more"), {**files, "monarch_jobs_unread": 1}, "one with more than a node counts in that time")
         for what, make in (("nothing", lambda: None), ("a FIFO", lambda: os.mkfifo(board)), ("a link to what only root reads", lambda: os.symlink("/etc/shadow", board)),
                            ("a terabyte", lambda: os.truncate(os.open(board, os.O_WRONLY | os.O_CREAT), 1 << 40))):
             if os.path.lexists(board):

@@ -373,33 +373,19 @@ void* opens_first(void*) {
   say("first", sum_of(files[0]));
   return nullptr;
 }
-template <typename Act>
-void beside_first(Act act) {
+void fork_at_start() {
   delayed_us = 30000;
   pthread_t thread;
   pthread_create(&thread, nullptr, &opens_first, nullptr);
   for (int i = 0; i < 2000 && !in_statx; ++i) usleep(100);  // natively there is none
-  act();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    delayed_us = 0;
+    for (int i = 1; i < files_count; ++i) say("child", sum_of(files[i]));
+    _exit(0);
+  }
+  waitpid(pid, nullptr, 0);
   pthread_join(thread, nullptr);
-}
-void fork_at_start() {
-  beside_first([] {
-    const pid_t pid = fork();
-    if (pid == 0) {
-      delayed_us = 0;
-      for (int i = 1; i < files_count; ++i) say("child", sum_of(files[i]));
-      _exit(0);
-    }
-    waitpid(pid, nullptr, 0);
-  });
-}
-void write_at_start() {
-  beside_first([] {
-    const int fd = open(files[1], O_WRONLY | O_TRUNC);
-    say("written", write(fd, "new", 3));
-    close(fd);
-  });
-  say("read again", sum_of(files[1]) % 100000000);
 }
 
 sigjmp_buf before_open;
@@ -433,7 +419,6 @@ const struct {
               {"cancellation", cancellation},
               {"depths", depths},
               {"fork at start", fork_at_start},
-              {"write at start", write_at_start},
               {"jumps", jumps}};
 
 }  // namespace

@@ -538,12 +538,6 @@ void op_forget(fuse_req_t req, fuse_ino_t number, uint64_t references) {
   fuse_reply_none(req);
 }
 
-void op_forget_multi(fuse_req_t req, size_t n, fuse_forget_data* forgets) {
-  for (size_t i = 0; i < n; i++)
-    if (forgets[i].ino != kControl) nodes.forget(forgets[i].ino, forgets[i].nlookup);
-  fuse_reply_none(req);
-}
-
 void op_getattr(fuse_req_t req, fuse_ino_t number, fuse_file_info*) {
   struct stat st = control_attributes();
   if (number == kControl) {
@@ -869,7 +863,6 @@ fuse_lowlevel_ops operations() {
   ops.init = op_init;
   ops.lookup = op_lookup;
   ops.forget = op_forget;
-  ops.forget_multi = op_forget_multi;
   ops.getattr = op_getattr;
   ops.setattr = op_setattr;
   ops.readlink = op_readlink;

@@ -127,31 +127,12 @@ def repository(path):
     run("rm", "-rf", f"{path}/it.git/hooks", f"{path}/it.git/description")
 
 
-# ---- TFRecord
-
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def masked(data):
-    crc = crc32c(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
 def records(path):
-    if crc32c(b"123456789") != 0xE3069283:
-        raise RuntimeError("crc32c is wrong")
+    """TFRecord shards, with checksums that nobody looks at."""
     numbers = random.Random(9)
     for shard in range(2):
         with open(f"{path}/{shard}.tfrecord", "wb") as out:
             for _ in range(RECORDS):
                 label = numbers.randrange(10)
                 data = bytes([label]) + bytes(max(0, min(255, 20 * label + numbers.randrange(60))) for _ in range(PIXELS))
-                size = struct.pack("<Q", len(data))
-                out.write(size + masked(size) + data + masked(data))
+                out.write(struct.pack("<QI", len(data), 0) + data + bytes(4))
