@@ -81,9 +81,9 @@ def arguments(job, tool):
     return words
 
 
-def in_container(tool, image, mounts, where, program=None):
+def in_container(tool, image, mounts, where):
     """Reads the dataset in the container, twice; the last output, the report, and that of a native container."""
-    command = program or ["sh", "-c", READ.format(where)]
+    command = ["sh", "-c", READ.format(where)]
     words = [word for source, point in mounts for word in mounted(tool, source, point)]
     native = e2e.execute(TOOLS[tool](image, words, command), env={**environment(), "LD_PRELOAD": ""})
     before = listing(image)
@@ -139,19 +139,6 @@ def apptainer_by_environment():
     equal(got, native, "apptainer by its environment: as natively")
     report = job.end()
     equal((report["opens_tier"], report["tasks"]["opens_pfs"]), (FILES, 0), "apptainer by its environment: all is served")
-
-
-def another_libc():
-    """An image with musl, for which the library is not made: its programs run, whatever they are served."""
-    if e2e.SANITIZER:
-        return skip("an image with musl", "the sanitizer's runtime is glibc's")
-    if reason := why_not("bwrap") or images.why_no_musl():
-        return skip("an image with musl", reason)
-    image, root = images.musl_image("musl"), data()
-    files = sorted(os.path.join(d, name) for d, _, names in os.walk(root) for name in names)
-    result, _, native, _ = in_container("bwrap", image, [(root, root)], root, program=["/bin/cat", *files])
-    ok(native[0] == 0 and len(native[1]) > FILES, "an image with musl: natively", native[2])
-    return equal(result[:2], native[:2], "an image with musl: the same bytes", result[2])
 
 
 def other_glibcs():
@@ -279,5 +266,5 @@ def mounts_that_stay():
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(bubblewrap, charliecloud, podman, apptainer, another_libc, other_glibcs, for_tools_that_are_not_here, in_slurm, own_mounts,
+e2e.main(bubblewrap, charliecloud, podman, apptainer, other_glibcs, for_tools_that_are_not_here, in_slurm, own_mounts,
          mounts_that_stay)

@@ -122,14 +122,6 @@ def convert(case):
         for f in "$1"/*.png; do "$2" "$f" -format "%# %wx%h\\n" info:-; done""", case.root, CONVERT)
 
 
-def hdf_tools(case):
-    return shell('h5ls -rv "$1/data.h5"; h5dump "$1/data.h5" | md5sum', case.root)
-
-
-def sqlite3(*words):
-    return lambda case: ["sqlite3", *words, f"{case.root}/base.sqlite", "select name, sum(n) from numbers group by name"]
-
-
 def node(way):
     return lambda case: ["node", f"{HERE}/reader.js", way, *case.bins]
 
@@ -138,17 +130,9 @@ def namespace(where):
     return lambda case: [*program("namespace"), where, *program("library"), *case.bins]
 
 
-def redirected(case):
-    return shell('for f; do busybox cat <"$f"; done', *case.bins)
-
-
 def preloaded(library):
     return lambda case: shell('LD_PRELOAD="$1${LD_PRELOAD:+:$LD_PRELOAD}" exec "$2" "$3" read "$4"', library, PYTHON,
                               f"{HERE}/formats.py", case.root)
-
-
-def loader(start, workers, *more):
-    return lambda c: python("loader.py", start, str(workers), c.root, *more)
 
 
 def lenet(way):
@@ -212,7 +196,8 @@ UNSEEN = (
     Row("C, musl, static", "(open of its own)", "(read)", FILES, built("musl static", "open"), ("build:musl static",), **PFS),
     Row("busybox-static cat", "(open of its own)", "(read)", FILES, lambda c: ["busybox", "cat", *c.bins], ("static:busybox",),
         **PFS),
-    Row("busybox-static cat, of what a shell opened", "open64", "(read)", FILES, redirected, ("static:busybox",)),
+    Row("busybox-static cat, of what a shell opened", "open64", "(read)", FILES,
+        lambda c: shell('for f; do busybox cat <"$f"; done', *c.bins), ("static:busybox",)),
     Row("Rust, static", "(open64 of its own)", "(mmap, pread64, read)", FILES, built("rust static"), ("build:rust static",), **PFS),
     Row("Go: os.ReadFile, bufio", "(system calls of its own)", "(system calls)", FILES, built("go"), ("build:go",), **PFS),
     Row("C, dlopen", "open", "read", FILES, namespace("here"), LIBRARY),
@@ -220,12 +205,14 @@ UNSEEN = (
 )
 
 DATABASES = (
-    Row("sqlite3 -readonly", "open64", "pread64", "bases", sqlite3("-readonly"), ("sqlite3",)),
+    Row("sqlite3 -readonly", "open64", "pread64", "bases",
+        lambda c: ["sqlite3", "-readonly", f"{c.root}/base.sqlite", "select name, sum(n) from numbers group by name"], ("sqlite3",)),
     Row("Python sqlite3, mode=ro", "open64", "mmap64, pread64", "bases", formats("sqlite"), ("python:sqlite3",)),
     Row("Python sqlite3, which opens for writing", "(open64 for writing)", "pread64", "bases", formats("sqlite_default"),
         ("python:sqlite3",), marks=("base.sqlite",), **PFS),
     Row("Python lmdb, lock=False", "open", "mmap, pread", "lightning", formats("lmdb"), ("python:lmdb",)),
-    Row("h5ls, h5dump", "open", "pread", "hdf", hdf_tools, ("h5dump", "python:h5py")),
+    Row("h5ls, h5dump", "open", "pread", "hdf",
+        lambda c: shell('h5ls -rv "$1/data.h5"; h5dump "$1/data.h5" | md5sum', c.root), ("h5dump", "python:h5py")),
     Row("h5py", "open", "pread", "hdf", formats("h5py"), ("python:h5py",)),
 )
 
@@ -245,7 +232,7 @@ PYTHON_FORMATS = (
 TORCH = ("python:torch", "python:PIL")
 LEARNING = (
     Row("torch.load, from_file", "open64", "mmap64, read", "weights", formats("torch"), ("python:torch",)),
-    Row("PyTorch DataLoader, fork", "open64", "read", "images", loader("fork", 2), TORCH),
+    Row("PyTorch DataLoader, fork", "open64", "read", "images", lambda c: python("loader.py", "fork", "2", c.root), TORCH),
     Row("TensorFlow.js: LeNet from TFRecord, fs.readSync", "open64", "read", "records",
         lenet("read"), ("node", "tfjs:")),
     Row("TensorFlow.js: LeNet from TFRecord, createReadStream", "open64", "read", "records",
@@ -376,17 +363,13 @@ def counters():
     return now["open"], now["read_bytes"]
 
 
-def since(before):
-    return tuple(after - was for after, was in zip(counters(), before))
-
-
 class Outcome:
     """What one run of a program did, and what of it reached the PFS."""
 
     def __init__(self, command, case, run):
         before = counters()
         code, out, err = run(command(case), seconds=SLOW * e2e.PATIENCE, cwd=scratch("work"))
-        self.moved = since(before)  # opens and bytes
+        self.moved = tuple(after - was for after, was in zip(counters(), before))  # opens and bytes
         self.seen = (code, len(out), hashlib.sha256(out).hexdigest(), err, e2e.written(case.out))
         self.tail = "" if b"\0" in out[-500:] else out[-500:]
         shutil.rmtree(case.out, ignore_errors=True)
@@ -421,7 +404,7 @@ def run_with_monarch(row, case, files):
     cold = Outcome(row.command, case, job.run)
     unplaced = job.run(python("place.py", str(e2e.PATIENCE), *files), seconds=2 * e2e.PATIENCE)[::2]
     placed = Outcome(row.command, case, job.run)
-    return Runs(cold, unplaced, placed, since(before), job.end())
+    return Runs(cold, unplaced, placed, tuple(after - was for after, was in zip(counters(), before)), job.end())
 
 
 def check_counters(row, report, files):
@@ -434,11 +417,6 @@ def check_counters(row, report, files):
           report)
 
 
-def run_natively(command, *words, **more):
-    """Without Monarch, but with what a sanitizer needs: not every program bears it."""
-    return e2e.execute(command, *words, env=e2e.environment(), **more)
-
-
 def check(row):
     """The three runs of a program; None if it did not run."""
     for need in row.needs:
@@ -446,7 +424,8 @@ def check(row):
             return skip(row.name, why)
     source, server = pfs()
     case = Case(f"{server.mount}/{dataset(row.data, source)}", f"{scratch('out')}/out")
-    native = Outcome(row.command, case, run_natively)
+    # Without Monarch, but with what a sanitizer needs: not every program bears it.
+    native = Outcome(row.command, case, functools.partial(e2e.execute, env=e2e.environment()))
     if e2e.SANITIZER and (native.seen[0] != 0 or native.seen[3]):
         return skip(row.name, "it does not bear the sanitizer's runtime")
     if not ok(native.seen[0] == 0 and native.moved > (0, 0), f"{row.name}: natively the PFS sees it", native.seen, native.tail,

@@ -176,7 +176,7 @@ def values_on(data, where):
     data.both(f"{where}: all that ask about a path", [PYTHON, "-c", VALUES, data.root], 500)
 
 
-# ---- directories
+# ---- directories. Places in streams are differential.t's.
 
 STREAMS = """
 import ctypes, os, sys
@@ -227,43 +227,6 @@ for f in ("readdir_r", "readdir64_r") * 30:
 print(libc.closedir(d), libc.opendir(None), ctypes.get_errno())
 """
 
-PLACES = STREAMS + """
-d = opened(root + b"/a")
-places = []
-while True:
-    places.append((libc.telldir(d), name(d)))
-    if places[-1][1][0] is None: break
-print(len(places), len({at for at, _ in places}))
-for at, n in places[::-1] + places[::3]:
-    libc.seekdir(d, at)
-    assert libc.telldir(d) == at
-    assert name(d) == n, (at, n)
-libc.seekdir(d, places[10][0])
-print(rest(d))
-libc.rewinddir(d)
-first = name(d)
-entry = libc.readdir(d)
-at = libc.telldir(d)
-print(first, at == entry[0].off, rest(d))
-libc.rewinddir(d)
-print(libc.telldir(d) == places[0][0], rest(d), libc.closedir(d))
-
-one, other = opened(root + b"/a"), opened(root + b"/a")
-print([(name(one), name(other), name(other)) for _ in range(15)], rest(one), rest(other), libc.closedir(one), libc.closedir(other))
-
-d = opened(root + b"/a")
-before = [name(d) for _ in range(7)]
-sys.stdout.flush()
-if os.fork() == 0:
-    print("child", rest(d), libc.closedir(d))
-    sys.stdout.flush()
-    os._exit(0)
-os.wait()
-# What libc had read ahead by then the parent has too; it had all of a small directory.
-print("parent", before, rest(d), libc.closedir(d))
-
-"""
-
 DESCRIPTORS = STREAMS + """
 import fcntl
 def state(fd):
@@ -310,7 +273,7 @@ def directories():
 
 
 def directories_on(data, where):
-    for name, text, served in (("names", EACH, 15), ("places", PLACES, 3), ("descriptors", DESCRIPTORS, 10)):
+    for name, text, served in (("names", EACH, 15), ("descriptors", DESCRIPTORS, 10)):
         if e2e.SANITIZER and name == "names":
             skip(name, "sanitizers' own opendir does not take what libc's does")
         else:

@@ -141,14 +141,11 @@ def hostile():
         kill_agent(n, job)
         died = {'monarch_jobs{state="agent_died"}': 1, 'monarch_jobs{state="running"}': 0}
         some(n.look("killed"), {**died, **files, "monarch_jobs_unread": 0}, "its agent was killed")
-        for what, make in (("nothing", lambda: None), ("a FIFO", lambda: os.mkfifo(board)), ("a link to what only root reads", lambda: os.symlink("/etc/shadow", board)),
-                           ("a terabyte", lambda: os.truncate(os.open(board, os.O_WRONLY | os.O_CREAT), 1 << 40))):
-            if os.path.lexists(board):
-                os.unlink(board)
-            make()
-            if os.path.lexists(board):
-                os.lchown(board, UID, UID)
-            some(n.look(what), {**died, **files, "monarch_jobs_unread": 1}, f"in place of the board: {what}")
+        os.unlink(board)
+        some(n.look("nothing"), {**died, **files, "monarch_jobs_unread": 1}, "no board")
+        os.mkfifo(board)
+        os.lchown(board, UID, UID)
+        some(n.look("a FIFO"), {**died, **files, "monarch_jobs_unread": 1}, "in place of the board: a FIFO")
         n.end(job)
         some(n.look("lost"), {**files, 'monarch_jobs_ended_total{counters="lost"}': 1, 'monarch_jobs_ended_total{counters="read"}': 0},
              "of a job that ends so, what was read before counts")

@@ -467,33 +467,6 @@ def directories():
     equal(job.end()["opens_tier"], 1, "a root by a symbolic link: it was the tier's before")
 
 
-LARGE = """
-import os, subprocess, sys
-name, link, how = sys.argv[1:]
-fd = os.open(name, os.O_RDONLY)
-def look(): return [bytes({*os.pread(fd, 100000, at)}) for at in range(0, 4 << 20, 500000)]
-print(look(), look())
-subprocess.run(["sh", "-ec", how, "sh", name, link], check=True)
-print(look())
-"""
-
-
-def large_files():
-    """Served from chunks, to a descriptor that is open on the PFS's file: it is to see changes in place."""
-    root, out = scratch("large.data"), scratch("large.outside")
-    overwrite = 'touch -r "$1" "$1.times"; head -c 4194304 /dev/zero | tr "\\0" b 1<>"$2"; touch -r "$1.times" "$2"'
-    ways = {"by its name": overwrite.replace("$2", "$1"), "by a hard link": overwrite}
-    for name in ways:
-        e2e.write(f"{root}/{name}", b"a" * (4 << 20))
-        os.link(f"{root}/{name}", f"{out}/{name}")
-    job = e2e.Job(options([root], {"t": (scratch("large.tier"), "1G")}, *e2e.config(stage_wait_max="1M", prefetch="off")))
-    for name, how in ways.items():
-        got = job.run([PYTHON, "-c", LARGE, f"{root}/{name}", f"{out}/{name}", how])
-        equal(got[:2], (0, f"{[b'a'] * 9} {[b'a'] * 9}\n{[b'b'] * 9}\n".encode()), f"a large file overwritten {name}, with the old times", got[2])
-    counters = job.end()
-    ok(counters["tiers"][0]["read_bytes"] > 0, "large files: they were served from chunks before", counters)
-
-
 BESIDE = f"{e2e.BUILD}/tests/beside"
 RECORDS = 2000
 
@@ -688,5 +661,5 @@ print(a, len(open(sys.argv[1], "rb").read()))
     agent.wait(e2e.PATIENCE)
 
 
-e2e.main(by_programs, by_names, by_each_function, locks_beside, locks_kept, by_mount, directories, large_files, threads_beside, by_openat2, links_of_others, inherited, unseen, more_than_inotify_tells,
+e2e.main(by_programs, by_names, by_each_function, locks_beside, locks_kept, by_mount, directories, threads_beside, by_openat2, links_of_others, inherited, unseen, more_than_inotify_tells,
          before_the_agent)
