@@ -47,10 +47,7 @@ def fails(name, words, parts, want=1, remedy=None, **options):
 
 
 def written(name, text, mode=0o644):
-    path = f"{scratch()}/{name}"
-    e2e.write(path, text)
-    os.chmod(path, mode)
-    return path
+    return e2e.write(f"{scratch()}/{name}", text, mode)
 
 
 # A value of each kind that is not its default; lists are in several lines.
@@ -251,19 +248,14 @@ def status_of_slurm():
         job = awaited(number, "staged-in", where)
         equal((job["user"], job["cluster"], job["node"], job["files"]["staged"], job["tiers"][0]["name"]),
               ("nobody", "c-1", "n1.x", 30, "nvme"), "root sees the user's job")
-        # The plugin's line is in a file that plugstack.conf includes, or that a file named in slurm.conf includes.
+        # The plugin's line is in a file that a file named in slurm.conf names. One that plugstack.conf includes: doctor.
         slurm_conf = {"SLURM_CONF": written("node/slurm.conf", "ClusterName=c-1\n")}
         equal(job_of(as_json("status", env=slurm_conf)[1], number), {}, "no plugstack.conf: root's state directory is the default one")
-        written("node/plugstack.conf", f"include {base}/plug*.d/*\n")
-        os.mkdir(f"{base}/plugs.d")
-        line = written("node/plugs.d/monarch", f"optional /lib/spank_monarch.so config={n.config} state_dir={n.state}\n")
-        equal(job_of(json.loads(ctl("top", "--count", "1", "--json", env=slurm_conf)[1]), number).get("state"), "staged-in",
-              "top: the state directory that plugstack.conf names")
-        equal([t["path"] for t in as_json("tiers", env=slurm_conf)[1]["tiers"] if t["chosen"]], [n.tier], "tiers: the configuration that it names")
-        os.rename(line, f"{base}/quoted name")
         written("node/slurm.conf", 'Include slurm.conf\nInclude none.conf\nClusterName=c-1\nPlugStackConfig=/none\nINCLUDE %c.conf # all nodes\n')
         written("node/c-1.conf", f'plugstackconfig=\\\n"{base}/quoted name"\n')
-        equal(job_of(as_json("status", env=slurm_conf)[1], number).get("state"), "staged-in", "a file that slurm.conf includes names the file")
+        written("node/quoted name", f"optional /lib/spank_monarch.so config={n.config} state_dir={n.state}\n")
+        equal(job_of(as_json("status", env=slurm_conf)[1], number).get("state"), "staged-in", "status: the state directory that the plugin's line names")
+        equal([t["path"] for t in as_json("tiers", env=slurm_conf)[1]["tiers"] if t["chosen"]], [n.tier], "tiers: the configuration that it names")
         other = [word.replace("c-1", "c-2") for word in n.words("--start", number)]
         equal(e2e.execute([*other, "--datasets", n.data, *owner])[0], 0, "a job of another cluster with its number")
         ok(e2e.wait_until(lambda: sorted(re.findall(rf"^{number}(\S*) ", ctl("status", *where)[1], flags=re.M)) == ["@c-1", "@c-2"]),
@@ -303,8 +295,6 @@ SLURM = {"PrologFlags": "Alloc,Contain", "ProctrackType": "proctrack/cgroup", "T
 def fake_slurm(release="", changes=None, plugstack=None, sacctmgr="exit 0", selinux="exit 127"):
     """Programs that answer as Slurm's, of the release that the plugin was built for; the environment with which they are found, and plugstack.conf."""
     base = scratch("fake")
-    os.makedirs(f"{base}/bin", exist_ok=True)
-    os.makedirs(f"{base}/conf/more", exist_ok=True)
     values = {**SLURM, **(changes or {}), "SLURM_CONF": f"{base}/conf/slurm.conf", "SLURM_VERSION": f"{release or slurm_lab.plugin_release()}.3-1", "PluginDir": BUILD}
     for name, text in [("bin/scontrol", "#!/bin/sh\n[ $2 = config ] || exec echo 'PartitionName=main AllowGroups=ALL Nodes=n[1-2]'\ncat <<'E'\nConfiguration data as of now\n" +
                         "".join(f"{key:<23} = {value}\n" for key, value in values.items()) + "E\n"),
@@ -757,9 +747,8 @@ def plan():
     data, shut = scratch("plan.data"), scratch("plan.data/shut")
     sizes = [0, 1, 4096, 4097, 100000, 3 << 20, 20 << 20]
     for i, size in enumerate(sizes):
-        os.makedirs(f"{data}/d{i}/deep", exist_ok=True)
-        with open(f"{data}/d{i}/deep/{i}", "wb") as file:
-            file.truncate(size)
+        e2e.write(f"{data}/d{i}/deep/{i}", b"")
+        os.truncate(f"{data}/d{i}/deep/{i}", size)
     os.link(f"{data}/d4/deep/4", f"{data}/d4/name")
     os.symlink("/etc", f"{data}/link")
     words = [data, "--capacity", "1G"]
@@ -810,7 +799,6 @@ def plan():
     told = as_json("plan", *words, "--rate", "100")[1]
     ok(told["seconds"] * 100 >= told["calls"] * 0.98, "--rate: no more calls than that", told["calls"], told["seconds"])
     state, kept = ["--state-dir", scratch("plan.state")], f"plan.state/reports/{os.geteuid()}"
-    os.makedirs(f"{scratch()}/{kept}")
     contains(ctl("plan", *words, *state)[1], ["How long staging takes is told with --like JOBID|FILE", "no report of one is kept here"], "staging time needs a rate")
 
     def as_fast(first, then):

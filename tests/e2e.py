@@ -338,9 +338,8 @@ def monarch_run(words, command, report=False, before=(), **more):
 
 def config(**keys):
     """The option for a configuration file with these keys of [agent]."""
-    path = f"{scratch('config')}/{random.getrandbits(64):x}.conf"
-    write(path, "[agent]\n" + "".join(f"{key} = {value}\n" for key, value in keys.items()), 0o644)
-    return ["--config", path]
+    text = "[agent]\n" + "".join(f"{key} = {value}\n" for key, value in keys.items())
+    return ["--config", write(f"{scratch('config')}/{random.getrandbits(64):x}.conf", text, 0o644)]
 
 
 class Job:
@@ -402,12 +401,14 @@ def traces(pid, *tiers):
 # ---- data
 
 
-def write(path, data, mode=None):
-    """A new file of that text, or of those bytes."""
+def write(path, data=b"x", mode=None):
+    """A new file of that text, or of those bytes, and the directories above it; its path."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     with open(path, "wb") as out:
         out.write(data if isinstance(data, bytes) else data.encode(errors="surrogateescape"))
     if mode is not None:
         os.chmod(path, mode)
+    return path
 
 
 def bytes_in(path):

@@ -17,7 +17,7 @@ import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
-from e2e import BUILD, config, equal, monarch_run, ok, options, read_all, scratch, skip, wait_until
+from e2e import BUILD, config, equal, monarch_run, ok, options, read_all, scratch, skip, wait_until, write
 
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 SEED = int(os.environ.get("MONARCH_TEST_SEED") or random.SystemRandom().getrandbits(32))
@@ -40,11 +40,6 @@ for path in sys.argv[1:]:
             parts[at] += got
     print(hashlib.sha256(b''.join(parts[at] for at in sorted(parts))).hexdigest())
 """
-
-
-def write(path, data):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    e2e.write(path, data)
 
 
 def noise(bytes_, seed=1):

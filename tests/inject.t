@@ -38,7 +38,6 @@ WRITERS = {
 
 
 def make(root, name, files):
-    os.makedirs(f"{root}/{name}")
     for i in range(files):
         e2e.write(f"{root}/{name}/{i}", "".join(f"{name} {i} line {n}\n" for n in range(20 + i)))
         os.utime(f"{root}/{name}/{i}", (1.5e9, 1.5e9))

@@ -11,7 +11,7 @@ import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
-from e2e import SlowFs, config, equal, ok, options, scratch, skip
+from e2e import SlowFs, config, equal, ok, options, scratch, skip, write
 
 PYTHON = "/usr/bin/python3"
 QUIET = 2.2  # seconds after which a change of a directory shows in its times, for which the walk waits
@@ -22,12 +22,6 @@ for top, dirs, files in os.walk(sys.argv[1]):
     for name in files:
         st = os.lstat(os.path.join(top, name))
 """
-
-
-def write(path, data=b"x", mode=0o644):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    e2e.write(path, data)
-    os.chmod(path, mode)
 
 
 def files_below(root):

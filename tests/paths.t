@@ -57,9 +57,7 @@ class Tree:
 
     def write(self, path, root=None):
         root = root or self.root
-        os.makedirs(os.path.dirname(f"{root}/{path}"), exist_ok=True)
-        with open(f"{root}/{path}", "w", encoding="utf-8", errors="surrogateescape") as out:
-            out.write(f"{root[-7:]} {path}")
+        e2e.write(f"{root}/{path}", f"{root[-7:]} {path}")
 
 
 _tree = _job = None
@@ -261,7 +259,6 @@ def by_directory():
     """openat(2), by the descriptor of a directory that was used before, while one above is renamed."""
     roots, log = [f"{scratch()}/by/{how}" for how in ("native", "job")], f"{scratch()}/log.by"
     for root in roots:
-        os.makedirs(f"{root}/up/in")
         e2e.write(f"{root}/up/in/f", "in")
     command = [PYTHON, "-c", PROBE.replace(", os.fstat(fd).st_ino", "") + BY_DIRECTORY]
     job = e2e.Job(options([roots[1]], {"t": (scratch("tier.by"), "1G")}, *e2e.config(watch_directories=0)))

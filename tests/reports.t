@@ -170,9 +170,7 @@ def a_report():
 
 
 def written(name, text):
-    path = f"{scratch()}/{name}"
-    e2e.write(path, text)
-    return path
+    return e2e.write(f"{scratch()}/{name}", text)
 
 
 def rows_of(html, section):

@@ -35,9 +35,7 @@ def begin():
     global pfs, names
     source = scratch("data")
     for i in range(FILES):
-        directory = f"{source}/d{i % 8}"
-        os.makedirs(directory, exist_ok=True)
-        e2e.write(f"{directory}/{i}", os.urandom(SIZE))
+        e2e.write(f"{source}/d{i % 8}/{i}", os.urandom(SIZE))
     pfs = e2e.SlowFs(source, f"{source}.pfs")
     names = f"{scratch()}/names"
     e2e.write(names, "\n".join(sorted(f"{pfs.mount}/d{i % 8}/{i}" for i in range(FILES))))

@@ -311,7 +311,7 @@ def by_each_function():
 # Locks on what was opened as a copy and as the PFS's file ("c", as flock(1) does), in each pair, by descriptors of this
 # process and of a child; waiting, interrupted, and by a shell whose descriptor outlives the program that locked it.
 LOCKS_BESIDE = """
-import ctypes, fcntl, os, signal, subprocess, sys, time
+import fcntl, os, signal, subprocess, sys, time
 f = sys.argv[1]
 flags = {"o": os.O_RDONLY, "c": os.O_RDONLY | os.O_CREAT}
 kinds = {"S": fcntl.LOCK_SH, "X": fcntl.LOCK_EX}
@@ -350,14 +350,6 @@ for one, other in ("oc", "co", "oo"):
     try: fcntl.flock(b, fcntl.LOCK_EX); print("it got it")
     except Rings: print("interrupted")
     print("and has nothing", attempt(a, fcntl.LOCK_EX))
-    os.close(a), os.close(b)
-# Somebody looks, by a call that no hook sees, while the lock is taken again.
-for kind in "SX":
-    a, b = os.open(f, flags["o"]), os.open(f, flags["c"])
-    fcntl.flock(a, fcntl.LOCK_EX)
-    fcntl.flock(a, kinds[kind])
-    ctypes.CDLL(None).syscall(73 if os.uname().machine == "x86_64" else 32, b, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    print("again", kind, attempt(a, kinds[kind]))
     os.close(a), os.close(b)
 shell = '(flock -n 9 && flock -n "$1" echo both; flock -n -s "$1" echo shared; flock -u 9; flock -n "$1" echo free) 9<"$1";' \\
         ' flock -n "$1" echo end'
