@@ -114,7 +114,8 @@ def tool_test(tool):
             return skip(f"{tool}: containers", reason)
         image, root, above = images.glibc_image(tool), data(), os.path.dirname(data())
         for what, source, point, where in (("at its path", root, root, root), ("at another path", root, "/data", "/data"),
-                                           ("at another path below a larger mount", above, "/mnt", f"/mnt/{os.path.basename(root)}")):
+                                           ("at another path below a larger mount", above, "/mnt",
+                                            f"/mnt/{os.path.basename(root)}")):
             check_served(f"{tool}, {what}", in_container(tool, image, [(source, point)], where))
         return apptainer_by_environment() if tool == "apptainer" else None
     test.__name__ = tool

@@ -90,7 +90,8 @@ def config_show():
               ("policy", "allow_users"): ["a", "b", "c"], ("policy", "allow_groups"): [], ("policy", "tiers"): "fast"}
     equal({key: values.get(key) for key in wanted}, wanted, "values are exact")
     code, text, err = ctl("config", "show", file)
-    equal((code, err, values_of(as_json("config", "show", written("whole.again", text))[1])), (0, "", values), "as text it is a file that means the same", text)
+    equal((code, err, values_of(as_json("config", "show", written("whole.again", text))[1])), (0, "", values),
+          "as text it is a file that means the same", text)
     contains(text, [f"; {file}:{1 + lines.index('threads = 3')}\n"], "a line tells where its value is from")
     code, told, err = as_json("config", "show", file, "--set", "agent.threads=9")
     equal([(v["value"], v["source"], v["line"]) for v in told.get("values", []) if v["key"] == "threads"], [("9", "--set", None)],
@@ -130,11 +131,13 @@ def config_check():
     bad = written("several.conf", "[agent]\nthreads = x\nhello\n")
     for words, count in (["config", "check", bad], 2), (["tiers", "--config", bad], 1):
         told = ctl(*words)[2]
-        ok(f"{bad}:2: " in told and told.count("\n") == count, f"{words[0]}: each error is told in a line, or the first one", told)
+        ok(f"{bad}:2: " in told and told.count("\n") == count, f"{words[0]}: each error is told in a line, or the first one",
+           told)
     fails("no file", ["config", "check", f"{tier}/none"], ["No such file"], remedy="name a file that is there")
     fails("a bad word", ["config", "check", good, "--set", "agent.threads=0"], ["plugstack.conf: agent.threads=0: ", "mend threads"])
     on_root = next((path for path in ("/etc", "/usr", "/opt") if os.stat(path).st_dev == os.stat("/").st_dev), None)
-    for path, where, more, count in [(on_root, "on the root file system", "", 1), (on_root, "with driver = tmpfs", "driver = tmpfs\n", 0)]:
+    for path, where, more, count in [(on_root, "on the root file system", "", 1),
+                                     (on_root, "with driver = tmpfs", "driver = tmpfs\n", 0)]:
         if path:
             warnings = as_json("config", "check", written("disk.conf", f"[tier.a]\npath = {path}\nquota = 1M\n{more}"))[1].get("warnings", [])
             equal([w for w in warnings if "root file system" in w], [f"tier a: {path} {DISK}"] * count, f"a tier {where}", warnings)
@@ -167,12 +170,15 @@ def words_of_plugstack():
     conf = scratch("words")
     env = e2e.native_environment(SLURM_CONF=written("words/slurm.conf", "ClusterName=c\n"))
     plugstack = written("words/plugstack.conf", f"optional spank_monarch.so config={conf}/monarch.conf log=syslog agent.threads=3 policy.enabled=off\n")
-    fails("the default file is not there", ["config", "check"], [f"{conf}/monarch.conf: No such file"], remedy="make it (it may be empty), or name another one", env=env)
+    fails("the default file is not there", ["config", "check"], [f"{conf}/monarch.conf: No such file"],
+          remedy="make it (it may be empty), or name another one", env=env)
     own = written("words/monarch.conf", "[agent]\nthreads = 2\nwalk_threads = 2\n")
     equal([as_json("config", "check", *words, env=env)[1].get("words") for words in ([], [own])], [["agent.threads=3", "policy.enabled=off"], []],
           "config check with the words of the plugin's line, and without them where a file is named")
-    shown = {v["key"]: (v["value"], v["source"]) for v in as_json("config", "show", env=env)[1].get("values", []) if v["section"] in ("agent", "policy")}
-    equal([shown[key] for key in ("threads", "walk_threads", "enabled")], [("3", "plugstack.conf"), ("2", "file"), ("off", "plugstack.conf")],
+    shown = {v["key"]: (v["value"], v["source"]) for v in as_json("config", "show", env=env)[1].get("values", [])
+             if v["section"] in ("agent", "policy")}
+    equal([shown[key] for key in ("threads", "walk_threads", "enabled")],
+          [("3", "plugstack.conf"), ("2", "file"), ("off", "plugstack.conf")],
           "config show with them", shown)
     written("words/plugstack.conf", f"optional spank_monarch.so config={own} polcy.enabled=off\n")
     fails("a bad word in the plugin's line", ["config", "check"], ["polcy.enabled=off: "], remedy=f"mend the word in {plugstack}", env=env)
@@ -254,7 +260,8 @@ def status_of_slurm():
         written("node/slurm.conf", 'Include slurm.conf\nInclude none.conf\nClusterName=c-1\nPlugStackConfig=/none\nINCLUDE %c.conf # all nodes\n')
         written("node/c-1.conf", f'plugstackconfig=\\\n"{base}/quoted name"\n')
         written("node/quoted name", f"optional /lib/spank_monarch.so config={n.config} state_dir={n.state}\n")
-        equal(job_of(as_json("status", env=slurm_conf)[1], number).get("state"), "staged-in", "status: the state directory that the plugin's line names")
+        equal(job_of(as_json("status", env=slurm_conf)[1], number).get("state"), "staged-in",
+              "status: the state directory that the plugin's line names")
         equal([t["path"] for t in as_json("tiers", env=slurm_conf)[1]["tiers"] if t["chosen"]], [n.tier], "tiers: the configuration that it names")
         other = [word.replace("c-1", "c-2") for word in n.words("--start", number)]
         equal(e2e.execute([*other, "--datasets", n.data, *owner])[0], 0, "a job of another cluster with its number")
@@ -352,8 +359,10 @@ def doctor():
             "SLURM_CONF": written("fake/conf/slurm.conf", "ClusterName=c\n")}
     written("fake/bin/scontrol", "#!/bin/sh\nsleep 100\n", 0o755)
     told = as_json("doctor", env=away)[1]
-    for check, level, part in [("config", "ok", "fake/monarch.conf"), ("plugin", "skip", "slurmctld, which knows PluginDir, does not answer"),
-                               ("plugin", "warn", "nobody reads: logg=x"), ("slurm", "skip", "slurmctld does not answer"), ("slurmdbd", "skip", "does not answer")]:
+    for check, level, part in [("config", "ok", "fake/monarch.conf"),
+                               ("plugin", "skip", "slurmctld, which knows PluginDir, does not answer"),
+                               ("plugin", "warn", "nobody reads: logg=x"), ("slurm", "skip", "slurmctld does not answer"),
+                               ("slurmdbd", "skip", "does not answer")]:
         has(findings(told), check, level, [part], f"{check} while slurmctld is away")
     env = fake_slurm()
     if os.geteuid() == 0 and not e2e.why_not_nobody():
@@ -385,7 +394,8 @@ def doctor():
         "enroot without the hook")
     os.remove(f"{base}/bin/enroot")
     has(findings(as_json("doctor", env=fake_slurm("99.11"))[1]), "plugin", "FAIL", [f"built for Slurm {release}, and this is 99.11.3", "--with-slurm"], "a plugin for another release")
-    ok(re.search(r"^FAIL plugin     .*\n {16}-> ", ctl("doctor", env=fake_slurm("99.11"))[1], flags=re.M), "as text: a line, and the remedy below it")
+    ok(re.search(r"^FAIL plugin     .*\n {16}-> ", ctl("doctor", env=fake_slurm("99.11"))[1], flags=re.M),
+       "as text: a line, and the remedy below it")
     told = as_json("doctor", env=fake_slurm(sacctmgr="sleep 100"), seconds=60)[1]
     has(findings(told), "slurmdbd", "FAIL", ["no answer in 5 s"], "a daemon that hangs")
     for line, check, level, parts in [
@@ -480,17 +490,21 @@ def report_of_file():
     file = written("own.json", json.dumps({**own, "job": {**own, "nodes": 4, "read_calls_tier": 0, "read_bytes_tier": 0, "placed_bytes": {"nvme": own["tiers"][0]["placed_bytes"]}}}))
     contains(ctl("report", file)[1], [", this node's numbers of 4 nodes\n", "90 (90.0%), of which 3 waited for it\n"], "of several nodes, where the others' numbers are not known; and opens that waited")
     told = as_json("report", file)[1]
-    equal((told["waited_hits"], told["fallbacks"], told["open_times"]), (3, {"large": 2}, None), "why opens went to the PFS; how long they took is not known")
+    equal((told["waited_hits"], told["fallbacks"], told["open_times"]), (3, {"large": 2}, None),
+          "why opens went to the PFS; how long they took is not known")
     took = {"tier": {"1": 4, "2": 45, "4": 51}, "waited": {"2097152": 98, "more": 2}, "pfs": {"more": 1}}
     whole["job"]["open_times"], whole["open_times"] = took, {"tier": {}, "waited": {}, "pfs": {"0.5": 1}}
     file = written("took.json", json.dumps(whole))
     told = as_json("report", file)[1]["open_times"]
     equal([[told[kind][name] for name in ("timed", "median_below_us", "p99_below_us")] for kind in took], [[100, 4, 4], [100, 2097152, None], [1, None, None]], "how long opens took, on all nodes")
-    contains(ctl("report", file)[1], ["Open times  of tiers' copies: half took less than 4us, 99% less than 4us"], "the same as text")
+    contains(ctl("report", file)[1], ["Open times  of tiers' copies: half took less than 4us, 99% less than 4us"],
+             "the same as text")
     whole["job"]["open_times"] = {**took, "pfs": {"3": 1}}
     none = "not a report of 'monarchctl run --report'"
-    for name, text, part in [("open times that are none", json.dumps(whole), "open_times is none of Monarch's"), ("no JSON", "hello", none),
-                             ("a number beyond all", json.dumps(a_report(opens=1 << 62)), none), ("no counters", '{"tiers": []}', none), ("depth", "[" * 100000, none)]:
+    for name, text, part in [("open times that are none", json.dumps(whole), "open_times is none of Monarch's"),
+                             ("no JSON", "hello", none),
+                             ("a number beyond all", json.dumps(a_report(opens=1 << 62)), none),
+                             ("no counters", '{"tiers": []}', none), ("depth", "[" * 100000, none)]:
         fails(f"report: {name}", ["report", written("bad.json", text)], [part])
     written("4711", json.dumps(a_report()))
     fails("report: a number is a job's, whatever file has that name", ["report", "4711"], ["job 4711 is not on this node"], cwd=scratch())
@@ -502,7 +516,8 @@ def report_of_file():
         fails("report: input without an end", ["report", "-"], [none], stdin=endless.stdout)
         endless.stdout.close()
     with open("/dev/full", "wb") as full:
-        lost = subprocess.run([TOOL, "report", file, "--json"], stdout=full, stderr=subprocess.PIPE, env=e2e.environment(), check=False)
+        lost = subprocess.run([TOOL, "report", file, "--json"], stdout=full, stderr=subprocess.PIPE, env=e2e.environment(),
+                              check=False)
     ok(lost.returncode == 1 and lost.stderr.count(b"write to standard output: ") == 1, "output that is lost is told", lost)
     for what, path, why in ("no file", "/nowhere/x", "No such file or directory"), ("a directory", scratch(), "Is a directory"):
         fails(f"report: {what}", ["report", path], [f"read {path}: {why};"], remedy="name a file that 'monarchctl run --report' has written, or a job's number")
@@ -557,7 +572,8 @@ def run_refuses():
             ("a tier of 0", ["--dataset", data, "--tier", f"t:{tier}:0%"], [f"--tier t:{tier}:0% has no room for any file"], f"write for example t:{tier}:10G"),
             ("below a file", ["--dataset", f"{plain}/x"], [f"dataset {plain}/x: Not a directory"], "name its directory")]:
         fails(f"run: {name}", ["run", *words, "--", "true"], parts, want=125, remedy=remedy)
-    fails("run: two directories behind one --dataset", ["run", *usual, tier, "--", "true"], [f"{tier} stands before --, and is of no option; give --dataset before each"], want=125)
+    fails("run: two directories behind one --dataset", ["run", *usual, tier, "--", "true"],
+          [f"{tier} stands before --, and is of no option; give --dataset before each"], want=125)
     e2e.make_tree(data, 3)
     code, out, err = ctl("run", "--dataset", data, "--tier", f"t:{tier}:10", "--", "sh", "-c", 'cat "$1"/*.bin >/dev/null', "sh", data, env=e2e.environment())
     equal((code, err), (0, "monarchctl run: the tiers had no room for any file of the dataset; give them more by --tier NAME:PATH:SIZE\n"), "run: a tier without room says so")
@@ -572,18 +588,23 @@ def run_waits():
     slow = written("wait.slow", "[agent]\npfs_bandwidth = 400K\nprefetch_burst = 64K\n")
     off = written("wait.off", "[agent]\nprefetch = off\n")
     for size, words, percents, why in (
-            ("1G", ["full"], range(100, 101), "the command begins"), ("1G", ["10%", "--config", slow], range(10, 100), "the command begins"),
+            ("1G", ["full"], range(100, 101), "the command begins"),
+            ("1G", ["10%", "--config", slow], range(10, 100), "the command begins"),
             ("1M", ["full"], range(100), r"no more can be: \d+ files have no room, 0 cannot be staged"),
             ("1G", ["1%", "--config", off], range(1), "no more is staged ahead, as prefetch = off in the configuration"),
-            ("1G", ["full", "--wait-timeout", "1", "--config", slow], range(100), "the time of --wait-timeout is over; staging goes on")):
-        code, _, err = ctl("run", *e2e.options([dataset], {"t": (tier, size)}), "--wait", *words, "--", "true", env=e2e.environment())
+            ("1G", ["full", "--wait-timeout", "1", "--config", slow], range(100),
+             "the time of --wait-timeout is over; staging goes on")):
+        code, _, err = ctl("run", *e2e.options([dataset], {"t": (tier, size)}), "--wait", *words, "--", "true",
+                           env=e2e.environment())
         found = re.fullmatch(begins, err)
-        ok(code == 0 and found and int(found[1]) in percents and re.fullmatch(why, found[3]), f"--wait {' '.join(words)[:30]}, {size}", code, err)
+        ok(code == 0 and found and int(found[1]) in percents and re.fullmatch(why, found[3]),
+           f"--wait {' '.join(words)[:30]}, {size}", code, err)
     shown = on_terminal("run", *e2e.options([dataset], {"t": (tier, "1G")}), "--wait", "10%", "--config", slow, "--", "true", LD_PRELOAD=e2e.SANITIZER)
     lines = re.split(r"\r\x1b\[K", shown)
     ok(any(re.fullmatch(r"\[#* *\] +\d+%  \d+ files, \S+, \S+/s", line) for line in lines) and re.fullmatch(begins, lines[-1].replace("\r\n", "\n")),
        "on a terminal a bar tells how far it is, and is gone at the end", lines)
-    for name, kill, want in (("the agent is killed", lambda process: os.kill(e2e.children(process.pid, "monarchd")[0], signal.SIGKILL), (0, b"begun\n")),
+    for name, kill, want in (("the agent is killed", lambda process: os.kill(e2e.children(process.pid, "monarchd")[0],
+                                                                             signal.SIGKILL), (0, b"begun\n")),
                              ("it is interrupted", lambda process: os.killpg(process.pid, signal.SIGINT), (-signal.SIGINT, b""))):
         process = e2e.start([TOOL, "run", *e2e.options([dataset], {"t": (tier, "1G")}), "--wait", "full", "--config", slow, "--", "echo", "begun"],
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=e2e.environment())
@@ -599,7 +620,8 @@ def run_waits():
 def version():
     told = as_json("version")[1]
     equal(ctl("version")[:2], (0, f"monarchctl {told.get('version')}\n"), "version, as text and as JSON")
-    for name, file, constant in (("catalog", "layout/catalog_layout.h", "kCatalogVersion"), ("board", "layout/board_layout.h", "kBoardVersion"),
+    for name, file, constant in (("catalog", "layout/catalog_layout.h", "kCatalogVersion"),
+                                 ("board", "layout/board_layout.h", "kBoardVersion"),
                                  ("peer_messages", "peer/messages.h", "kPeerVersion")):
         number = re.search(rf"{constant} = (\d+);", e2e.text_in(f"{SOURCE}/runtime/{file}"))[1]
         equal(told.get(name), int(number), f"the version of what parts share: {name}")
@@ -616,10 +638,12 @@ def tiers():
     path = scratch("tiers.tier")
     out = ctl("tiers", "--config", written("tiers.conf", f"[tier.a]\npath = {path}\nquota = 1G\n"))[1]
     lines = [line.split() for line in out.splitlines()]
-    equal([line[0] for line in lines if len(line) > 7 and line[lines[0].index("CHOSEN")] == "yes"], [path], "tiers: a heading, and lines below it", out)
+    equal([line[0] for line in lines if len(line) > 7 and line[lines[0].index("CHOSEN")] == "yes"], [path],
+          "tiers: a heading, and lines below it", out)
     config = written("tiers.part.conf", f"[tier.a]\npath = {path}\nquota = 1G\n[tier.b]\npath = {path}.none\nquota = 1G\n")
     code, out, err = ctl("tiers", "--config", config)
-    ok(code == 4 and f"1 of the 2 tiers that {config} names cannot be used on this node" in err, "tiers: one cannot be used", out, err)
+    ok(code == 4 and f"1 of the 2 tiers that {config} names cannot be used on this node" in err, "tiers: one cannot be used", out,
+       err)
 
 
 def state_directory():
@@ -760,10 +784,12 @@ def plan():
           [(3, 4097), (1, 4097), (1, 100000), (1, 3 << 20), (1, 20 << 20), (0, 0), (0, 0)], "plan: the sizes")
     equal(told["calls"], told["files"] + told["directories"] - 1 + told["others"] + told["directories"] + 1, "a call for each file and two for each directory")
     os.symlink(data, f"{scratch('plan.link')}/to")
-    for name, datasets in ("in another one", [f"{data}/d5", data]), ("by another name", [f"{scratch('plan.link')}/to", f"{data}/d4/deep"]):
+    for name, datasets in ("in another one", [f"{data}/d5", data]), ("by another name",
+                                                                     [f"{scratch('plan.link')}/to", f"{data}/d4/deep"]):
         again = as_json("plan", *datasets, "--capacity", "1G")[1]
         counted = ("files", "bytes", "directories", "links", "pfs_without")
-        equal([again.get(key) for key in counted], [told[key] for key in counted], f"plan: a dataset that is given {name} counts once")
+        equal([again.get(key) for key in counted], [told[key] for key in counted],
+              f"plan: a dataset that is given {name} counts once")
 
     def near(got, want, name):
         return ok(all(g == w or (g is not None and w is not None and abs(g - w) <= 0.005 * max(w, 1)) for g, w in zip(got, want)), name, got, want)
@@ -821,7 +847,8 @@ def plan():
     equal((code, [t["name"] for t in told.get("tiers", [])]), (0, ["a"]), "plan: a tier that the dataset lies in does not count", err)
     contains(err, [f"monarchctl plan: tier up does not count: dataset {data} lies inside the tier up ({above})"], "and it says so")
     for name, want, words, parts, remedy in [
-            ("--capacity", 2, [data, "--capacity", "lots"], ["--capacity: "], None), ("no dataset", 1, [f"{data}/none"], ["No such file"], "name its directory"),
+            ("--capacity", 2, [data, "--capacity", "lots"], ["--capacity: "], None),
+            ("no dataset", 1, [f"{data}/none"], ["No such file"], "name its directory"),
             ("a file", 1, [f"{data}/d4/name"], ["not a directory; name the directory it is in"], None),
             ("--nodes", 2, [data, "--nodes", "0"], ["at least 1"], "leave them out, or give 1 or more")]:
         fails(f"plan: {name}", ["plan", *words], parts, want=want, remedy=remedy)
@@ -866,7 +893,8 @@ def zsh_options():
 
 
 def completion():
-    equal(os.listdir(f"{SOURCE}/etc/completions/bash"), [os.path.basename(TOOL)], "bash: bash-completion finds the file by the command's name")
+    equal(os.listdir(f"{SOURCE}/etc/completions/bash"), [os.path.basename(TOOL)],
+          "bash: bash-completion finds the file by the command's name")
     options, commands = help_of()
     equal(completed(""), options | set(commands), "bash: subcommands and options")
     in_zsh, described = zsh_options()

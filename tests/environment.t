@@ -176,7 +176,8 @@ def beside_others():
     job, file, data = placed()
     ours = job.env[b"LD_PRELOAD"].decode()
     tracer, trace = f"{scratch('trace')}/tracer.so", f"{scratch('trace')}/log"
-    equal(e2e.execute(["cc", "-shared", "-fPIC", "-o", tracer, f"{SOURCE}/tests/matrix/trace.c", "-ldl"])[0], 0, "a tracer is built")
+    equal(e2e.execute(["cc", "-shared", "-fPIC", "-o", tracer, f"{SOURCE}/tests/matrix/trace.c", "-ldl"])[0], 0,
+          "a tracer is built")
     for order in f"{tracer}:{ours}", f"{ours}:{tracer}":
         for command in [CAT, file], ["/usr/bin/python3", "-c", READ_IT, file]:
             result, lines, err = logged(job, command, LD_PRELOAD=order, TRACE_ROOT=os.path.dirname(file), TRACE_LOG=trace)

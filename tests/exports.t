@@ -84,7 +84,8 @@ large_tls() {
 
 exports_equal_map "$preload" "$MONARCH_BUILDDIR/preload/preload.map"
 # They run, and write to their pages, at each start of a process; nm names them in what is not stripped. A sanitizer has one.
-[ -n "$SAN_RT" ] || is_empty 'the preload library constructs no objects' "$(nm -C "$preload" | grep ' [tT] _GLOBAL__sub_I_' || true)"
+[ -n "$SAN_RT" ] ||
+    is_empty 'the preload library constructs no objects' "$(nm -C "$preload" | grep ' [tT] _GLOBAL__sub_I_' || true)"
 mapfile -t symbols < <(hooks | cut -d ' ' -f 1)
 mapfile -t families < <(described)
 is_empty 'preload.map lists no more than hooks.h' "$(listed "$MONARCH_BUILDDIR/preload/preload.map" | unmatched "${symbols[@]}")"

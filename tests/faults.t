@@ -311,7 +311,8 @@ def changed_by_others():
     """By somebody who does not run under Monarch, after it was placed; a large file in part."""
     kinds = ("changed", "alike", "gone", "same", "in place", "large")
     sizes = {**dict.fromkeys(kinds, 5000), "large": 5 * MIB}
-    new = {"changed": noise(5000, 0) + b"more", "alike": noise(5000, 9), "gone": b"", "in place": noise(5000, 8), "large": noise(5 * MIB, 8)}
+    new = {"changed": noise(5000, 0) + b"more", "alike": noise(5000, 9), "gone": b"", "in place": noise(5000, 8),
+           "large": noise(5 * MIB, 8)}
     for consistency in "open", "job":
         dataset, tier = scratch(f"others.{consistency}"), scratch(f"tier.others.{consistency}")
         old = {name: noise(sizes[name], i) for i, name in enumerate(kinds)}
@@ -331,13 +332,15 @@ def changed_by_others():
                 with open(f"{dataset}/{name}", "r+b") as file:
                     file.write(new[name])
             os.utime(f"{dataset}/{name}", ns=(st.st_atime_ns, st.st_mtime_ns))
-        want = {**old, **new} if consistency == "open" else {name: data for name, data in old.items() if name != "large"}  # old in part
+        want = {**old, **new} if consistency == "open" else {name: data for name, data in old.items()
+                                                             if name != "large"}  # old in part
         for name, data in want.items():
             ok([cat(name) == data for _ in range(2)] == [True, True],
                f"consistency = {consistency}: {name}: the {'new' if consistency == 'open' else 'old'} bytes")
         report = job.end()
         counted = [report["tasks"][name] for name in ("invalidations", "fallback_dropped", "fallback_invalid")]
-        ok(min(counted) >= 4 if consistency == "open" else counted == [0, 0, 0], f"consistency = {consistency}: it is counted", report)
+        ok(min(counted) >= 4 if consistency == "open" else counted == [0, 0, 0], f"consistency = {consistency}: it is counted",
+           report)
 
 
 def changed_in_one_second():
@@ -406,5 +409,6 @@ def larger_than_the_tiers():
 
 
 print(f"# seed {SEED}")
-e2e.main(pfs_errors, changed_between_chunks, tier_removed, agent_killed, agent_without_memory, changed_by_others, changed_in_one_second,
+e2e.main(pfs_errors, changed_between_chunks, tier_removed, agent_killed, agent_without_memory, changed_by_others,
+         changed_in_one_second,
          larger_than_the_tiers)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptors that a program holds while another one of the job changes the file, also by another of its names, and of files that were
-staged again: they show what they show natively."""
+"""Descriptors that a program holds while another one of the job changes the file, also by another of its names, and of
+files that were staged again: they show what they show natively."""
 
 import glob
 import os
@@ -208,7 +208,8 @@ def same_in_job(kind, cases, begin, tier="", before=lambda job, root: None, **ke
         ok(native[0] == 0, f"{name}: the case holds", native)
         back += goes
     report = job.end()
-    ok(report["opens_tier"] > len(cases) and report["tasks"]["returned"] >= back, f"{kind}: each of {back} descriptors went back to the PFS", report["tasks"])
+    ok(report["opens_tier"] > len(cases) and report["tasks"]["returned"] >= back,
+       f"{kind}: each of {back} descriptors went back to the PFS", report["tasks"])
 
 
 def by_calls():

@@ -66,7 +66,8 @@ libc.preadv.argtypes = [*libc.readv.argtypes, ctypes.c_long]
 room = ctypes.create_string_buffer(100)
 for path in files():
     fd, out = os.open(path, os.O_RDONLY), os.memfd_create("out")
-    for call in (lambda: libc.sendfile(out, fd, 8, 10), lambda: libc.sendfile(999, fd, None, 10), lambda: libc.read(fd, None, 10), lambda: libc.read(fd, 8, 10), lambda: libc.read(fd, room, 0),
+    for call in (lambda: libc.sendfile(out, fd, 8, 10), lambda: libc.sendfile(999, fd, None, 10),
+                 lambda: libc.read(fd, None, 10), lambda: libc.read(fd, 8, 10), lambda: libc.read(fd, room, 0),
                  lambda: libc.readv(fd, room, -1), lambda: libc.readv(fd, room, 5000), lambda: libc.preadv(fd, room, -1, 0),
                  lambda: libc.read(fd, room, 100)):
         ctypes.set_errno(0)
@@ -113,7 +114,8 @@ def each_way(kind, ways, times, test):
             native = e2e.execute([*program(text), root])
             ok(native[0] == 0 and native[1], f"{name}: natively", native[2])
             before = fs.counters()["read_bytes"]
-            job = e2e.Job(options([fs.mount], {"t": (scratch(f"tier.{kind}"), "1G")}, *e2e.config(stage_wait_max="64K", prefetch=prefetch)))
+            job = e2e.Job(options([fs.mount], {"t": (scratch(f"tier.{kind}"), "1G")},
+                                  *e2e.config(stage_wait_max="64K", prefetch=prefetch)))
             for _ in range(times):
                 got = job.run([*program(text), fs.mount])
                 equal(got[:2], native[:2], f"{name}: as natively", got[2])
@@ -236,7 +238,8 @@ def moved():
     for name, text in MOVERS.items():
         root = dataset("moved")
         e2e.execute(["cp", "-r", root, scratch("moved.natively")])
-        job = e2e.Job(options([root], {"t": (scratch("tier.moved"), "1G")}, *e2e.config(stage_wait_max="64K", prefetch="off", stage_wait=0)))
+        job = e2e.Job(options([root], {"t": (scratch("tier.moved"), "1G")},
+                              *e2e.config(stage_wait_max="64K", prefetch="off", stage_wait=0)))
         got = job.run([*program(MOVED + text), root, f"{scratch('moved.natively')}/moved"])
         ok(got[0] == 0, f"moved, {name}", got)
         report = job.end()

@@ -206,7 +206,8 @@ UNSEEN = (
 
 DATABASES = (
     Row("sqlite3 -readonly", "open64", "pread64", "bases",
-        lambda c: ["sqlite3", "-readonly", f"{c.root}/base.sqlite", "select name, sum(n) from numbers group by name"], ("sqlite3",)),
+        lambda c: ["sqlite3", "-readonly", f"{c.root}/base.sqlite", "select name, sum(n) from numbers group by name"],
+        ("sqlite3",)),
     Row("Python sqlite3, mode=ro", "open64", "mmap64, pread64", "bases", formats("sqlite"), ("python:sqlite3",)),
     Row("Python sqlite3, which opens for writing", "(open64 for writing)", "pread64", "bases", formats("sqlite_default"),
         ("python:sqlite3",), marks=("base.sqlite",), **PFS),

@@ -293,7 +293,8 @@ def calls_to_pfs():
     fs = SlowFs(source, f"{scratch()}/calls.pfs", "--attr-ttl", str(ttl))
     time.sleep(QUIET)
     total = 2 * directories + 1
-    walks = {"python": [PYTHON, "-c", WALK, fs.mount], "find": ["find", fs.mount, "-type", "f", "-size", "+99999"], "ls": ["ls", "-RU", fs.mount]}
+    walks = {"python": [PYTHON, "-c", WALK, fs.mount], "find": ["find", fs.mount, "-type", "f", "-size", "+99999"],
+             "ls": ["ls", "-RU", fs.mount]}
     for keys, names in (({}, list(walks)), ({"metadata": "pass"}, ["python"]), ({"consistency": "open"}, ["python"])):
         words = options([fs.mount], {"t": (scratch("calls.tier"), "1G")})
         job = e2e.Job([*words, *(config(**keys) if keys else [])])
@@ -312,9 +313,11 @@ def calls_to_pfs():
                 ok(asked >= directories * files, f"{name}, {keys}: the PFS is asked for each file", counters)
             else:
                 ok(asked <= bound and counters["readdir"] == 0,
-                   f"{name}: {total} directories with {directories * files} files cost the PFS no more than {bound} calls", counters)
+                   f"{name}: {total} directories with {directories * files} files cost the PFS no more than {bound} calls",
+                   counters)
         tasks = job.end()["tasks"]
-        ok(tasks["meta_pfs"] > directories * files and tasks["meta_served"] == 0 if keys else tasks["meta_served"] > 2 * directories * files,
+        ok(tasks["meta_pfs"] > directories * files and tasks["meta_served"] == 0
+           if keys else tasks["meta_served"] > 2 * directories * files,
            f"{keys}: counted", tasks)
     fs.close()
     return None
@@ -368,7 +371,8 @@ def changes():
                 got = [run([PYTHON, "-c", CHANGE + show + "".join(f"{step}{show}" for step in STEPS), data.root])[:2]]
             else:
                 by, look = (run, show) if who == "another" else (e2e.execute, names)
-                got = [(by([PYTHON, "-c", CHANGE + step, data.root])[0], *run([PYTHON, "-c", CHANGE + look, data.root])[:2]) for step in STEPS]
+                got = [(by([PYTHON, "-c", CHANGE + step, data.root])[0], *run([PYTHON, "-c", CHANGE + look, data.root])[:2])
+                       for step in STEPS]
             seen.append(got)
             ok(run_natively or data.tasks()["meta_served"] > before + 10, f"by {who}: some was answered")
             data.job.end()

@@ -128,7 +128,10 @@ def lives():
 def kill_agent(n, job):
     pid = n.record(job)["pid"]
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not os.path.exists(f"/proc/{pid}") or one_node.text_of(f"/proc/{pid}/stat").rpartition(") ")[2][:1] in ("", "Z"))
+
+    def state():
+        return one_node.text_of(f"/proc/{pid}/stat").rpartition(") ")[2][:1]
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}") or state() in ("", "Z"))
 
 
 def hostile():
@@ -334,7 +337,9 @@ def by_socket():
         first, fields, body = asked(path, b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
         equal((first, fields["Content-Type"], int(fields["Content-Length"])), ("HTTP/1.1 200 OK", "text/plain; version=0.0.4; charset=utf-8", len(body)), "an answer")
         equal(numbers(body), numbers(text), "it is the same")
-        for what, request, want in (("HEAD", b"HEAD /metrics HTTP/1.1\r\n\r\n", "200"), ("another path", b"GET /etc/shadow HTTP/1.1\r\n\r\n", "404"), ("another method", b"DELETE /metrics HTTP/1.1\r\n\r\n", "405"),
+        for what, request, want in (("HEAD", b"HEAD /metrics HTTP/1.1\r\n\r\n", "200"),
+                                    ("another path", b"GET /etc/shadow HTTP/1.1\r\n\r\n", "404"),
+                                    ("another method", b"DELETE /metrics HTTP/1.1\r\n\r\n", "405"),
                                     ("no HTTP", b"\0\xff\r\n\r\n", "400"), ("one who does not go on", b"GET /metr", "400"), ("a head without an end", b"GET /metrics HTTP/1.1\r\n" + b"x: y\r\n" * 2000, None)):
             first = asked(path, request)[0]
             ok(want is None or first.startswith(f"HTTP/1.1 {want} "), f"{what}: {want or 'no answer'}", first)

@@ -238,7 +238,8 @@ def namespaces():
     if not cat or e2e.SANITIZER:
         return skip("a program in another root", "no busybox, or a sanitizer that is not there")
     shutil.copy(cat, f"{new}/busybox")
-    for command in (["chroot", new, "/busybox", "cat", f"{t.root}/f"], ["env", "-i", "/usr/sbin/chroot", new, "/busybox", "cat", f"{t.root}/f"]):
+    for command in (["chroot", new, "/busybox", "cat", f"{t.root}/f"],
+                    ["env", "-i", "/usr/sbin/chroot", new, "/busybox", "cat", f"{t.root}/f"]):
         equal(job.run(command), e2e.execute(command), "a program in another root: as natively, and no message")
     private = ["unshare", "-m", "sh", "-c", f"mount --bind {scratch()}/outside {t.root} && exec cat {t.root}/f"]
     return equal(job.run(private), (0, b"outside f", ""), "a program in a mount namespace of its own")
@@ -263,7 +264,8 @@ def by_directory():
     command = [PYTHON, "-c", PROBE.replace(", os.fstat(fd).st_ino", "") + BY_DIRECTORY]
     job = e2e.Job(options([roots[1]], {"t": (scratch("tier.by"), "1G")}, *e2e.config(watch_directories=0)))
     job.run(e2e.read_all(roots[1]))
-    native, got = e2e.execute([*command, roots[0]]), e2e.execute([*command, roots[1]], env={**job.env, b"MONARCH_IO_LOG": os.fsencode(log)})
+    native, got = e2e.execute([*command, roots[0]]), e2e.execute([*command, roots[1]],
+                                                                 env={**job.env, b"MONARCH_IO_LOG": os.fsencode(log)})
     job.end()
     equal(got, native, "a directory above is renamed: as natively")
     equal((native[0], e2e.text_in(log).count(": tier t\n")), (0, 1), "a directory above is renamed: from the tier before")

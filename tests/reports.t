@@ -58,12 +58,14 @@ def kept():
         os.unlink(copy)
         os.symlink(f"{saved}/target", copy)
         code, out, err = n.report(job, "--save", saved)
-        equal((code, os.path.islink(copy), os.listdir(saved)), (0, False, [os.path.basename(path)]), "--save: root, where a user has put a link", err)
+        equal((code, os.path.islink(copy), os.listdir(saved)), (0, False, [os.path.basename(path)]),
+              "--save: root, where a user has put a link", err)
         for what, uid, program in (
                 ("another user cannot list", OTHER, f"os.listdir({top!r})"), ("nor read", OTHER, f"open({path!r})"),
                 ("nor see who has some", OTHER, f"os.listdir({os.path.dirname(top)!r})"),
                 ("but not make it grow", UID, f"open({path!r}, 'a')"), ("nor remove it", UID, f"os.unlink({path!r})"),
-                ("nor put a link there", UID, f"os.symlink('/etc/shadow', {top + '/x'!r})"), ("nor open the directory to others", UID, f"os.chmod({top!r}, 0o777)")):
+                ("nor put a link there", UID, f"os.symlink('/etc/shadow', {top + '/x'!r})"),
+                ("nor open the directory to others", UID, f"os.chmod({top!r}, 0o777)")):
             last = e2e.execute([*as_user(uid), "/usr/bin/python3", "-c", f"import os\n{program}"], cwd="/")[2].strip().splitlines()[-1:]
             ok(last and last[0].startswith("PermissionError"), f"reports: {what}", last)
 
@@ -204,7 +206,8 @@ def page_of_report():
     contains(html, ["Content-Security-Policy", "&lt;script&gt;"], "what it has")
     code, out, err = e2e.execute([TOOL, "report", file, "--html", file])
     ok(code == 2 and "would overwrite the report; name another file" in err and os.path.getsize(file) == len(json.dumps(a_report())), "the report itself is not overwritten", err)
-    for what, change in (("too many samples", {"milliseconds": list(range(100000))}), ("a column that is too short", {"staged": [1]}),
+    for what, change in (("too many samples", {"milliseconds": list(range(100000))}),
+                         ("a column that is too short", {"staged": [1]}),
                          ("a huge number", {"staged": [1 << 61] * 11}), ("tiers that are not there", {"placed": [[0] * 11] * 3})):
         report = a_report()
         report["series"].update(change)
@@ -219,14 +222,16 @@ def page_of_report():
                                         ["5", "0", "3", "100", "90%", "77.0M", "5.00M", "0", "all"], ["-"] * 8 + ["nothing yet"], ["10", "49.0M", "3", "200", "90%", "154M", "10.0M", "0", "nodes=2/2"]],
           "a report of each node: a line for each, and one for all", html[-2000:])
     ok("&lt;script&gt;" in rows[1][0] and "<script" not in html, "a node's name is text", rows[1][0])
-    for what, nodes in (("a name that is none", [{**row, "node": 7}]), ("a huge number", [{**row, "pfs_bytes": 1 << 61}]), ("too many", [row] * 1025)):
+    for what, nodes in (("a name that is none", [{**row, "node": 7}]), ("a huge number", [{**row, "pfs_bytes": 1 << 61}]),
+                        ("too many", [row] * 1025)):
         report["job"]["by_node"] = nodes
         refused(what, report, "by_node is none of Monarch's")
     equal(rows_of(html, "opens")[-1], ["2.1s or more", "0", "0", "1"], "how long opens took, in numbers, of all nodes")
     report = a_report()
     del report["job"]["open_times"], report["series"]
     old = page_of("old.json", report)
-    ok('id="opens"' not in old and "How it went over time is not known" in old, "of an older release, what it did not write is left out")
+    ok('id="opens"' not in old and "How it went over time is not known" in old,
+       "of an older release, what it did not write is left out")
 
 
 def page_of_nodes():
@@ -252,10 +257,14 @@ def page_of_nodes():
     equal((told["name"], told["nodes"], told["opens"], told["bytes_pfs"]), ("7", 2, 200, 200 << 20), "as JSON")
     bare = written("bare.json", json.dumps(a_report()))
     other = "is of another job, or of another run of it, than"
-    for what, given, code, why in (("another job's", [second, of_node("n3", job=8)], 1, other), ("another run's", [second, of_node("n3", restart=1)], 1, other),
-                                   ("another cluster's", [second, of_node("n3", cluster="x")], 1, other), ("the same node's", [second, second], 1, "node n2 has been named before"),
-                                   ("one of no node", [second, bare], 1, "it names no node; name files that"), ("a job", [second, "7"], 2, "name one job, or the files of its nodes"),
-                                   ("the page is one of them", [second, tenth, "--html", tenth], 2, "would overwrite the report")):
+    for what, given, code, why in (("another job's", [second, of_node("n3", job=8)], 1, other),
+                                   ("another run's", [second, of_node("n3", restart=1)], 1, other),
+                                   ("another cluster's", [second, of_node("n3", cluster="x")], 1, other),
+                                   ("the same node's", [second, second], 1, "node n2 has been named before"),
+                                   ("one of no node", [second, bare], 1, "it names no node; name files that"),
+                                   ("a job", [second, "7"], 2, "name one job, or the files of its nodes"),
+                                   ("the page is one of them", [second, tenth, "--html", tenth], 2,
+                                    "would overwrite the report")):
         got, out, err = e2e.execute([TOOL, "report", *given])
         ok((got, out) == (code, b"") and why in err and err.count("\n") == 1, f"several reports, one of which is wrong: {what}", got, out, err)
 
@@ -267,8 +276,10 @@ def page_in_browser():
     code, _, err = e2e.execute([TOOL, "report", written("seen.json", json.dumps(a_report())), "--html", page])
     equal(code, 0, "a page", err)
     home = scratch("browser")
-    code, out, err = e2e.execute(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={home}",
-                                  "--no-first-run", "--dump-dom", f"file://{page}"], seconds=4 * e2e.PATIENCE, env=e2e.native_environment(HOME=home))
+    code, out, err = e2e.execute(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+                                  f"--user-data-dir={home}",
+                                  "--no-first-run", "--dump-dom", f"file://{page}"], seconds=4 * e2e.PATIENCE,
+                                  env=e2e.native_environment(HOME=home))
     dom = out.decode()
     equal((code, "<title>Job " in dom, "evil</title>" in dom, "<img" in dom, "<script" in dom), (0, True, False, False, False), "the browser's DOM: no text of an owner's does anything", err[-1000:])
     lines = re.findall(r'<polyline class="line (c\d)" points="([^"]*)"', dom)

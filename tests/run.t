@@ -72,7 +72,8 @@ def without_agent():
     """Limits under which no agent starts: the command runs all the same, and nothing is left."""
     tier = scratch("limited.tier")
     for limit in ["-f 100"] + ["-v 100000"] * (not e2e.SANITIZER):  # which needs more
-        words = ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", f"{BUILD}/monarchctl", "run", *options([shared_dataset()], {"t": (tier, "1G")})]
+        words = ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", f"{BUILD}/monarchctl", "run",
+                 *options([shared_dataset()], {"t": (tier, "1G")})]
         code, out, err = e2e.execute([*words, "--", "sh", "-c", "echo ran $MONARCH_IO_RUN_DIR; exit 3"])
         equal((code, out, os.listdir(tier)), (3, b"ran\n", []), f"ulimit {limit}: the command runs, and nothing is left", err)
         contains(err, ["monarchctl run: ", "; the command runs without Monarch"], f"ulimit {limit}: the message tells")
@@ -147,7 +148,8 @@ def peers_library():
     equal((code, out), native, "no library for peers: the bytes are right")
     ok(err.startswith("monarchctl run: this node gets no files from the job's other nodes: load ") and err.count("\n") == 1,
        "no library for peers: the user is told once", err)
-    equal(json.loads(text_of(f"{base}/report"))["agent"]["staged_bytes"], size, "no library for peers: all is staged as on one node")
+    equal(json.loads(text_of(f"{base}/report"))["agent"]["staged_bytes"], size,
+          "no library for peers: all is staged as on one node")
 
 
 LIST = "give yourself the right to list it (chmod), or ask its owner"
@@ -213,8 +215,10 @@ def squatter():
 
 def user_environment():
     own = ":".join([*e2e.SANITIZER.split(), "libm.so.6"])
-    code, out, err = monarch_run(usual("environment")[0], ["sh", "-c", 'echo "$LD_PRELOAD"'], env={**e2e.environment(), "LD_PRELOAD": own})
-    equal((code, out.decode()), (0, f"{own}:{os.path.realpath(BUILD)}/libmonarch_preload.so\n"), "the user's LD_PRELOAD stays, ours is last", err)
+    code, out, err = monarch_run(usual("environment")[0], ["sh", "-c", 'echo "$LD_PRELOAD"'],
+                                 env={**e2e.environment(), "LD_PRELOAD": own})
+    equal((code, out.decode()), (0, f"{own}:{os.path.realpath(BUILD)}/libmonarch_preload.so\n"),
+          "the user's LD_PRELOAD stays, ours is last", err)
 
 
 # ---- the report
@@ -385,5 +389,6 @@ def hanging_pfs():
     return pfs.close()
 
 
-e2e.main(swept, exit_codes, refusals, without_agent, peers_library, ordinary_user, squatter, user_environment, report, signals, monarchctl_killed,
+e2e.main(swept, exit_codes, refusals, without_agent, peers_library, ordinary_user, squatter, user_environment, report, signals,
+         monarchctl_killed,
          monarchd_slow_to_end, monarchd_killed, hanging_pfs)

@@ -104,7 +104,8 @@ def batch():
         equal(next((job for job in look["jobs"] if job["job"] == run.name), {}), told, "--json: the fields of status")
     ok(looks[0]["time"] <= looks[1]["time"] <= time.time() + 1 and looks[0]["version"], "--json: version and time", looks[0])
     slow.end()
-    ok(e2e.wait_until(lambda: not row(top("--batch", "--count", "1")[1], slow.name)), "a job that has ended is not shown any more")
+    ok(e2e.wait_until(lambda: not row(top("--batch", "--count", "1")[1], slow.name)),
+       "a job that has ended is not shown any more")
     run.end()
 
 
@@ -188,7 +189,8 @@ def screen():
         equal((len(page), max(len(line) for line in page) <= 80, keys_of(page)[:30]), (24, True, "q quit  s sort: rate  r revers"), "24 lines of 80 columns, with the keys in the last one")
         for columns, lines in (100, 30), (40, 10), (20, 3), (80, 24):
             s.size(columns, lines)
-            s.shows(lambda page, lines=lines: len(page) == lines and keys_of(page).startswith("q quit"), f"it follows a terminal of {columns} by {lines}")
+            s.shows(lambda page, lines=lines: len(page) == lines and keys_of(page).startswith("q quit"),
+                    f"it follows a terminal of {columns} by {lines}")
             ok(max(len(line) for line in s.page()) <= columns, "where lines are cut, not folded", *s.page())
         s.shows(lambda page: any(line.startswith(run.name) for line in page), "and shows all again")
         before = [line.split()[0] for line in s.page()[3:5]]

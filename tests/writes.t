@@ -415,7 +415,8 @@ def by_mount():
     if os.geteuid() != 0:
         return skip("another mount", "cannot mount")
     # The dataset's name, what is mounted, where, and by which of both the job writes.
-    for name, real, bound, written in ("mount", "mount.data", "mount.other", "mount.other"), ("bound", "bound.real", "bound.data", "bound.real"):
+    for name, real, bound, written in ("mount", "mount.data", "mount.other",
+                                       "mount.other"), ("bound", "bound.real", "bound.data", "bound.real"):
         equal(e2e.execute(["mount", "--bind", scratch(real), scratch(bound)])[0], 0, f"{bound}: mounted")
         placed = Placed(name)
         placed.change(f"write by {written}", 'echo by mount >"$3/0000.bin"', scratch(written))
@@ -478,7 +479,8 @@ def threads_beside():
         command = [BESIDE, case, file, other]
         native = e2e.execute(command)
         large = case.startswith("large")
-        job = e2e.Job([*options([root], {"t": (scratch(f"beside.{case.replace(' ', '-')}.tier"), "1G")}), *(config if large else [])])
+        job = e2e.Job([*options([root], {"t": (scratch(f"beside.{case.replace(' ', '-')}.tier"), "1G")}),
+                       *(config if large else [])])
         if not large:
             job.run(["cat", file])
         equal(job.run(command), native, f"beside: {case}: as natively")
@@ -550,7 +552,8 @@ def links_of_others():
         os.chmod(path, mode)
     job = e2e.Job(options([root], {"t": (tier, "1G")}), before=before)
     job.run([*before, "cat", f"{root}/x"])
-    equal(job.run([*before, PYTHON, "-c", UNSEEN_LINK, f"{root}/x"])[:2], (0, b"2 b'hhhh'\n"), "a link that is written unseen: refused")
+    equal(job.run([*before, PYTHON, "-c", UNSEEN_LINK, f"{root}/x"])[:2], (0, b"2 b'hhhh'\n"),
+          "a link that is written unseen: refused")
     return job.end()
 
 
@@ -653,5 +656,6 @@ print(a, len(open(sys.argv[1], "rb").read()))
     agent.wait(e2e.PATIENCE)
 
 
-e2e.main(by_programs, by_names, by_each_function, locks_beside, locks_kept, by_mount, directories, threads_beside, by_openat2, links_of_others, inherited, unseen, more_than_inotify_tells,
+e2e.main(by_programs, by_names, by_each_function, locks_beside, locks_kept, by_mount, directories, threads_beside, by_openat2,
+         links_of_others, inherited, unseen, more_than_inotify_tells,
          before_the_agent)

@@ -8,7 +8,8 @@ import time
 
 
 def on_tier(path):
-    """Asks for a file, and whether the kernel, which the library does not tell, has it opened elsewhere than where its path leads."""
+    """Asks for a file, and whether it was opened elsewhere than where its path leads: by the kernel's name, which the
+    library does not tell."""
     text, number = ctypes.create_string_buffer(4096), 267 if os.uname().machine == "x86_64" else 78
     with open(path, "rb", 0) as file:
         length = ctypes.CDLL(None).syscall(number, -100, b"/proc/self/fd/%d" % file.fileno(), text, 4096)
