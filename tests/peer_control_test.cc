@@ -36,32 +36,24 @@ struct Agent {
     if (change) change(&options);
     ControlHandlers handlers;
     handlers.message = [this](NodeIndex from, const MessageHeader& header, std::string_view body) {
+      told.add(header, body);
       const std::lock_guard hold(lock);
-      if (header.type == MessageType::kWant && decode<Want>(body)) return answers ? encode(Read{from}) : "";
-      if (const auto mark = decode<Mark>(body); mark && header.type == MessageType::kMark)
-        marks.push_back(mark->marks);
-      return std::string();
+      return header.type == MessageType::kWant && answers ? encode(Read{from}) : std::string();
     };
     handlers.met = [this](const Hello& there) {
       const std::lock_guard hold(lock);
       met.emplace_back(there.node, there.incarnation);
     };
-    handlers.gone = [this](NodeIndex node) {
-      const std::lock_guard hold(lock);
-      gone.push_back(node);
+    const auto noted_in = [this](std::vector<NodeIndex>* all) {
+      return [this, all](NodeIndex node, auto...) {
+        const std::lock_guard hold(lock);
+        all->push_back(node);
+      };
     };
-    handlers.unreachable = [this](NodeIndex node, bool) {
-      const std::lock_guard hold(lock);
-      unreachable.push_back(node);
-    };
-    handlers.wrong = [this](NodeIndex node) {
-      const std::lock_guard hold(lock);
-      wrong.push_back(node);
-    };
-    handlers.data = [this](NodeIndex node, Fd socket, Tls) {
-      const std::lock_guard hold(lock);
-      data.emplace_back(node, std::move(socket));
-    };
+    handlers.gone = noted_in(&gone);
+    handlers.unreachable = noted_in(&unreachable);
+    handlers.wrong = noted_in(&wrong);
+    handlers.data = [](NodeIndex, Fd, Tls) {};
     if (hear) hear(&handlers);
     control = std::make_unique<Control>(std::move(options), std::move(handlers), clock);
   }
@@ -70,17 +62,13 @@ struct Agent {
     const std::lock_guard hold(lock);
     return this->*what;
   }
-  Result<Reply> want(NodeIndex node, int patience_ms = kPatienceMs) {
-    return control->ask(node, encode(Want{}), patience_ms);
+  // The words that it was told, in their order.
+  std::vector<uint32_t> marks() {
+    std::vector<uint32_t> all;
+    for (const Mark& mark : told.all<Mark>()) all.insert(all.end(), mark.marks.begin(), mark.marks.end());
+    return all;
   }
-  // The same, in vain: its patience ends once the other end has `heard` of it.
-  Result<Reply> want_in_vain(
-      NodeIndex node, const std::function<bool()>& heard = [] { return true; }) {
-    auto reply = std::async(std::launch::async, [this, node] { return want(node); });
-    EXPECT_TRUE(clock.await_waiting(1) && eventually(heard));
-    EXPECT_TRUE(clock.advance_to_next());
-    return reply.get();
-  }
+  Result<Reply> want(NodeIndex node) { return control->ask(node, encode(Want{}), kPatienceMs); }
   void be_silent() {
     const std::lock_guard hold(lock);
     answers = false;
@@ -88,10 +76,9 @@ struct Agent {
   ManualClock clock;
   std::mutex lock;
   bool answers = true;
-  std::vector<std::vector<uint32_t>> marks;
+  Sayings told;
   std::vector<std::pair<NodeIndex, uint64_t>> met;
   std::vector<NodeIndex> gone, unreachable, wrong;
-  std::vector<std::pair<NodeIndex, Fd>> data;
   std::unique_ptr<Control> control;
 };
 
@@ -251,25 +238,6 @@ TEST_F(ControlTest, ANodeThatIsSlowGetsMoreTime) {
   }
 }
 
-TEST_F(ControlTest, ANodeThatComesInTimeIsNotComplainedOf) {
-  const Scratch scratch;
-  constexpr char kAbsent[] = "node 2: cannot be reached: ";
-  std::string soon;
-  const std::string later = logged(scratch, [&] {
-    const auto agent = start(0);
-    for (const NodeIndex node : {1u, 2u}) EXPECT_FALSE(agent->want(node).ok());
-    soon = contents(scratch / "log");
-    const auto other = start(1);
-    expect_read(agent->want(1), 0);
-    agent->clock.advance_ms(patience::kPeerSilenceMs);
-    EXPECT_TRUE(eventually([&] { return contents(scratch / "log").find(kAbsent) != std::string::npos; }));
-    EXPECT_FALSE(agent->want(2).ok());
-  });
-  EXPECT_EQ(soon, "");
-  EXPECT_EQ(later.find("node 1"), std::string::npos) << later;
-  EXPECT_EQ(later.find(kAbsent), later.rfind(kAbsent)) << "once";
-}
-
 TEST_F(ControlTest, NothingIsMadeBeforeSomebodyHasSomethingToSay) {
   const auto one = start(0), other = start(1);
   for (const Agent* agent : {one.get(), other.get()}) settle(*agent);
@@ -279,44 +247,26 @@ TEST_F(ControlTest, NothingIsMadeBeforeSomebodyHasSomethingToSay) {
 
 TEST_F(ControlTest, WhatIsToldArrivesInItsOrder) {
   const auto one = start(0), other = start(1);
-  std::vector<std::vector<uint32_t>> told;
+  std::vector<uint32_t> told;
   for (uint32_t i = 0; i < 1000; ++i) {
-    told.push_back({i});
-    one->control->tell(1, encode(Mark{0, 0, told.back()}));
+    told.push_back(i);
+    one->control->tell(1, encode(Mark{0, 0, {i}}));
   }
-  EXPECT_TRUE(eventually([&] { return other->seen(&Agent::marks).size() == told.size(); }));
-  EXPECT_EQ(other->seen(&Agent::marks), told);
+  EXPECT_TRUE(eventually([&] { return other->marks().size() == told.size(); }));
+  EXPECT_EQ(other->marks(), told);
   for (const NodeIndex nobody : {7u, 0u}) one->control->tell(nobody, encode(Mark{0, 0, {1}}));
   expect_read(one->want(1), 0);
-  EXPECT_TRUE(one->seen(&Agent::marks).empty());
-}
-
-TEST_F(ControlTest, ANewAgentIsMetAgain) {
-  const auto one = start(0);
-  auto other = start(1);
-  expect_read(one->want(1), 0);
-  other.reset();
-  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone).size() == 1; }));
-  other = start(1, [](ControlOptions* o) { o->hello.incarnation = 999; });
-  expect_read(one->want(1), 0);
-  EXPECT_EQ(one->seen(&Agent::met), (std::vector<std::pair<NodeIndex, uint64_t>>{{1, 101}, {1, 999}}));
-}
-
-TEST_F(ControlTest, WhoDoesNotAnswerIsWaitedForNoLongerThanAsked) {
-  const auto one = start(0), other = start(1);
-  other->be_silent();
-  auto late = std::async(std::launch::async, [&] { return one->want(1, 100); });
-  ASSERT_TRUE(one->clock.await_waiting(1));
-  EXPECT_EQ(one->clock.next_ns() - one->clock.now_ns(), 100'000'000);
-  one->clock.advance_ms(100);
-  EXPECT_EQ(late.get().error().code, ETIMEDOUT);
+  EXPECT_TRUE(one->marks().empty());
 }
 
 TEST_F(ControlTest, WhatComesTooLateIsNobodysAnswer) {
   const auto one = start(0), other = start(1);
   expect_read(one->want(1), 0);
   other->lock.lock();  // its control thread waits
-  EXPECT_FALSE(one->want_in_vain(1).ok());
+  auto late = std::async(std::launch::async, [&] { return one->want(1); });
+  ASSERT_TRUE(one->clock.await_waiting(1));
+  one->clock.advance_ms(kPatienceMs);
+  EXPECT_EQ(late.get().error().code, ETIMEDOUT);
   other->lock.unlock();
   for (int i = 0; i < 20; ++i) expect_read(one->want(1), 0);
 }
@@ -334,19 +284,6 @@ TEST_F(ControlTest, WhoHasDialledMeanwhileCanBeReached) {
   settle(*one);
   EXPECT_TRUE(one->seen(&Agent::unreachable).empty());
   EXPECT_TRUE(one->seen(&Agent::gone).empty());
-}
-
-// What it was to be told is not kept for the next connection.
-TEST_F(ControlTest, WhoIsReachedIsToldAtOnce) {
-  const Squatter there;
-  nodes[1].ports = {there.port};
-  const auto one = start(0);
-  one->control->tell(1, encode(Mark{0, 0, {3}}));
-  Hello theirs = hello(1);
-  theirs.port = there.port;
-  Handshake listens(ours, accept(there), Handshake::Side::kListens, theirs, Handshake::After::kClear);
-  ASSERT_TRUE(listens.wait(kPatienceMs).ok());
-  EXPECT_TRUE(is_told(listens.take_socket()));
 }
 
 TEST_F(ControlTest, TheNextPortIsTakenAndFound) {
@@ -452,21 +389,6 @@ TEST_F(ControlTest, WhoSaysToBeNobodyIsNotBelieved) {
   EXPECT_TRUE(one->seen(&Agent::met).empty());
 }
 
-TEST_F(ControlTest, AConnectionForDataIsHandedOn) {
-  const auto one = start(0);
-  Hello data = hello(1);
-  data.lane = Lane::kData;
-  const Fd socket = meet_as(data, one->control->port(), ours);
-  ASSERT_TRUE(eventually([&] {
-    const std::lock_guard hold(one->lock);
-    return one->data.size() == 1;
-  }));
-  EXPECT_EQ(one->data[0].first, 1u);
-  ASSERT_EQ(::write(one->data[0].second.get(), "x", 1), 1);
-  EXPECT_TRUE(is_told(socket));
-  EXPECT_TRUE(one->seen(&Agent::met).empty()) << "there is nothing to be said on it";
-}
-
 TEST_F(ControlTest, WhoSaysWhatIsNoMessageIsHungUpOn) {
   const auto one = start(0);
   for (const std::string& nonsense : {noise(100, 3), std::string(MessageHeader::kBytes, '?')}) {
@@ -535,32 +457,6 @@ TEST_F(ControlTest, NobodyAnswersForAnother) {
   EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1}; }));
 }
 
-TEST_F(ControlTest, AnAnswerToWhatWasNoQuestionIsNotLate) {
-  std::atomic<int> late{0};
-  const auto one = start(0, {}, [&](ControlHandlers* hear) { hear->late = [&](NodeIndex) { ++late; }; });
-  const auto other = start(1, {}, [](ControlHandlers* hear) {
-    hear->message = [](NodeIndex from, const MessageHeader& header, std::string_view) {
-      return header.type == MessageType::kWant ? encode(Read{from}) : encode(Pong());
-    };
-  });
-  EXPECT_TRUE(one->want(1).ok());
-  one->control->tell(1, encode(Ping()));
-  EXPECT_TRUE(one->want(1).ok());  // that answer comes after the other
-  EXPECT_EQ(late, 0);
-}
-
-TEST_F(ControlTest, AMessageInPiecesIsOne) {
-  const auto one = start(0);
-  const Fd socket = meet_as(hello(1), one->control->port(), ours);
-  const std::string message = encode(Mark{0, 0, {3, 7}});
-  for (const char byte : message) {
-    ASSERT_EQ(::write(socket.get(), &byte, 1), 1);
-    settle(*one);
-  }
-  const std::vector<std::vector<uint32_t>> whole = {{3, 7}};
-  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::marks) == whole; }));
-}
-
 // The other end has left the first one, as after a cut that only it has noticed.
 TEST_F(ControlTest, WhatIsToldGoesByTheNewestConnection) {
   const auto one = start(0);
@@ -591,33 +487,6 @@ TEST_F(ControlTest, ANodeKeepsOnlySoManyConnections) {
   EXPECT_LE(open_descriptors(), before + 50 + 4);
   EXPECT_TRUE(is_hung_up(kept.front()));
   EXPECT_TRUE(one->seen(&Agent::gone).empty());
-  one->control->tell(1, encode(Mark{0, 0, {3}}));
-  char byte;
-  const auto is_told = [&](const Fd& fd) { return ::recv(fd.get(), &byte, 1, MSG_DONTWAIT) == 1; };
-  EXPECT_TRUE(eventually([&] { return std::any_of(kept.begin(), kept.end(), is_told); }));
-}
-
-TEST_F(ControlTest, WhoAnswersForDataCannotBeReached) {
-  const Squatter there;
-  nodes[1].ports = {there.port};
-  const auto one = start(0);
-  for (int i = 0; i < 2; ++i) {
-    std::thread answers([&] {
-      Hello data = hello(1);
-      data.lane = Lane::kData;
-      data.port = there.port;
-      Handshake listens(ours, accept(there), Handshake::Side::kListens, data, Handshake::After::kClear);
-      EXPECT_TRUE(listens.wait(kPatienceMs).ok());
-    });
-    const Result<Reply> none = one->want(1);
-    ASSERT_FALSE(none.ok());
-    EXPECT_EQ(none.error().code, EPROTO) << none.error().text;
-    if (HasFailure()) (void)dial(there.port);  // it was not dialled again
-    answers.join();
-  }
-  EXPECT_EQ(one->seen(&Agent::unreachable), (std::vector<NodeIndex>{1, 1}));
-  const std::lock_guard hold(one->lock);
-  EXPECT_TRUE(one->data.empty());
 }
 
 // Strangers keep all their places, and say nothing: who has the key gets in when they are hung up on.
@@ -686,11 +555,11 @@ TEST_F(ControlTest, OnlySoMuchWaitsForANodeThatIsNotReachedYet) {
   for (uint32_t i = 0; i < kMost + 100; ++i) one->control->tell(1, encode(Mark{0, 0, {i}}));
   settle(*one);
   silent.reset();
-  EXPECT_TRUE(eventually([&] { return other->seen(&Agent::marks).size() == kMost; }));
+  EXPECT_TRUE(eventually([&] { return other->marks().size() == kMost; }));
   expect_read(one->want(1), 0);
-  const auto marks = other->seen(&Agent::marks);
+  const std::vector<uint32_t> marks = other->marks();
   ASSERT_EQ(marks.size(), kMost);
-  EXPECT_EQ(marks.back(), std::vector<uint32_t>{kMost - 1}) << "the first ones, in their order";
+  EXPECT_EQ(marks.back(), kMost - 1) << "the first ones, in their order";
 }
 
 // Whoever waits for the one before is told that it is gone, though nobody has closed its connection.
@@ -710,7 +579,7 @@ TEST_F(ControlTest, ANewAgentTakesThePlaceOfTheOneBefore) {
   EXPECT_TRUE(eventually([&] { return ::recv(before.get(), head, sizeof head, MSG_DONTWAIT) > 0; }));
   const Fd again = connect(7);  // the same one, by another connection
   write_to(again, encode(Mark{0, 0, {3}}));
-  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::marks).size() == 1; }));
+  EXPECT_TRUE(eventually([&] { return one->marks().size() == 1; }));
   EXPECT_EQ(met().size(), 1u);
   const Fd after = connect(8);
   asks.join();
@@ -724,26 +593,18 @@ TEST_F(ControlTest, ANewAgentTakesThePlaceOfTheOneBefore) {
 }
 
 TEST_F(ControlTest, AnAddressForDataIsToldIfItCanBeHad) {
-  const Scratch scratch;
-  const auto told = [&](const std::string& address) {
+  const std::pair<const char*, const char*> addresses[] = {
+      {"127.0.0.2", "127.0.0.2"}, {"203.0.113.7", ""}, {"", ""}};  // the second one is of another machine
+  for (const auto& [address, told] : addresses) {
     std::string heard = "?";
-    std::mutex lock;
-    const std::string said = logged(scratch, [&] {
-      const auto one = start(0, [&](ControlOptions* o) { o->hello.data_address = address; });
-      const auto other = start(1, {}, [&](ControlHandlers* hear) {
-        hear->met = [&](const Hello& there) {
-          const std::lock_guard hold(lock);
-          heard = there.data_address;
-        };
-      });
-      expect_read(one->want(1), 0);
+    const auto one = start(0, [&, address = address](ControlOptions* o) { o->hello.data_address = address; });
+    const auto other = start(1, {}, [&](ControlHandlers* hear) {
+      hear->met = [&](const Hello& hello) { heard = hello.data_address; };
     });
-    EXPECT_EQ(said.find("data goes by 127.0.0.1") != std::string::npos, heard != address) << said;
-    return heard;
-  };
-  EXPECT_EQ(told("127.0.0.2"), "127.0.0.2");
-  EXPECT_EQ(told("203.0.113.7"), "") << "it is of another machine";
-  EXPECT_EQ(told(""), "");
+    expect_read(one->want(1), 0);
+    other->control->stop();
+    EXPECT_EQ(heard, told);
+  }
 }
 
 TEST_F(ControlTest, EncryptedItIsTheSame) {
@@ -751,36 +612,23 @@ TEST_F(ControlTest, EncryptedItIsTheSame) {
   const auto one = start(0, encrypt), other = start(1, encrypt);
   for (int i = 0; i < 20; ++i) expect_read(one->want(1), 0);
   one->control->tell(1, encode(Mark{0, 0, std::vector<uint32_t>(Mark::kMost)}));
-  EXPECT_TRUE(eventually([&] { return other->seen(&Agent::marks).size() == 1; }));
+  EXPECT_TRUE(eventually([&] { return other->marks().size() == Mark::kMost; }));
 }
 
-TEST_F(ControlTest, WhoWaitsIsToldOfTheEnd) {
-  const auto one = start(0), other = start(1);
-  expect_read(one->want(1), 0);
-  other->be_silent();
-  std::thread ends([&] {
-    EXPECT_TRUE(one->clock.await_waiting(1));
-    one->control->stop();
-  });
-  EXPECT_FALSE(one->want(1).ok());
-  ends.join();
-  EXPECT_EQ(one->want(1).error().code, ESHUTDOWN);
-}
-
-TEST_F(ControlTest, ABrokenConnectionEndsTheWait) {
-  const auto one = start(0);
-  auto other = start(1);
-  other->be_silent();
-  std::thread ends([&] {
-    EXPECT_TRUE(eventually([&] { return !other->seen(&Agent::met).empty(); }));
-    EXPECT_TRUE(one->clock.await_waiting(1));
-    EXPECT_TRUE(eventually([&] { return !one->seen(&Agent::met).empty(); }));
-    other->control->stop();
-  });
-  const Result<Reply> broken = one->want(1);
-  ASSERT_FALSE(broken.ok());
-  EXPECT_EQ(broken.error().code, ECONNRESET) << broken.error().text;
-  ends.join();
+TEST_F(ControlTest, WhoWaitsIsToldOfTheEndOfEither) {
+  for (const bool own : {true, false}) {
+    const auto one = start(0), other = start(1);
+    other->be_silent();
+    auto waits = std::async(std::launch::async, [&] { return one->want(1); });
+    EXPECT_TRUE(eventually([&] { return other->told.count<Want>() == 1; }));
+    (own ? one : other)->control->stop();
+    const Result<Reply> ended = waits.get();
+    ASSERT_FALSE(ended.ok());
+    EXPECT_TRUE(own || ended.error().code == ECONNRESET) << ended.error().text;
+    if (own) {
+      EXPECT_EQ(one->want(1).error().code, ESHUTDOWN);
+    }
+  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "runtime/metadata/dataset.h"
 #include "runtime/peer/control.h"
 #include "runtime/peer/fetch.h"
+#include "runtime/peer/peers.h"
 #include "runtime/peer/serve.h"
 #include "tests/loopback.h"
 #include "tests/scratch.h"
@@ -60,6 +62,56 @@ inline ControlHandlers silent_handlers() {
   handlers.gone = handlers.wrong = [](NodeIndex) {};
   handlers.unreachable = [](NodeIndex, bool) {};
   handlers.data = [](NodeIndex, Fd, Tls) {};
+  return handlers;
+}
+
+// What a node was told, in its order.
+class Sayings {
+ public:
+  void add(const MessageHeader& header, std::string_view body) {
+    const std::lock_guard hold(lock_);
+    said_.push_back({header, std::string(body)});
+  }
+  void forget() {
+    const std::lock_guard hold(lock_);
+    said_.clear();
+  }
+  // All of a kind, each with its number.
+  template <typename M>
+  std::vector<std::pair<uint64_t, M>> numbered() {
+    const std::lock_guard hold(lock_);
+    std::vector<std::pair<uint64_t, M>> all;
+    for (const Reply& one : said_)
+      if (const auto message = one.header.type == M::kType ? decode<M>(one.body) : std::nullopt)
+        all.emplace_back(one.header.number, *message);
+    return all;
+  }
+  template <typename M>
+  std::vector<M> all() {
+    std::vector<M> all;
+    for (const auto& [number, message] : numbered<M>()) all.push_back(message);
+    return all;
+  }
+  template <typename M>
+  size_t count() {
+    return all<M>().size();
+  }
+
+ private:
+  std::mutex lock_;
+  std::vector<Reply> said_;
+};
+
+// Of a node whose test is of something else.
+inline PeersHandlers silent_peers_handlers() {
+  PeersHandlers handlers;
+  handlers.changed = [](const Mark&) {};
+  handlers.changes = [] { return std::vector<Mark>(); };
+  handlers.doubted = [](const FileKey&) {};
+  handlers.data = [](Fd, Tls) {};
+  handlers.met = [](NodeIndex, uint64_t) {};
+  handlers.gone = [](NodeIndex) {};
+  handlers.counted = [](NodeIndex, const Count&) {};
   return handlers;
 }
 
