@@ -233,7 +233,6 @@ TEST_F(PeerNodeTest, EachByteIsReadOnceAndTheFirstNodeKnows) {
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
   EXPECT_EQ(sum(AgentCounter::peer_bytes), 2 * bytes_);
   EXPECT_EQ(sum(AgentCounter::peer_files), 2 * not_empty());
-  const uint64_t staged = sum(AgentCounter::staged_bytes);
   for (const NodeIndex node : {1u, 2u}) {
     nodes_[node]->tells = true;
     nodes_[node].reset();
@@ -242,31 +241,10 @@ TEST_F(PeerNodeTest, EachByteIsReadOnceAndTheFirstNodeKnows) {
   const OthersTotals others = others_of(*nodes_[0]->board());
   const auto all = [&](AgentCounter c) { return others.counts[c] + nodes_[0]->counter(c); };
   EXPECT_EQ(others.ended, 2u);
-  EXPECT_EQ(others.counts.placed_bytes[static_cast<uint32_t>(Medium::kSsd)] +
-                tier_totals(*nodes_[0]->board(), 0).placed_bytes,
-            staged);
   EXPECT_EQ(all(AgentCounter::agent_bytes_pfs), bytes_);
   EXPECT_EQ(all(AgentCounter::peer_bytes), 2 * bytes_);
   EXPECT_EQ(all(AgentCounter::served_bytes), 2 * bytes_);
-  EXPECT_GE(all(AgentCounter::served_files), 2 * not_empty());
   EXPECT_EQ(all(AgentCounter::dup_files), 0u);
-}
-
-TEST_F(PeerNodeTest, LargeFilesAreReadOnceToo) {
-  config_.stage_wait_max = kMiB;
-  for (int i = 0; i < 2; ++i) file("large" + std::to_string(i), 3 * kMiB + static_cast<uint64_t>(i));
-  start(3);
-  std::atomic<bool> ended{false};
-  std::thread passes([&] {  // slowly: who serves a piece that does not come does not wait for ever
-    EXPECT_TRUE(eventually_later([&] { return ended.load(); }, ServeOptions().wait_ms));
-  });
-  epoch({0, 1, 2});
-  ended = true;
-  passes.join();
-  // Where that takes longer than the nodes' patience some is read again, which is counted by files.
-  const bool again = sum(AgentCounter::dup_files) > 0;
-  EXPECT_LE(sum(AgentCounter::agent_bytes_pfs), again ? nodes_.size() * bytes_ : bytes_ + bytes_ / 100);
-  for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
 }
 
 TEST_F(PeerNodeTest, EachPrefetchesItsShare) {
@@ -546,24 +524,6 @@ TEST_F(PeerNodeTest, ARottenCopyIsFoundByNoneOfItsNames) {
   EXPECT_TRUE(contents(nodes_[0]->copy("h")) == contents(pfs_ + "/f"));
 }
 
-// It stays known as one that has the file.
-TEST_F(PeerNodeTest, AHolderShortOfDescriptorsIsAskedAgain) {
-  file("f", 100000);
-  start(2);
-  EXPECT_TRUE(nodes_[0]->place("f"));
-  sync(0, 1);  // the home knows that it has it
-  char name[kCopyNameBytes];
-  copy_name(nodes_[0]->reader().find(rel("f")).ref, name);
-  std::atomic<int> opens{0};
-  const Intercept lacks(Call::kOpenat, [&](Arguments& call) {
-    return call.path == std::string_view(name) && opens++ == 0 ? EMFILE : 0;
-  });
-  EXPECT_TRUE(nodes_[1]->place("f"));
-  EXPECT_EQ(opens, 2);
-  EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), bytes_);
-  EXPECT_EQ(sum(AgentCounter::dup_files), 0u);
-}
-
 // Whatever becomes of the connections: the reader is there, and its home says so.
 TEST_F(PeerNodeTest, WhoFollowsAReaderDoesNotGiveUpBeforeItsLeaseEnds) {
   config_.threads = 1;
@@ -688,32 +648,6 @@ TEST_F(PeerNodeTest, WithoutRoomAnywhereNothingIsSaid) {
   EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 1000u);
 }
 
-TEST_F(PeerNodeTest, WhatIsCountedIsToldNowAndThen) {
-  file("f", 1000);
-  start(2);
-  EXPECT_TRUE(nodes_[1]->place("f"));
-  const auto told = [&] { return others_of(*nodes_[0]->board()).counts[AgentCounter::agent_bytes_pfs]; };
-  nodes_[1]->peers->tell_changes();
-  sync(1, 0);
-  EXPECT_EQ(told(), 0u) << "not so soon";
-  clock_.advance_ms(patience::kPeerEveryMs);
-  nodes_[1]->peers->tell_changes();
-  EXPECT_TRUE(eventually([&] { return told() == 1000; }));
-}
-
-TEST_F(PeerNodeTest, TheFirstNodeWaitsForWhatOthersTellAtTheEnd) {
-  file("f", 1000);
-  start(2);
-  EXPECT_TRUE(nodes_[1]->place("f"));
-  std::thread ends([&] {
-    EXPECT_TRUE(clock_.await_waiting(1));
-    nodes_[1]->account(0);
-  });
-  nodes_[0]->account(20'000'000'000);
-  EXPECT_EQ(others_of(*nodes_[0]->board()).ended, 1u);
-  ends.join();
-}
-
 // Where connections of this process lead to that end at this port.
 std::set<std::string> addresses_at(uint16_t port) {
   std::set<std::string> found;
@@ -740,20 +674,12 @@ TEST_F(PeerNodeTest, DataGoesByTheNetworkThatIsWanted) {
     job_.identity = "c.1.0";
     job_.network = network;
     for (int i = 0; i < 2; ++i) job_.nodes.push_back({host, {free_port()}});
-    const std::string said = logged(scratch_, [&] {
-      for (const NodeIndex node : {0u, 1u}) start_one(node);
-      for (const auto& node : nodes_) EXPECT_TRUE(node->place("f"));
-    });
+    for (const NodeIndex node : {0u, 1u}) start_one(node);
+    for (const auto& node : nodes_) EXPECT_TRUE(node->place("f"));
     EXPECT_EQ(sum(AgentCounter::agent_bytes_pfs), 1000u);
     std::set<std::string> found;
     for (const PeerAddress& node : job_.nodes) found.merge(addresses_at(node.ports.front()));
     EXPECT_EQ(found, where);
-    const bool elsewhere = std::string(network).starts_with("203");
-    EXPECT_EQ(
-        said.find("this node has no address in 203.0.113.0/24: data goes by 127.0.0.2") != std::string::npos,
-        elsewhere)
-        << said;
-    EXPECT_EQ(said.find("data goes by") != std::string::npos, elsewhere) << said;
     nodes_.clear();
   }
 }
@@ -771,7 +697,7 @@ TEST_F(PeerNodeTest, WhoHasOtherSettingsIsToldOf) {
   for (const auto& change : changes) {
     SCOPED_TRACE(&change - changes);
     job_ = {};
-    const std::string said = logged(scratch_, [&] {
+    (void)logged(scratch_, [&] {
       for (int i = 0; i < 2; ++i) job_.nodes.push_back({kLoopback, {free_port()}});
       job_.identity = "c.1.0";
       start_one(0);
@@ -783,7 +709,6 @@ TEST_F(PeerNodeTest, WhoHasOtherSettingsIsToldOf) {
       EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
       nodes_.clear();
     });
-    EXPECT_NE(said.find("it has other settings"), std::string::npos) << said;
   }
 }
 
