@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,7 +29,7 @@ class HoldingsTest : public ::testing::Test {
     const std::string run_dir = scratch_.dir("run");
     catalog_ = make_catalog(run_dir);
     Result<Hierarchy> hierarchy =
-        Hierarchy::open({tier_config(scratch_, "ssd", 1 << 20)}, "monarch-run.test");
+        Hierarchy::open({tier_config(scratch_, "ssd", 8 << 20)}, "monarch-run.test");
     Result<BoardFile> board = BoardFile::create(run_dir);
     ASSERT_TRUE(catalog_ && hierarchy.ok() && board.ok());
     hierarchy_.emplace(hierarchy.take());
@@ -50,16 +51,17 @@ class HoldingsTest : public ::testing::Test {
     return ref;
   }
   Tier& tier() { return hierarchy_->tiers()[0]; }
-  // The same with a copy, of a hundred bytes.
-  Ref hold_copy(const RelPath& path, uint64_t inode, bool names) {
+  // The same with a copy.
+  Ref hold_copy(const RelPath& path, uint64_t inode, bool names, size_t bytes = 100) {
     const Ref ref = catalog_->add(path, DT_REG);
-    const std::string content = noise(100, inode);
-    Result<Fd> copy = tier().create(ref, content.size());
+    const std::string content = noise(bytes, inode);
+    Result<Fd> copy = tier().create(ref, bytes);
     EXPECT_TRUE(copy.ok());
-    EXPECT_EQ(::pwrite(copy->get(), content.data(), content.size(), 0), 100);
+    write_to(*copy, content);
     EXPECT_TRUE(tier().publish(*copy, ref).ok());
-    const auto coming = holdings_->begin(ref, {content.size(), 2, 3, inode, 0}, names, nullptr);
-    holdings_->piece(coming.get(), 0, check_of_piece(content.data(), content.size()));
+    const auto coming = holdings_->begin(ref, {bytes, 2, 3, inode, 0}, names, nullptr);
+    uint64_t piece = 0;
+    for (const uint64_t check : checks_of(content)) holdings_->piece(coming.get(), piece++, check);
     EXPECT_TRUE(holdings_->copied(ref, 0));
     return ref;
   }
@@ -252,29 +254,24 @@ TEST_F(ComingTest, WhatATaskOfAnotherNodeWaitsForIsAskedForOnce) {
 }
 
 TEST_F(ComingTest, APieceIsWaitedForUntilItIsThereOrWillNotBe) {
-  constexpr int kPatienceMs = 60000;
-  std::optional<uint64_t> came;
-  std::thread waits([&] { came = follow(Purpose::kPrefetch)->check(1, kPatienceMs); });
-  ASSERT_TRUE(clock_.await_waiting(1));
+  const auto waits_for = [&](uint64_t piece) {
+    auto came =
+        std::async(std::launch::async, [this, piece, file = std::shared_ptr(follow(Purpose::kPrefetch))] {
+          return file->check(piece, kPatienceMs);
+        });
+    EXPECT_TRUE(clock_.await_waiting(1));
+    return came;
+  };
+  auto comes = waits_for(1);
   holdings_->piece(coming_.get(), 0, 5);
   holdings_->piece(coming_.get(), 1, 6);
-  waits.join();
-  EXPECT_EQ(came, 6u);
-  std::thread late([&] { came = follow(Purpose::kPrefetch)->check(2, 20); });
-  ASSERT_TRUE(clock_.await_waiting(1));
-  clock_.advance_ms(20);
-  late.join();
-  EXPECT_EQ(came, std::nullopt);
-  std::atomic<bool> ended{false};
-  std::thread in_vain([&, file = std::shared_ptr(follow(Purpose::kPrefetch))] {
-    came = file->check(2, kPatienceMs);
-    ended = true;
-  });
-  ASSERT_TRUE(clock_.await_waiting(1));
+  EXPECT_EQ(comes.get(), 6u);
+  auto late = waits_for(2);
+  clock_.advance_ms(kPatienceMs);
+  EXPECT_EQ(late.get(), std::nullopt);
+  auto in_vain = waits_for(2);
   EXPECT_FALSE(holdings_->given_up(ref_));
-  EXPECT_TRUE(eventually([&] { return ended.load(); }));
-  in_vain.join();
-  EXPECT_EQ(came, std::nullopt);
+  EXPECT_EQ(in_vain.get(), std::nullopt);
 }
 
 TEST_F(ComingTest, WhoGoesOnKeepsWhatIsThere) {
@@ -297,20 +294,15 @@ TEST_F(ComingTest, WhoAsksWhileItBeginsAgainIsServed) {
   std::thread begins([&] {
     for (int i = 0; i < kRounds; ++i) {
       const auto copy = std::make_shared<Fd>(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-      EXPECT_EQ(holdings_->begin(ref_, kIdentity, false, copy), coming_);
-      EXPECT_EQ(holdings_->begin(ref_, kIdentity, false, copy_), coming_);
+      for (const auto& one : {copy, copy_}) EXPECT_EQ(holdings_->begin(ref_, kIdentity, false, one), coming_);
     }
   });
   for (int i = 0; i < kRounds; ++i) {
-    // None at times: another copy has just ended.
-    if (const auto file = follow(Purpose::kPrefetch)) {
-      EXPECT_GE(file->copy(), 0);
-    }
+    const auto file = follow(Purpose::kPrefetch);  // none at times: another copy has just ended
+    EXPECT_TRUE(!file || file->copy() >= 0);
   }
   begins.join();
-  const auto file = follow(Purpose::kPrefetch);
-  ASSERT_NE(file, nullptr);
-  EXPECT_EQ(file->copy(), copy_->get());
+  EXPECT_EQ(follow(Purpose::kPrefetch)->copy(), copy_->get());
 }
 
 TEST_F(ComingTest, WhatWasReplacedMeanwhileBeginsAnew) {
@@ -353,27 +345,16 @@ class DoubtTest : public HoldingsTest {
   static constexpr uint64_t kPieces = 3, kBytes = (kPieces - 1) * kPieceBytes + 100;
   void SetUp() override {
     HoldingsTest::SetUp();
-    Result<Hierarchy> hierarchy =
-        Hierarchy::open({tier_config(scratch_, "hdd", 8 << 20)}, "monarch-run.test");
-    ASSERT_TRUE(hierarchy.ok());
-    hierarchy_.emplace(hierarchy.take());
     start(2);
-    ref_ = catalog_->add(rel("f"), DT_REG);
-    const std::string content = noise(kBytes, 1);
-    Result<Fd> copy = tier().create(ref_, kBytes);
-    ASSERT_TRUE(copy.ok());
-    ASSERT_EQ(::pwrite(copy->get(), content.data(), kBytes, 0), static_cast<ssize_t>(kBytes));
-    const auto coming = holdings_->begin(ref_, {kBytes, 2, 3, 4, 0}, false, nullptr);
-    checks_ = checks_of(content);
-    for (uint64_t i = 0; i < kPieces; ++i) holdings_->piece(coming.get(), i, checks_[i]);
-    ASSERT_TRUE(tier().publish(*copy, ref_).ok());
-    ASSERT_TRUE(holdings_->copied(ref_, 0));
-    writes_ = copy.take();
+    ref_ = hold_copy(rel("f"), 4, false, kBytes);
+    checks_ = checks_of(noise(kBytes, 4));
   }
   std::unique_ptr<ServedFile> asked() { return ask("f"); }
-  void spoil() { ASSERT_EQ(::pwrite(writes_.get(), "?", 1, kPieceBytes + 5), 1); }
+  void spoil() {
+    const Fd copy(::open(path_of_copy(tier(), ref_).c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(::pwrite(copy.get(), "?", 1, kPieceBytes + 5), 1);
+  }
   Ref ref_ = 0;
-  Fd writes_;
   std::vector<uint64_t> checks_;
   std::atomic<int> reads_{0};
   const Intercept counts_{Call::kPread, [this](Arguments&) {
@@ -414,14 +395,6 @@ TEST_F(DoubtTest, AWrongPieceIsNotSentAndItsCopyNotUsed) {
   EXPECT_EQ(spoilt_, std::vector<Ref>{ref_}) << "nor does a task of this node get it";
 }
 
-TEST_F(DoubtTest, WhoBeganWhileItWasDoubtedGoesOn) {
-  holdings_->doubt(file_key(0, "f"));
-  const auto file = asked(), other = asked();
-  for (uint64_t i = 0; i < kPieces; ++i) EXPECT_EQ(file->check(i, 0), checks_[i]);
-  EXPECT_EQ(other->check(0, 0), checks_[0]);
-  EXPECT_EQ(reads_, static_cast<int>(kPieces) + 1);
-}
-
 TEST_F(DoubtTest, AllOfItIsLookedAtAlsoIfNobodyAsks) {
   holdings_->look();
   holdings_->doubt(file_key(0, "f"));
@@ -457,9 +430,12 @@ TEST_F(DoubtTest, WhatComesIsLookedAtOnceItIsWhole) {
   EXPECT_EQ(spoilt_, std::vector<Ref>{ref});
 }
 
-// They leave no room for what is held.
-TEST_F(DoubtTest, WhatIsNotHeldIsNotKept) {
+// Whoever has the key may doubt what it likes. What is not held leaves room for what is.
+TEST_F(DoubtTest, OnlySoManyAreDoubted) {
   for (int i = 0; i < 1000; ++i) holdings_->doubt(file_key(0, std::to_string(i)));
+  holdings_->doubt(file_key(0, "f"));
+  EXPECT_EQ(asked()->check(0, 0), checks_[0]);
+  EXPECT_EQ(reads_, 0);
   holdings_->look();
   spoil();
   EXPECT_TRUE(eventually([&] {
@@ -467,14 +443,6 @@ TEST_F(DoubtTest, WhatIsNotHeldIsNotKept) {
     holdings_->look();
     return asked() == nullptr;
   }));
-}
-
-// Whoever has the key may doubt what it likes.
-TEST_F(DoubtTest, OnlySoManyAreDoubted) {
-  for (int i = 0; i < 1000; ++i) holdings_->doubt(file_key(0, std::to_string(i)));
-  holdings_->doubt(file_key(0, "f"));
-  EXPECT_EQ(asked()->check(0, 0), checks_[0]);
-  EXPECT_EQ(reads_, 0);
 }
 
 }  // namespace
