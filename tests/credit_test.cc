@@ -43,34 +43,17 @@ class CreditTest : public PlacementTest {
     pass(2000);
     EXPECT_EQ(counter(AgentCounter::staged_files), files);
   }
-  int opened_by_demand() {
-    int n = 0;
-    for (int i = 0; n < 4; ++i) {
-      const std::string name = "f" + std::to_string(i);
-      if (state(name) != State::kKnown) continue;
-      EXPECT_EQ(state_of(demand(name)), State::kPlaced);
-      ++n;
-    }
-    return n;
-  }
-  // The burst of ten files is staged, and others are since opens wait for them, which the job then reads on a
-  // tier. Returns how many are to be staged in the end.
-  uint64_t read_what_was_waited_for() {
+  // The burst of ten files is staged.
+  void start_with_burst() {
     start();
     walk();
     expect_staged(10);
-    const auto n = static_cast<uint64_t>(opened_by_demand());
-    expect_staged(10 + n);
-    job_reads_on_tier(n);
-    return 10 + 2 * n;
   }
 };
 
 TEST_F(CreditTest, TheBurstIsPrefetchedWhileTheJobReadsNothing) {
   make_files(40, 10 * kCost);
-  start();
-  walk();
-  expect_staged(10);
+  start_with_burst();
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 10u) << "nothing is opened in vain";
 }
 
@@ -78,16 +61,12 @@ TEST_F(CreditTest, WhatIsExcludedIsNotPaidFor) {
   make_files(20, 10 * kCost);
   for (int i = 0; i < 40; ++i) write_file(pfs_ + "/not" + std::to_string(i), noise(kFile, 1));
   config_.exclude = "not*";
-  start();
-  walk();
-  expect_staged(10);
+  start_with_burst();
 }
 
 TEST_F(CreditTest, WhatTheJobHasReadIsPrefetchedOnTop) {
   make_files(40, 10 * kCost);
-  start();
-  walk();
-  expect_staged(10);
+  start_with_burst();
   job_reads_on_pfs(5);
   expect_staged(15);
   job_reads(TaskCounter::mmap_bytes, 2 * kCost);
@@ -96,9 +75,7 @@ TEST_F(CreditTest, WhatTheJobHasReadIsPrefetchedOnTop) {
 
 TEST_F(CreditTest, WhatTheJobHasReadOfPrefetchedFilesComesBack) {
   make_files(40, 10 * kCost);
-  start();
-  walk();
-  expect_staged(10);
+  start_with_burst();
   job_reads_on_tier(3);
   expect_staged(16);
 }
@@ -111,8 +88,17 @@ TEST_F(CreditTest, WhatAnOpenWaitedForWasNotPrefetchedWhileOthersAreOnTheirWay) 
     clock_.sleep_ns(60'000'000);
     return 0;
   });
-  const uint64_t staged = read_what_was_waited_for();
-  expect_staged(staged);
+  start_with_burst();
+  uint64_t n = 0;
+  for (int i = 0; n < 4; ++i) {
+    const std::string name = "f" + std::to_string(i);
+    if (state(name) != State::kKnown) continue;
+    EXPECT_EQ(state_of(demand(name)), State::kPlaced);
+    ++n;
+  }
+  expect_staged(10 + n);
+  job_reads_on_tier(n);
+  expect_staged(10 + 2 * n);
 }
 
 TEST_F(CreditTest, ALargeFileThatIsOnlyOpenedIsPaidFor) {
@@ -175,14 +161,11 @@ TEST_F(CreditTest, TheBurstIsAPartOfTheDatasetWithinBounds) {
                                    config_,    source_.get(), nullptr,    clock_};
     return PrefetchCredit(&context, [] { return kMiB; }).affords(bytes);
   };
-  EXPECT_TRUE(affords(0, 1, 63 * kMiB));
-  EXPECT_FALSE(affords(0, 1, 64 * kMiB));
-  EXPECT_TRUE(affords(20000, 1, 1050 * kMiB));
-  EXPECT_FALSE(affords(20000, 1, 1070 * kMiB));
-  EXPECT_TRUE(affords(10000000, 1, 10239 * kMiB));
-  EXPECT_FALSE(affords(10000000, 1, 10241 * kMiB));
-  EXPECT_TRUE(affords(10000000, 4, 2559 * kMiB));
-  EXPECT_FALSE(affords(10000000, 4, 2561 * kMiB));
+  for (const auto& [files, nodes, burst, about] :
+       {std::tuple(0, 1, 64, 1), {20000, 1, 1060, 10}, {10000000, 1, 10240, 1}, {10000000, 4, 2560, 1}}) {
+    EXPECT_TRUE(affords(files, nodes, (burst - about) * kMiB)) << files;
+    EXPECT_FALSE(affords(files, nodes, (burst + about) * kMiB)) << files;
+  }
 }
 
 }  // namespace

