@@ -3,6 +3,7 @@
 """Several nodes of a job, without Slurm: each file is read once on the PFS, and no node gets other bytes, whatever
 becomes of the others."""
 
+import functools
 import json
 import os
 import random
@@ -32,13 +33,18 @@ for path in paths:
 
 
 def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
         one.close()
     return ports
+
+
+def make_key(name):
+    path = f"{scratch()}/{name}.key"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
+        out.write(os.urandom(32))
+    return path
 
 
 class Nodes:
@@ -54,19 +60,17 @@ class Nodes:
             self.bytes += (9 << 20) + i
         self.files = files + large
         self.pfs = e2e.SlowFs(self.data, scratch(f"{name}.pfs"))
-        self.key = f"{scratch()}/{name}.key"
-        with open(os.open(self.key, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
-            out.write(os.urandom(32))
+        self.key = make_key(name)
         self.config = f"{scratch()}/{name}.conf"
         with open(self.config, "w", encoding="ascii") as out:
             # A watch would see what other nodes' tasks write, since all are on this machine.
             out.write(f"[agent]\nstage_wait_max = 4M\nstage_wait = 20\nwatch_directories = 0\n{config}\n")
         self.list = f"{scratch()}/{name}.nodes"
         self.lab = lab
-        addresses = [f"{lab.addresses[i + 1]}:64000" for i in range(count)] if lab else \
+        self.addresses = [f"{lab.addresses[i + 1]}:64000" for i in range(count)] if lab else \
             [f"127.0.0.1:{port}" for port in free_ports(count)]
         with open(self.list, "w", encoding="ascii") as out:
-            out.write("".join(address + "\n" for address in addresses))
+            out.write("".join(address + "\n" for address in self.addresses))
         self.tiers = [scratch(f"{name}.tier{i}") for i in range(count)]
         self.jobs = [None] * count
         self.want = self.native()
@@ -97,8 +101,9 @@ class Nodes:
         for index, text in zip(indexes, self.read(*indexes)):
             equal(text, self.want, f"{what}: node {index} reads what the PFS has")
 
-    def pfs_reads(self):
-        return self.pfs.counters()
+    def paths(self):
+        """All files, as tasks name them."""
+        return sorted(os.path.join(d, n) for d, _, names in os.walk(self.pfs.mount) for n in names)
 
     def log(self, index):
         with open(f"{self.jobs[index].run_dir}/monarchd.log", encoding="utf-8") as stream:
@@ -123,23 +128,26 @@ class Nodes:
         return reports
 
 
-def without_slowfs():
-    why = e2e.why_no_slowfs()
-    if why:
-        skip("peers on a counted PFS", why)
-    return bool(why)
+def counted(test):
+    """The test, where there can be a counted PFS."""
+    @functools.wraps(test)
+    def run():
+        if why := e2e.why_no_slowfs():
+            skip("peers on a counted PFS", why)
+        else:
+            test()
+    return run
 
 
+@counted
 def once():
-    if without_slowfs():
-        return
     for prefetch in ("off", "on"):
         nodes = Nodes(f"once-{prefetch}", 3, large=2, config=f"prefetch = {prefetch}")
-        before = nodes.pfs_reads()
+        before = nodes.pfs.counters()
         nodes.start_all()
         nodes.expect_right(f"prefetch {prefetch}, first epoch", 0, 1, 2)
         nodes.expect_right(f"prefetch {prefetch}, second epoch", 0, 1, 2)
-        after = nodes.pfs_reads()
+        after = nodes.pfs.counters()
         reports = nodes.end()
         read, opens = (after[name] - before[name] for name in ("read_bytes", "open"))
         ok(read <= 1.005 * nodes.bytes, f"prefetch {prefetch}: each byte is read once", read, nodes.bytes, reports)
@@ -149,23 +157,21 @@ def once():
            reports)
 
 
+@counted
 def killed():
-    if without_slowfs():
-        return
     nodes = Nodes("killed", 3, large=1).start_all()
     nodes.expect_right("before", 2)
     os.kill(nodes.jobs[2].agent(), signal.SIGKILL)
     nodes.expect_right("an agent is killed", 0, 1)
     nodes.expect_right("the node whose agent was killed", 2)
-    path = next(os.path.join(d, n) for d, _, names in os.walk(nodes.pfs.mount) for n in names)
+    path = nodes.paths()[0]
     nodes.jobs[0].run(["sh", "-c", 'printf "new content" > "$1"', "sh", path])
     code = "import os, sys; print(os.stat(sys.argv[1]).st_size, open(sys.argv[1], 'rb').read())"
     equal(nodes.jobs[2].run([sys.executable, "-c", code, path])[1], b"11 b'new content'\n",
           "its tasks see what others change, though nobody tells them")
     turned = "import os, sys\nfor path in sys.argv[1:]:\n st = os.stat(path); content = open(path, 'rb').read()\n" \
              " open(path, 'r+b').write(content[::-1]); os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))"
-    every = sorted(os.path.join(d, n) for d, _, names in os.walk(nodes.pfs.mount) for n in names if os.path.join(d, n) != path)
-    paths = [*[p for p in every if not p.endswith("/large0")][:2], f"{nodes.pfs.mount}/large0"]
+    paths = [*[p for p in nodes.paths()[1:] if not p.endswith("/large0")][:2], f"{nodes.pfs.mount}/large0"]
     nodes.want = nodes.native()
     nodes.expect_right("before its tasks write", 0, 1)
     equal(nodes.jobs[2].run([sys.executable, "-c", turned, *paths])[0], 0, "its tasks write, too, and put the time back")
@@ -177,14 +183,12 @@ def killed():
         equal(gone[1], b"", f"what they remove is gone on node {node}")
     nodes.jobs[2].kill()
     nodes.jobs[2] = None
-    for tier in [nodes.tiers[2]]:
-        subprocess.run(["rm", "-rf", *[f"{tier}/{name}" for name in os.listdir(tier)]], check=True)
+    subprocess.run(["rm", "-rf", *[f"{nodes.tiers[2]}/{name}" for name in os.listdir(nodes.tiers[2])]], check=True)
     nodes.end()
 
 
+@counted
 def stopped():
-    if without_slowfs():
-        return
     nodes = Nodes("stopped", 3).start_all()
     nodes.expect_right("before", 2)
     agent = nodes.jobs[2].agent()
@@ -195,15 +199,13 @@ def stopped():
     nodes.end()
 
 
+@counted
 def shown():
     """What `monarchctl status` says of each node of a job."""
-    if without_slowfs():
-        return
     nodes = Nodes("shown", 3, config="prefetch = on").start_all()
     nodes.expect_right("shown", 0, 1, 2)
     names = ["run." + os.path.basename(job.run_dir).split(".")[2] for job in nodes.jobs]
-    with open(nodes.list, encoding="ascii") as stream:
-        addresses = stream.read().split()
+    addresses = nodes.addresses
 
     def ctl(verb, index, *words):
         return e2e.execute([f"{e2e.BUILD}/monarchctl", verb, names[index], *words])[1].decode()
@@ -244,27 +246,20 @@ def shown():
     nodes.end()
 
 
+@counted
 def strangers():
-    if without_slowfs():
-        return
     nodes = Nodes("strangers", 2)
-    other = f"{scratch()}/strangers.other"
-    with open(os.open(other, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
-        out.write(os.urandom(32))
     nodes.start(0)
-    nodes.start(1, key=other)
+    nodes.start(1, key=make_key("other"))
     nodes.expect_right("another key", 0, 1)
     reports = nodes.end()
     equal([report["peer_bytes"] for report in reports], [0, 0], "a node with another key gets nothing, and gives nothing")
 
 
+@counted
 def squatter():
-    if without_slowfs():
-        return
     nodes = Nodes("squatter", 2)
-    with open(nodes.list, encoding="ascii") as lines:
-        port = int(lines.read().split("\n")[1].rsplit(":", 1)[1])
-    with socket.create_server(("127.0.0.1", port)):
+    with socket.create_server(("127.0.0.1", int(nodes.addresses[1].rsplit(":", 1)[1]))):
         nodes.start_all()
         nodes.expect_right("a port that is taken", 0, 1)
         ok("no peers: listen at " in nodes.log(1), "its node goes on alone, and says why", nodes.log(1))
@@ -274,12 +269,11 @@ def squatter():
         nodes.end()
 
 
+@counted
 def changed():
-    if without_slowfs():
-        return
     nodes = Nodes("changed", 2).start_all()
     nodes.expect_right("before", 0, 1)
-    path = next(os.path.join(d, n) for d, _, names in os.walk(nodes.pfs.mount) for n in names)
+    path = nodes.paths()[0]
     code, _, err = nodes.jobs[0].run(["sh", "-c", 'printf "new content" > "$1"', "sh", path])
     equal((code, err), (0, ""), "a task changes a file")
     ok(wait_until(lambda: nodes.jobs[1].run(["cat", path])[1] == b"new content"), "a task on another node sees it")
@@ -288,9 +282,9 @@ def changed():
     nodes.end()
 
 
+@counted
 def cut():
-    why = peers_lab.why_no_peers() or e2e.why_no_slowfs()
-    if why:
+    if why := peers_lab.why_no_peers():
         skip("a node that is cut off", why)
         return
     nodes = Nodes("cut", 3, lab=peers_lab.Peers(3)).start_all()
@@ -298,7 +292,7 @@ def cut():
     nodes.lab.cut(3)
     nodes.expect_right("a node is cut off", 0, 1)
     nodes.expect_right("the node that is cut off", 2)
-    path = next(os.path.join(d, n) for d, _, names in os.walk(nodes.pfs.mount) for n in names)
+    path = nodes.paths()[0]
     for node in (0, 2):  # one of them on each side
         nodes.jobs[node].run(["sh", "-c", 'head -c 100 /dev/urandom > "$1"', "sh", path])
     with open(path, "rb") as stream:
