@@ -142,15 +142,6 @@ TEST_F(CreditTest, AFileThatCostsTooMuchWaitsAndTheOthersDoNot) {
   EXPECT_EQ(state("a"), State::kPlaced);
 }
 
-TEST_F(CreditTest, WhoOpensWhatCostsTooMuchGetsIt) {
-  write_file(pfs_ + "/a", noise(50 * kFile, 1));
-  config_.prefetch_burst = kCost;
-  start();
-  walk();
-  expect_staged(0);
-  EXPECT_EQ(state_of(demand("a")), State::kPlaced);
-}
-
 TEST_F(CreditTest, TheBurstIsAPartOfTheDatasetWithinBounds) {
   prepare();
   source_ = std::make_unique<PfsSource>(catalog_.get(), &*dataset_, board_->get(), nullptr);

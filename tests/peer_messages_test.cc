@@ -156,40 +156,9 @@ TEST(MessagesTest, HeadersThatAreNoneAreRefused) {
   EXPECT_FALSE(decode_header(good.substr(1)));
   EXPECT_FALSE(with(0, 'X')) << "not ours";
   EXPECT_TRUE(with(5, 1)) << "a body";
-  EXPECT_FALSE(with(6, 2)) << "more than " << kMostBody;
-  EXPECT_FALSE(with(28, 0)) << "no type";
-  EXPECT_FALSE(with(28, 99)) << "no type";
-  EXPECT_FALSE(with(29, 1)) << "no type";
-  EXPECT_FALSE(with(30, 1)) << "not of this version";
-}
-
-TEST(MessagesTest, PiecesAreBounded) {
-  const std::optional<PieceHeader> whole = decode_piece(encode_piece({kPieceBytes, 5}));
-  ASSERT_TRUE(whole);
-  EXPECT_EQ(whole->bytes, kPieceBytes);
-  EXPECT_EQ(whole->check, 5u);
-  EXPECT_FALSE(decode_piece(encode_piece({kPieceBytes + 1, 5})));
-  EXPECT_FALSE(decode_piece(encode_piece({1, 5}).substr(1)));
-  std::string unknown = encode_piece({1, 5});
-  unknown[4] = 1;
-  EXPECT_FALSE(decode_piece(unknown));
-}
-
-TEST(MessagesTest, AGetEndsWithAPieceOrWithTheFile) {
-  constexpr uint64_t kFile = 3 * kPieceBytes + 5;
-  const auto end = [](uint64_t offset, uint64_t bytes) {
-    Get get;
-    get.offset = offset;
-    get.bytes = bytes;
-    return end_of(get, kFile);
-  };
-  EXPECT_EQ(end(0, 0), kFile);
-  EXPECT_EQ(end(kPieceBytes, kPieceBytes), 2 * kPieceBytes);
-  EXPECT_EQ(end(3 * kPieceBytes, kPieceBytes), kFile);
-  EXPECT_EQ(end(kPieceBytes, ~uint64_t{0} - kPieceBytes + 1), kFile) << "no sum goes over";
-  EXPECT_EQ(end(1, 0), std::nullopt);
-  EXPECT_EQ(end(0, 1), std::nullopt);
-  EXPECT_EQ(end(4 * kPieceBytes, 0), std::nullopt);
+  // Not ours; more than kMostBody; no type; not of this version.
+  for (const auto& [at, byte] : {std::pair(0, 'X'), {6, '\2'}, {28, '\0'}, {28, 'c'}, {29, '\1'}, {30, '\1'}})
+    EXPECT_FALSE(with(static_cast<size_t>(at), byte)) << at;
 }
 
 }  // namespace
