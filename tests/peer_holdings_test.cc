@@ -4,7 +4,6 @@
 
 #include <dirent.h>
 
-#include <algorithm>
 #include <atomic>
 #include <future>
 #include <map>

@@ -7,7 +7,7 @@
 
 #include <cstring>
 #include <functional>
-#include <future>
+#include <thread>
 
 #include "runtime/base/fd.h"
 #include "tests/manual_clock.h"
@@ -206,28 +206,26 @@ TEST_F(ReportTest, WhatHasChangedIsToldNowAndThen) {
 TEST_F(ReportTest, TheLastWordIsWaitedForNoLongerThanItTakes) {
   Report first = report(0);
   first.take(2, count(22, 1, 1, 1));
-  const auto waits = [&](int ms, int absent_ms, int64_t left_ms) {
-    auto waiting = std::async(std::launch::async, [&first, ms, absent_ms] { first.wait(ms, absent_ms); });
+  const auto left_ms = [&] { return (clock_.next_ns() - clock_.now_ns()) / 1'000'000; };
+  // It waits for so long, unless `tells` ends that.
+  const auto expect_waited = [&](int ms, const std::function<void()>& tells = {}) {
+    std::thread waits([&] { first.wait(200, 50); });
     EXPECT_TRUE(clock_.await_waiting(1));
-    EXPECT_EQ(clock_.next_ns() - clock_.now_ns(), left_ms * 1'000'000);
-    return waiting;
+    EXPECT_EQ(left_ms(), ms);
+    tells ? tells() : clock_.advance_ms(ms);
+    waits.join();
   };
-  auto absent = waits(200, 50, 50);
-  clock_.advance_ms(50);
-  absent.get();
+  expect_waited(50);
   first.met(1, 11);
-  auto late = waits(200, 50, 200);
-  clock_.advance_ms(200);
-  late.get();
-  auto leaves = waits(20000, 50, 20000);
-  first.gone(1);
-  EXPECT_TRUE(eventually([&] { return clock_.next_ns() - clock_.now_ns() == 50'000'000; }));
-  clock_.advance_ms(50);
-  leaves.get();
+  expect_waited(200);
+  expect_waited(200, [&] { first.take(1, count(11, 1, 1, 1)); });
+  EXPECT_EQ(ended(), 2u);
   first.met(1, 12);
-  auto tells = waits(20000, 50, 20000);
-  first.take(1, count(12, 1, 1, 1));
-  tells.get();
+  expect_waited(200, [&] {
+    first.gone(1);
+    EXPECT_TRUE(eventually([&] { return left_ms() == 50; }));
+    clock_.advance_ms(50);
+  });
 }
 
 TEST_F(ReportTest, AnAgentThatDiesInTheMiddleLeavesWhatWasThere) {
