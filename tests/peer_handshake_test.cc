@@ -8,13 +8,8 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdio>
 #include <functional>
 #include <future>
-#include <random>
-#include <string_view>
-#include <vector>
 
 #include "tests/manual_clock.h"
 #include "tests/peer_fixture.h"
@@ -257,53 +252,6 @@ TEST_F(HandshakeTest, AnotherVersionIsRefused) {
   other.version = kPeerVersion + 1;
   Ends both(ours, ours, Handshake::After::kClear, other);
   EXPECT_EQ(meet(&both).listens.error().text, "the peer does not speak this version");
-}
-
-// One that has the key, and says what no agent does.
-class InsiderTest : public HandshakeTest {
- protected:
-  InsiderTest() {
-    ::SSL_CTX_set_psk_client_callback(
-        context_, [](SSL*, const char*, char* id, unsigned most, unsigned char* psk, unsigned) -> unsigned {
-          const JobKey own = key(1);
-          std::copy(own.begin(), own.end(), psk);
-          return std::snprintf(id, most, "%s", kJob) > 0 ? static_cast<unsigned>(own.size()) : 0;
-        });
-  }
-  ~InsiderTest() override { ::SSL_CTX_free(context_); }
-  // What the listening end makes of it.
-  Status says(const std::string& words) {
-    SocketPair pair;
-    Handshake listens =
-        end_of(std::move(pair.there), Handshake::Side::kListens, Handshake::After::kEncrypted);
-    const Tls client(::SSL_new(context_));
-    ::SSL_set_fd(client.get(), pair.here.get());
-    std::atomic<bool> connected{false};
-    auto answer = std::async(std::launch::async, [&] {
-      const int result = ::SSL_connect(client.get());
-      connected = true;
-      return result;
-    });
-    EXPECT_TRUE(eventually([&] {
-      (void)listens.step();
-      return connected.load();
-    }));
-    EXPECT_EQ(answer.get(), 1);
-    const auto bytes = static_cast<int>(words.size());
-    EXPECT_EQ(::SSL_write(client.get(), words.data(), bytes), bytes);
-    return listens.wait(kPatienceMs);
-  }
-  const std::string whole_ = encode(hello(3));
-
- private:
-  SSL_CTX* context_ = ::SSL_CTX_new(::TLS_method());
-};
-
-TEST_F(InsiderTest, WhatIsNoHelloIsRefused) {
-  for (const std::string& words : {std::string(1000, 'x'), std::string("?") + whole_.substr(1),
-                                   encode_message({MessageType::kWalk}, encode_body(hello(3))),
-                                   encode_message({MessageType::kHello}, encode_body(hello(3)) + "x")})
-    EXPECT_EQ(says(words).error().text, "the peer does not speak this version");
 }
 
 TEST_F(HandshakeTest, WhatIsPreparedIsOneJobsOnly) {

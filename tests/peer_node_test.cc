@@ -20,7 +20,6 @@
 #include "runtime/placement/placement.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
-#include "tests/gate.h"
 #include "tests/logged.h"
 #include "tests/manual_clock.h"
 #include "tests/peer_fixture.h"
