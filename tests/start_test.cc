@@ -94,29 +94,21 @@ TEST_F(StartTest, TheOptionsAreThoseOfWhoNamesTheDatasets) {
 
 TEST_F(StartTest, WhatIsRequiredIsInItsOptions) {
   StartRequest r = request("/data");
-  EXPECT_FALSE(is_required(r));
-  r.options = "capacity=1M";
-  EXPECT_FALSE(is_required(r));
-  r.options = "capacity=1M,require";
-  EXPECT_TRUE(is_required(r));
+  for (const std::string options :
+       {"", "capacity=1M", "colour=red capacity=1M,require", "capacity=1M,require"}) {
+    r.options = options;
+    EXPECT_EQ(is_required(r), options.starts_with("capacity=1M,")) << options;
+  }
   ASSERT_TRUE(note_wanted(r).ok());
   EXPECT_TRUE(is_required(request(""))) << "as the prolog has noted";
   EXPECT_FALSE(is_required(request("/data")));
-  r.options = "colour=red capacity=1M,require";
-  EXPECT_FALSE(is_required(r));
-  r.options = "capacity=1M,require";
-  scratch_.file("no", "");
-  r.state_dir = scratch_ / "no";
-  EXPECT_FALSE(is_required(r));
 }
 
 TEST_F(StartTest, AFailureLeavesANoteAndNothingElse) {
   configure();
   EXPECT_EQ(error_of(request("/data")), ENOSPC);
   EXPECT_EQ(of_job(), Names{"failed"});
-  EXPECT_TRUE(on_tier().empty());
-  EXPECT_TRUE(runs().empty());
-  EXPECT_TRUE(in_removing().empty());
+  EXPECT_TRUE(on_tier().empty() && runs().empty() && in_removing().empty());
   EXPECT_TRUE(names_in(state_.path() + "/grants").empty());
   const Result<Started> again = start_agent(request("/data"));
   ASSERT_FALSE(again.ok());
@@ -130,19 +122,6 @@ TEST_F(StartTest, AFailureLeavesANoteAndNothingElse) {
     ASSERT_TRUE(state_.write("jobs/c.1.n1/failed", text).ok());
     EXPECT_EQ(error_of(request("/other")), ENOSPC) << "no note of this run and boot: " << text;
   }
-  ASSERT_TRUE(state_.write("jobs/c.1.n1/failed", "0 " + boot_id() + "\nhalf").ok());
-  EXPECT_EQ(error_of(request("")), ENOENT);
-  EXPECT_EQ(error_of(request("half")), ENOSPC) << "half a note";
-}
-
-TEST_F(StartTest, WhereThereIsNoStateDirectoryNothingIsDone) {
-  scratch_.file("no", "");
-  StartRequest r = request("/data");
-  r.state_dir = scratch_ / "no";
-  EXPECT_EQ(note_wanted(r).error().code, EPERM);
-  EXPECT_EQ(error_of(r), EPERM);
-  EXPECT_TRUE(is_to_be_told(r, "why")) << "better twice than never";
-  EXPECT_EQ(end_job({r.state_dir, r.job, "", ""}).error().code, EPERM);
 }
 
 TEST_F(StartTest, WhatAHelperIsAtWorkOnIsLeftAlone) {
@@ -152,13 +131,8 @@ TEST_F(StartTest, WhatAHelperIsAtWorkOnIsLeftAlone) {
   EXPECT_EQ(note_wanted(request("/data")).error().code, ETIMEDOUT);
   EXPECT_EQ(error_of(request("/data")), ETIMEDOUT);
   EXPECT_TRUE(of_job().empty());
-}
-
-TEST_F(StartTest, WhatFailedBeforeIsToldWithoutALock) {
-  configure();
-  const Result<Fd> lock = state_.lock_job(record(1).job, true, 0);
   ASSERT_TRUE(state_.write("jobs/c.1.n1/failed", "0 " + boot_id() + "\nit is Tuesday\n/data").ok());
-  EXPECT_EQ(error_of(request("/data")), EALREADY);
+  EXPECT_EQ(error_of(request("/data")), EALREADY) << "which is told without the lock";
 }
 
 TEST_F(StartTest, AStepThatWantsNothingHasNothingOfAnothers) {
@@ -205,23 +179,18 @@ TEST_F(StartTest, AJobWhoseRecordCannotBeReadNowKeepsIt) {
 }
 
 TEST_F(StartTest, AJobThatMayNotHaveItIsNotTried) {
+  EXPECT_EQ(error_of(request("/data")), EINVAL) << "without the configuration, not as if nothing were wanted";
+  ASSERT_TRUE(state_.read_failure("c.1.n1"));
+  EXPECT_FALSE(state_.read_failure("c.1.n1")->refused);
   scratch_.file("monarch.conf", "[tier.nvme]\npath = " + scratch_ / "tier" +
                                     "\nquota = 1M\n[policy]\ndeny_users = " + std::to_string(kUid) + "\n");
-  EXPECT_EQ(error_of(request("/data")), kRefused);
+  EXPECT_EQ(error_of(requeued("/data")), kRefused);
   EXPECT_EQ(of_job(), Names{"failed"});
   ASSERT_TRUE(state_.read_failure("c.1.n1"));
   EXPECT_TRUE(state_.read_failure("c.1.n1")->refused);
   EXPECT_NE(state_.read_failure("c.1.n1")->reason.find("deny_users"), std::string::npos);
   EXPECT_TRUE(on_tier().empty());
-  EXPECT_EQ(error_of(request("/data")), EALREADY) << "nor asked about again";
-}
-
-TEST_F(StartTest, WithoutTheConfigurationThereIsNone) {
-  EXPECT_EQ(error_of(request("/data")), EINVAL) << "not as if nothing were wanted";
-  EXPECT_EQ(of_job(), Names{"failed"});
-  ASSERT_TRUE(state_.read_failure("c.1.n1"));
-  EXPECT_FALSE(state_.read_failure("c.1.n1")->refused);
-  EXPECT_NE(state_.read_failure("c.1.n1")->reason, "");
+  EXPECT_EQ(error_of(requeued("/data")), EALREADY) << "nor asked about again";
 }
 
 TEST_F(StartTest, AJobThatHasItsAgentKeepsIt) {
@@ -317,6 +286,15 @@ class TrappedStartTest : public StartTest {
     });
     return status == 0 ? contents(scratch_ / "said") : "status " + std::to_string(status);
   }
+  // The record of a job of which the one tier of configure_tiers() is used, and the other is not.
+  JobRecord starts_on_open(const StartRequest& r) {
+    EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
+    const Result<JobRecord> started = state_.read_record("c.1.n1");
+    if (!started.ok()) throw std::runtime_error(started.error().text);
+    EXPECT_EQ(started->tiers.size(), 1u);
+    EXPECT_EQ(started->tiers.at(0).name, "open");
+    return *started;
+  }
   // A tier that the job's user can enter, and one that only root can.
   void configure_tiers() const {
     const std::string open = scratch_.dir("open"), closed = scratch_.dir("closed");
@@ -330,31 +308,13 @@ class TrappedStartTest : public StartTest {
 
 TEST_F(TrappedStartTest, AnAgentThatIsNotReadyIsWaitedForAndKept) {
   configure_tiers();
-  EXPECT_EQ(start_with(request("/data"), SYS_execve, never_ends), "fresh");
-  const Result<JobRecord> r = state_.read_record("c.1.n1");
-  ASSERT_TRUE(r.ok()) << r.error().text;
-  EXPECT_TRUE(is_running(r->agent));
-  ASSERT_EQ(r->tiers.size(), 1u);
-  EXPECT_EQ(r->tiers[0].name, "open");
-  EXPECT_EQ(names_in(scratch_ / "open/monarch"), Names{r->name});
-  EXPECT_FALSE(exists(scratch_ / "closed/monarch/" + r->name));
-  const std::string log = contents(scratch_ / "logged");
-  EXPECT_NE(log.find("the agent is not ready after "), std::string::npos) << log;
+  const JobRecord r = starts_on_open(request("/data"));
+  EXPECT_TRUE(is_running(r.agent));
+  EXPECT_EQ(names_in(scratch_ / "open/monarch"), Names{r.name});
+  EXPECT_FALSE(exists(scratch_ / "closed/monarch/" + r.name));
+  EXPECT_NE(contents(scratch_ / "logged").find("the agent is not ready after "), std::string::npos);
   EXPECT_EQ(*state_.read("jobs/c.1.n1/serves"), "/data");
-  EXPECT_TRUE(end_agent(state_, *r, 10000));
-}
-
-TEST_F(TrappedStartTest, WhatAnEarlierRunWasToldIsForgotten) {
-  configure_tiers();
-  scratch_.file("monarch.conf", "[tier.open]\npath = " + scratch_ / "open" + "\nquota = 1M\nmin_free = 0\n");
-  ASSERT_TRUE(state_.lock_job(record(1).job, true, 0).ok());
-  for (const char* note : {"remark", "no_peers"})
-    ASSERT_TRUE(state_.write(std::string("jobs/c.1.n1/") + note, "of a run before").ok());
-  EXPECT_EQ(start_with(request("/data"), SYS_execve, never_ends), "fresh");
-  const Result<Started> joined = start_agent(request("/data"));
-  ASSERT_TRUE(joined.ok());
-  EXPECT_EQ(joined->remark + joined->alone, "");
-  EXPECT_TRUE(end_agent(state_, *state_.read_record("c.1.n1"), 10000));
+  EXPECT_TRUE(end_agent(state_, r, 10000));
 }
 
 TEST_F(TrappedStartTest, ATierThatDoesNotAnswerIsLeftOut) {
@@ -364,20 +324,12 @@ TEST_F(TrappedStartTest, ATierThatDoesNotAnswerIsLeftOut) {
     if (closed == a.path) agent_.here();
     return 0;
   });
-  EXPECT_EQ(start_with(request("/data"), SYS_execve, never_ends), "fresh");
-  const Result<JobRecord> r = state_.read_record("c.1.n1");
-  ASSERT_TRUE(r.ok()) << r.error().text;
-  ASSERT_EQ(r->tiers.size(), 1u);
-  EXPECT_EQ(r->tiers[0].name, "open");
+  const JobRecord r = starts_on_open(request("/data"));
   EXPECT_EQ(*state_.read("jobs/c.1.n1/remark"),
             "n1 goes without tier closed: it does not answer within 500 ms");
-  const std::string log = contents(scratch_ / "logged");
-  EXPECT_NE(log.find("tier closed (" + closed + "): it does not answer within 500 ms"), std::string::npos)
-      << log;
-  EXPECT_EQ(log.find("cannot be entered"), std::string::npos) << log;
-  EXPECT_NE(log.find("is not ready after 500 ms"), std::string::npos)
-      << "what was waited for counts: " << log;
-  EXPECT_TRUE(end_agent(state_, *r, 10000));
+  EXPECT_NE(contents(scratch_ / "logged").find("is not ready after 500 ms"), std::string::npos)
+      << "what was waited for counts";
+  EXPECT_TRUE(end_agent(state_, r, 10000));
 }
 
 TEST_F(StartTest, WhereNoTierAnswersThereIsNoAgent) {
@@ -418,17 +370,11 @@ TEST_F(TrappedStartTest, ATierThatCannotBeUsedIsLeftOut) {
   configure_tiers();
   std::filesystem::permissions(scratch_ / "closed", std::filesystem::perms(0711));
   scratch_.file("closed/monarch", "");
-  EXPECT_EQ(start_with(request("/data"), SYS_execve, never_ends), "fresh");
-  const Result<JobRecord> r = state_.read_record("c.1.n1");
-  ASSERT_TRUE(r.ok()) << r.error().text;
-  ASSERT_EQ(r->tiers.size(), 1u);
-  EXPECT_EQ(r->tiers[0].name, "open");
-  const std::string log = contents(scratch_ / "logged");
-  EXPECT_NE(log.find("closed/monarch: no directory; remove it"), std::string::npos) << log;
+  const JobRecord r = starts_on_open(request("/data"));
   const std::string told = "n1 goes without tier closed: " + (scratch_ / "closed/monarch: no directory");
   EXPECT_TRUE(state_.read("jobs/c.1.n1/remark")->starts_with(told)) << *state_.read("jobs/c.1.n1/remark");
-  EXPECT_EQ(contents(r->run_dir + "/agent.conf").find("closed"), std::string::npos);
-  EXPECT_TRUE(end_agent(state_, *r, 10000));
+  EXPECT_EQ(contents(r.run_dir + "/agent.conf").find("closed"), std::string::npos);
+  EXPECT_TRUE(end_agent(state_, r, 10000));
 }
 
 TEST_F(TrappedStartTest, WhatTheUserAskedForIsDoneOnce) {
@@ -511,30 +457,27 @@ TEST_F(TrappedStartTest, WhatAnotherStepMetMeanwhileIsNotTriedAgain) {
   EXPECT_EQ(start_with(request("/data"), SYS_flock, note), "it is Tuesday");
 }
 
-TEST(AgentConf, TheDatasetIsPrefetchedWhereThatIsWanted) {
-  const auto prefetches = [](AgentConfig::Prefetch wanted, const JobNodes& nodes, const std::string& how) {
-    Config config;
-    config.agent.prefetch = wanted;
-    return agent_conf(config, {}, nodes).find("\nprefetch = " + how + "\n") != std::string::npos;
-  };
-  for (const JobNodes& nodes : {JobNodes{1, false}, JobNodes{2, false}, JobNodes{2, true}}) {
-    EXPECT_TRUE(prefetches(AgentConfig::Prefetch::kOn, nodes, "on"));
-    EXPECT_TRUE(prefetches(AgentConfig::Prefetch::kOff, nodes, "off"));
-    EXPECT_TRUE(
-        prefetches(AgentConfig::Prefetch::kAuto, nodes, nodes.count == 1 || nodes.together ? "auto" : "off"));
-  }
-  Config config;
-  EXPECT_NE(agent_conf(config, {}, {2, true}).find("\nprefetch_burst = auto\n"), std::string::npos);
-  config.agent.prefetch_burst = 1000;
-  EXPECT_NE(agent_conf(config, {}, {2, true}).find("\nprefetch_burst = 500\n"), std::string::npos);
+// An agent's own configuration, as the agent reads it.
+Config told_agent(const Config& config, const std::vector<TierConfig>& tiers, const JobNodes& nodes) {
+  const Scratch scratch;
+  const Result<Config> read = load_agent_conf(scratch.file("conf", agent_conf(config, tiers, nodes)));
+  EXPECT_TRUE(read.ok()) << read.error().text;
+  return read.ok() ? *read : Config();
 }
 
-// What one node has copied again another one may write.
-TEST(AgentConf, OnlyAJobOfOneNodeStagesAgain) {
-  Config config;
-  config.agent.stage_again = 7;
-  EXPECT_NE(agent_conf(config, {}, {1, false}).find("\nstage_again = 7\n"), std::string::npos);
-  EXPECT_NE(agent_conf(config, {}, {2, false}).find("\nstage_again = 0\n"), std::string::npos);
+TEST(AgentConf, TheDatasetIsPrefetchedWhereThatIsWanted) {
+  using Prefetch = AgentConfig::Prefetch;
+  const auto prefetches = [](Prefetch wanted, const JobNodes& nodes) {
+    Config config;
+    config.agent.prefetch = wanted;
+    return told_agent(config, {}, nodes).agent.prefetch;
+  };
+  for (const JobNodes& nodes : {JobNodes{1, false}, JobNodes{2, false}, JobNodes{2, true}}) {
+    EXPECT_EQ(prefetches(Prefetch::kOn, nodes), Prefetch::kOn);
+    EXPECT_EQ(prefetches(Prefetch::kOff, nodes), Prefetch::kOff);
+    EXPECT_EQ(prefetches(Prefetch::kAuto, nodes),
+              nodes.count == 1 || nodes.together ? Prefetch::kAuto : Prefetch::kOff);
+  }
 }
 
 TEST(AgentConf, OfATierThatIsChargedToTheJobNothingMayBeUsedAtFirst) {
@@ -544,42 +487,36 @@ TEST(AgentConf, OfATierThatIsChargedToTheJobNothingMayBeUsedAtFirst) {
   tiers[0].kind = TierConfig::Kind::kTmpfs;
   tiers[0].charge = TierConfig::Charge::kJob;
   tiers[1] = {"nvme", scratch.dir("nvme"), Quota{1 << 20, -1}};
-  const Result<Config> read = load_agent_conf(scratch.file("conf", agent_conf({}, tiers, {1, false})));
-  ASSERT_TRUE(read.ok()) << read.error().text;
-  ASSERT_EQ(read->tiers.size(), 2u);
-  EXPECT_EQ(read->tiers[0].charge, TierConfig::Charge::kJob);
-  EXPECT_EQ(read->tiers[0].quota.bytes, 0u);
-  EXPECT_EQ(read->tiers[1].charge, TierConfig::Charge::kNode);
-  EXPECT_EQ(read->tiers[1].quota.bytes, 1u << 20);
+  const Config told = told_agent({}, tiers, {1, false});
+  ASSERT_EQ(told.tiers.size(), 2u);
+  EXPECT_EQ(told.tiers[0].charge, TierConfig::Charge::kJob);
+  EXPECT_EQ(told.tiers[0].quota.bytes, 0u);
+  EXPECT_EQ(told.tiers[1].charge, TierConfig::Charge::kNode);
+  EXPECT_EQ(told.tiers[1].quota.bytes, 1u << 20);
 }
 
-TEST(AgentConf, TellsWhichDatasetsAreAllowedAndHowManyFiles) {
-  const Scratch scratch;
+TEST(AgentConf, TellsWhatTheAdminSaid) {
   Config config;
   config.datasets = {{"/a", "/b c"}, {"/a/secret"}};
   config.agent.max_files = 77;
-  const Result<Config> read = load_agent_conf(scratch.file("conf", agent_conf(config, {}, {2, false})));
-  ASSERT_TRUE(read.ok()) << read.error().text;
-  ASSERT_EQ(read->policies.size(), 1u);
-  EXPECT_EQ(read->policies[0].keys.allow_datasets.value(), config.datasets.allow);
-  EXPECT_EQ(read->policies[0].keys.deny_datasets.value(), config.datasets.deny);
-  EXPECT_EQ(read->agent.max_files, 77u) << "of each node's catalog";
-}
-
-TEST(AgentConf, TellsOfPeersWhatTheAdminSaid) {
-  const Scratch scratch;
+  config.agent.stage_again = 7;
+  config.agent.prefetch_burst = 1000;
   for (const char* network : {"", "10.1.0.0/16"}) {
-    Config config;
     config.peer = {true, network, 7000, 7010, 1 << 20, true};
-    const Result<Config> read = load_agent_conf(scratch.file("conf", agent_conf(config, {}, {2, false})));
-    ASSERT_TRUE(read.ok()) << read.error().text;
-    const PeerConfig& peer = read->peer;
+    const Config told = told_agent(config, {}, {2, true});
+    ASSERT_EQ(told.policies.size(), 1u);
+    EXPECT_EQ(told.policies[0].keys.allow_datasets.value(), config.datasets.allow);
+    EXPECT_EQ(told.policies[0].keys.deny_datasets.value(), config.datasets.deny);
+    EXPECT_EQ(told.agent.max_files, 77u) << "of each node's catalog";
+    EXPECT_EQ(told.agent.prefetch_burst, 500u) << "divided by the nodes";
+    EXPECT_EQ(told.agent.stage_again, 0) << "what one node has copied again another one may write";
+    const PeerConfig& peer = told.peer;
     EXPECT_TRUE(peer.enabled && peer.encrypt);
     EXPECT_EQ(peer.network, network);
-    EXPECT_EQ(peer.first_port, 7000);
-    EXPECT_EQ(peer.last_port, 7010);
+    EXPECT_TRUE(peer.first_port == 7000 && peer.last_port == 7010);
     EXPECT_EQ(peer.bandwidth, 1u << 20);
   }
+  EXPECT_EQ(told_agent(config, {}, {1, false}).agent.stage_again, 7);
 }
 
 using StrayGroupsTest = NodeTest;
