@@ -12,18 +12,14 @@
 
 #include <filesystem>
 #include <fstream>
-#include <set>
-#include <thread>
 
 #include "runtime/base/fd.h"
-#include "runtime/base/log.h"
 #include "runtime/config/dataset_rules.h"
 #include "runtime/layout/board_client.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/series.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
-#include "tests/logged.h"
 #include "tests/loopback.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
@@ -80,6 +76,12 @@ class AgentTest : public ::testing::Test {
     pid_ = 0;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
+  // Ends it by a signal.
+  void end(int signal = SIGTERM) {
+    ::kill(pid_, signal);
+    EXPECT_EQ(ended(), 0);
+    EXPECT_TRUE(nothing_is_left());
+  }
   bool lives() const { return ::waitpid(pid_, nullptr, WNOHANG) == 0; }
   BoardFile board() const {
     Result<BoardFile> board = BoardFile::open(options_.run_dir);
@@ -116,9 +118,7 @@ TEST_F(AgentTest, EndsAtASignalAndLeavesNothing) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
     scratch_.dir("run");
     ASSERT_EQ(start(), "ready\n");
-    ::kill(pid_, signal);
-    EXPECT_EQ(ended(), 0) << signal;
-    EXPECT_TRUE(nothing_is_left());
+    end(signal);
   }
 }
 
@@ -151,33 +151,10 @@ TEST_F(AgentTest, LeavesAllToRootsEpilog) {
   EXPECT_FALSE(fs::is_empty(scratch_ / "fast"));
 }
 
-TEST_F(AgentTest, EndsWithoutAThreadForIt) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "threads that are not joined are reported";
-#endif
-  const std::string none = scratch_ / "no-threads";
-  const Intercept threads(Call::kStartThread, [&](Arguments&) { return fs::exists(none) ? EAGAIN : 0; });
-  const auto logs_on = [&] {
-    while (!fs::exists(none)) std::this_thread::yield();
-    for (;;) spdlog::info("goes on");
-  };
-  const auto starts_it = [&] {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // as in all threads of an agent's
-    std::thread(logs_on).detach();
-  };
-  ASSERT_EQ(start(starts_it), "ready\n");
-  scratch_.file("no-threads", "");
-  ::kill(pid_, SIGTERM);
-  EXPECT_EQ(ended(), 0);
-  EXPECT_TRUE(nothing_is_left());
-  EXPECT_EQ(contents(scratch_ / "log").find("still waits"), std::string::npos) << "nobody is waited for";
-}
-
 // A thread that is left behind may still make a file: each directory's removal fails once.
 TEST_F(AgentTest, RemovesWhatIsThereStill) {
   for (const std::string& kept : {std::string("job"), options_.run_dir}) {
+    SCOPED_TRACE(kept);
     scratch_.dir("run");
     ASSERT_EQ(start([&] {
                 static std::string once;
@@ -189,9 +166,7 @@ TEST_F(AgentTest, RemovesWhatIsThereStill) {
                 });
               }),
               "ready\n");
-    ::kill(pid_, SIGTERM);
-    EXPECT_EQ(ended(), 0);
-    EXPECT_TRUE(nothing_is_left()) << kept;
+    end();
   }
 }
 
@@ -217,21 +192,17 @@ TEST_F(AgentTest, WithoutTheThreadsThatItNeedsItDoesNotStart) {
   GTEST_SKIP() << "threads that are not joined are reported";
 #endif
   int most = 0;
-  std::string said;
-  bool requests = false;
-  for (; most < 10 && said != "ready\n"; ++most) {
+  for (std::string said; most < 10 && said != "ready\n"; ++most) {
     scratch_.dir("run");
     const Intercept limit(Call::kStartThread,
                           [&, started = 0](Arguments&) mutable { return started++ < most ? 0 : EAGAIN; });
     said = start();
-    requests |= said.find("serves requests") != std::string::npos;
     if (said == "ready\n") ::kill(pid_, SIGTERM);
     EXPECT_EQ(ended(), said == "ready\n" ? 0 : 1) << said;
     EXPECT_TRUE(nothing_is_left());
   }
-  EXPECT_EQ(said, "ready\n");
   EXPECT_GT(most, 2);
-  EXPECT_TRUE(requests);
+  EXPECT_LT(most, 10);
 }
 
 TEST_F(AgentTest, ARunDirectoryOfOthersIsRefused) {
@@ -278,8 +249,7 @@ TEST_F(AgentTest, ListsADatasetOnlyToPrefetch) {
     ASSERT_TRUE(reader.open(options_.run_dir.c_str()));
     EXPECT_FALSE(reader.walked(0));
   }
-  ::kill(pid_, SIGTERM);
-  EXPECT_EQ(ended(), 0);
+  end();
   scratch_.dir("run");
   options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
   ASSERT_EQ(start(), "ready\n");
@@ -313,23 +283,26 @@ TEST_F(AgentTest, WhatIsExcludedIsNeverStaged) {
   scratch_.file("pfs/raw/b", noise(1000, 3));
   fs::create_directory_symlink(scratch_ / "pfs", scratch_ / "other");
   options_.datasets = {scratch_ / "other"};
+  options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
   for (const std::string& globs : {std::string("*.log:raw/*"), "*.log:" + (scratch_ / "pfs/raw/*"),
                                    "*.log:" + (scratch_ / "other/raw/b")}) {
+    SCOPED_TRACE(globs);
     scratch_.dir("run");
     options_.config.agent.exclude = globs;
-    options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
     ASSERT_EQ(start(), "ready\n");
     EXPECT_TRUE(tells("staged-in"));
-    EXPECT_EQ(told("percent") + " " + told("files") + " " + told("failed"), "100 1 0") << globs;
+    EXPECT_EQ(told("percent") + " " + told("files") + " " + told("failed"), "100 1 0");
     {
       const BoardFile shared = board();
+      const auto requests = [&] { return total(*shared.get(), AgentCounter::requests); };
       for (const char* name : {"a.log", "raw/b"}) {
+        const uint64_t before = requests();
         post_request(shared.get(), rel(name));
-        EXPECT_TRUE(eventually([&] { return total(*shared.get(), AgentCounter::requests) > 0; }));
+        EXPECT_TRUE(eventually([&] { return requests() == before + 1; }));
         set_invalid(shared.get(), rel(name).hash);  // as if the job wrote it
         post_request(shared.get(), rel(name));
+        EXPECT_TRUE(eventually([&] { return requests() == before + 2; }));
       }
-      EXPECT_TRUE(eventually([&] { return total(*shared.get(), AgentCounter::requests) == 4; }));
       CatalogReader reader;
       ASSERT_TRUE(reader.open(options_.run_dir.c_str()));
       for (const char* name : {"a.log", "raw/b"})
@@ -338,11 +311,10 @@ TEST_F(AgentTest, WhatIsExcludedIsNeverStaged) {
           const State state = found ? state_of(found.entry->state) : State::kKnown;
           return state == State::kPass || state == State::kDropped;
         })) << name;
-      EXPECT_EQ(staged(shared), 1u) << globs;
-      EXPECT_EQ(total(*shared.get(), AgentCounter::agent_opens_pfs), 1u) << globs;
+      EXPECT_EQ(staged(shared), 1u);
+      EXPECT_EQ(total(*shared.get(), AgentCounter::agent_opens_pfs), 1u);
     }
-    ::kill(pid_, SIGTERM);
-    EXPECT_EQ(ended(), 0);
+    end();
   }
 }
 
@@ -400,8 +372,7 @@ TEST_F(AgentTest, TasksAnswerFromListingsOnlyWhereBothAreWanted) {
       EXPECT_TRUE(eventually([&] { return reader.walked(0); }));
       EXPECT_EQ(reader.listing(rel("")) != nullptr,
                 metadata == AgentConfig::Metadata::kServe && consistency == AgentConfig::Consistency::kJob);
-      ::kill(pid_, SIGTERM);
-      EXPECT_EQ(ended(), 0);
+      end();
     }
 }
 
@@ -418,12 +389,8 @@ TEST_F(AgentTest, WhatRootGrantsGoesToThatTierAlone) {
     post_request(shared.get(), rel("one"));
     return staged(shared) == 1;
   }));
-  EXPECT_TRUE(lives());
   EXPECT_EQ(tier_totals(*shared.get(), 0).placed_bytes, 0u);
   EXPECT_GE(tier_totals(*shared.get(), 1).placed_bytes, 65536u);
-  const std::string log = contents(scratch_ / "log");
-  EXPECT_NE(log.find("tier slow: the job may use"), std::string::npos);
-  EXPECT_EQ(log.find("tier fast: the job may use"), std::string::npos);
 }
 
 // Of 640 MiB, of which the margin is 40 MiB.
@@ -460,14 +427,12 @@ TEST_F(AgentTest, EndsWhenItsRunDirectoryIsGone) {
   for (const bool another : {true, false}) {
     SCOPED_TRACE(another);
     scratch_.dir("run");
-    fs::remove(scratch_ / "log");
     ASSERT_EQ(start(), "ready\n");
     fs::rename(options_.run_dir, scratch_ / "moved");
     if (another) scratch_.dir("run");
     int quota = 0;
     EXPECT_EQ(ended([&] { grant("slow " + std::to_string(++quota) + "\n"); }), 0)
         << "it looks when it is woken";
-    EXPECT_NE(contents(scratch_ / "log").find("the run directory is gone"), std::string::npos);
     fs::remove_all(scratch_ / "moved");
   }
 }
@@ -477,16 +442,14 @@ TEST_F(AgentTest, EndsWhenItsRunDirectoryIsCovered) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "it forks in a thread";
 #endif
-  constexpr size_t kBytes = 64 << 20;
   options_.grants = scratch_.file("grants", "");
-  const bool mounted = with_tmpfs(options_.run_dir, kBytes, [&] {
+  const bool mounted = with_tmpfs(options_.run_dir, 64 << 20, [&] {
     ASSERT_EQ(start(), "ready\n");
     ASSERT_EQ(::mount("tmpfs", options_.run_dir.c_str(), "tmpfs", 0, "mode=0700"), 0);
     int quota = 0;
     EXPECT_EQ(ended([&] { grant("slow " + std::to_string(++quota) + "\n"); }), 0);
   });
   if (!mounted) GTEST_SKIP() << "mounting needs root";
-  EXPECT_NE(contents(scratch_ / "log").find("the run directory is gone"), std::string::npos);
 }
 
 TEST_F(AgentTest, WhoAsksForAChunkAsksForNoFile) {
@@ -519,34 +482,31 @@ TEST_F(AgentTest, WhereADatasetReallyIsCountsForTheRules) {
   fs::create_directory_symlink(scratch_ / "pfs", scratch_ / "link");
   options_.datasets = {scratch_ / "link"};
   const std::vector<std::string> here = {scratch_ / "pfs"}, elsewhere = {scratch_.dir("elsewhere")};
-  const Config usual = options_.config;
-  const auto is_served = [&](const DatasetRules& rules, const PolicyKeys& keys = {},
-                             PolicySection::Of of = PolicySection::Of::kAll) {
+  struct Rules {
+    DatasetRules job;
+    PolicyKeys::List allow, deny;  // of a section of the policy
+    PolicySection::Of of;
+    bool served;
+  };
+  using Of = PolicySection::Of;
+  for (const Rules& r :
+       {Rules{{{}, here}, {}, {}, Of::kAll, false}, Rules{{}, elsewhere, {}, Of::kAll, false},
+        Rules{{elsewhere, here}, here, elsewhere, Of::kAll, true},  // a section goes before
+        Rules{{}, {}, here, Of::kPartition, true}}) {               // of another job
     scratch_.dir("run");
-    options_.config = usual;
-    options_.config.datasets = rules;
+    options_.config.datasets = r.job;
     PolicySection section;
-    section.of = of;
-    section.keys = keys;
+    section.of = r.of;
+    section.keys.allow_datasets = r.allow;
+    section.keys.deny_datasets = r.deny;
     options_.config.policies = {section};
     const std::string said = start();
-    const bool served = said == "ready\n";
-    EXPECT_TRUE(served || said.find("administrator") != std::string::npos) << said;
-    if (served) ::kill(pid_, SIGTERM);
-    EXPECT_EQ(ended(), served ? 0 : 1);
+    EXPECT_EQ(said == "ready\n", r.served) << said;
+    EXPECT_TRUE(r.served || said.find("administrator") != std::string::npos) << said;
+    if (r.served) ::kill(pid_, SIGTERM);
+    EXPECT_EQ(ended(), r.served ? 0 : 1);
     EXPECT_TRUE(nothing_is_left());
-    return served;
-  };
-  const auto keys = [](const PolicyKeys::List& allow, const PolicyKeys::List& deny) {
-    PolicyKeys made;
-    made.allow_datasets = allow;
-    made.deny_datasets = deny;
-    return made;
-  };
-  EXPECT_FALSE(is_served({{}, here}));
-  EXPECT_FALSE(is_served({}, keys(elsewhere, {})));
-  EXPECT_TRUE(is_served({elsewhere, here}, keys(here, elsewhere))) << "a section goes before";
-  EXPECT_TRUE(is_served({}, keys({}, here), PolicySection::Of::kPartition)) << "of another job";
+  }
 }
 
 TEST_F(AgentTest, NotesTheDirectoriesThatTasksHaveToSee) {
@@ -596,9 +556,7 @@ TEST_F(AgentTest, WithoutTheLibraryForPeersItGoesOnAlone) {
       post_request(shared.get(), rel("one"));
       EXPECT_TRUE(eventually([&] { return staged(shared) == 1; }));
     }
-    ::kill(pid_, SIGTERM);
-    EXPECT_EQ(ended(), 0);
-    EXPECT_TRUE(nothing_is_left());
+    end();
   }
 }
 
