@@ -29,49 +29,6 @@ TEST_F(SpankPlugin, RegistersItsOptionsWhereAJobIsSubmittedOrRuns) {
   }
 }
 
-TEST_F(SpankPlugin, TakesDatasetsThatCanBeOne) {
-  init(S_CTX_LOCAL);
-  std::string sixteen;
-  for (int i = 0; i < 16; ++i) sixteen += (i ? ":/d" : "/d") + std::to_string(i);
-  const std::string longest = "/" + std::string(4094, 'a');
-  for (const std::string& value :
-       {std::string("/data"), std::string("/a:/b"), std::string("/a:"), std::string("/.a"),
-        std::string("/a."), std::string("/./a"), std::string("/..a:/x"), std::string("/a/."), sixteen,
-        longest, scratch_.path()})
-    EXPECT_EQ(option("monarch-dataset", value.c_str()), ESPANK_SUCCESS) << value;
-  EXPECT_EQ(said(), "");
-}
-
-TEST_F(SpankPlugin, RefusesDatasetsThatCannot) {
-  init(S_CTX_LOCAL);
-  std::string seventeen, too_long;
-  for (int i = 0; i < 17; ++i) seventeen += (i ? ":/d" : "/d") + std::to_string(i);
-  for (int i = 0; i < 5; ++i) too_long += (i ? ":/" : "/") + std::string(4000, 'a');
-  const std::pair<std::string, std::string> cases[] = {
-      {"", "no path given"},
-      {too_long, "too long"},
-      {seventeen, "more than 16 paths"},
-      {"/" + std::string(4095, 'a'), "longer than 4095"},
-      {"/", "whole root directory"},
-      {"/./.", "whole root directory"},
-      {"/a:/./", "whole root directory"},
-      {"relative", "not an absolute path; write it from / on"},
-      {"/a::/b", "not an absolute path (is ':' part of a name?"},
-      {"/a:b", "not an absolute path (is ':' part of a name?"},
-  };
-  for (const auto& [value, text] : cases) {
-    forget_said();
-    EXPECT_EQ(option("monarch-dataset", value.c_str(), 1), ESPANK_BAD_ARG) << value;
-    EXPECT_EQ(said(), "") << "on a node nobody reads it";
-    EXPECT_EQ(option("monarch-dataset", value.c_str()), ESPANK_BAD_ARG) << value;
-    EXPECT_TRUE(has(said(), text)) << value << ": " << said();
-  }
-  EXPECT_EQ(option("monarch-dataset", nullptr), ESPANK_BAD_ARG);
-  fake_.context = S_CTX_REMOTE;
-  hook("init_post_opt");
-  EXPECT_EQ(arguments(), "") << "none of them is wanted";
-}
-
 TEST_F(SpankPlugin, RefusesAPathWithAColonThatIsThere) {
   init(S_CTX_LOCAL);
   scratch_.dir("a:/tmp");
@@ -81,14 +38,20 @@ TEST_F(SpankPlugin, RefusesAPathWithAColonThatIsThere) {
   EXPECT_EQ(option("monarch-dataset", value.c_str(), 1), ESPANK_SUCCESS) << "two paths, as was submitted";
 }
 
-TEST_F(SpankPlugin, TakesOnlyKnownValuesOfTheOtherOptions) {
+TEST_F(SpankPlugin, TakesOnlyKnownValuesOfItsOptions) {
   init(S_CTX_LOCAL);
   struct Option {
     const char* name;
     std::vector<std::string> good, bad;
   };
-  const std::string a(1023, 'a'), zeros(61, '0');
+  const std::string a(1023, 'a'), zeros(61, '0'), longest = "/" + std::string(4094, 'a');
+  std::string sixteen, too_long;
+  for (int i = 0; i < 16; ++i) sixteen += (i ? ":/d" : "/d") + std::to_string(i);
+  for (int i = 0; i < 5; ++i) too_long += (i ? ":/" : "/") + std::string(4000, 'a');
   const Option cases[] = {
+      {"monarch-dataset",
+       {"/data", "/a:/b", "/a:", "/.a", "/a.", "/./a", "/..a:/x", "/a/.", sixteen, longest, scratch_.path()},
+       {"", too_long, sixteen + ":/d", longest + "a", "/", "/./.", "/a:/./", "relative", "/a::/b", "/a:b"}},
       {"monarch-check", {"error", "warn", "off"}, {"", "on", "warning"}},
       {"monarch-prefetch", {"auto", "all", "off"}, {"", "al", "on", "auto|all", "all ", "offf"}},
       {"monarch-consistency", {"job", "open"}, {"", "jo", "none", "job|open", "opens"}},
@@ -109,18 +72,20 @@ TEST_F(SpankPlugin, TakesOnlyKnownValuesOfTheOtherOptions) {
   };
   for (const Option& o : cases) {
     SCOPED_TRACE(o.name);
-    forget_said();
     for (const std::string& value : o.good) EXPECT_EQ(option(o.name, value.c_str()), ESPANK_SUCCESS) << value;
     EXPECT_EQ(said(), "");
     for (const std::string& value : o.bad) {
-      forget_said();
       EXPECT_EQ(option(o.name, value.c_str(), 1), ESPANK_BAD_ARG) << value;
       EXPECT_EQ(said(), "") << "on a node nobody reads it";
       EXPECT_EQ(option(o.name, value.c_str()), ESPANK_BAD_ARG) << value;
       EXPECT_TRUE(has(said(), std::string("--") + o.name + ": ")) << said();
-      EXPECT_TRUE(has(said(), value.size() > 60 ? "" : value)) << "what is too long is not told: " << said();
+      if (value.size() <= 60 && std::string(o.name) != "monarch-dataset") {
+        EXPECT_TRUE(has(said(), value)) << "what is too long is not told: " << said();
+      }
+      forget_said();
     }
     EXPECT_EQ(option(o.name, nullptr), ESPANK_BAD_ARG);
+    forget_said();
   }
 }
 
@@ -142,65 +107,49 @@ TEST_F(SpankPlugin, HandsTheOtherOptionsToItsHelpers) {
   EXPECT_EQ(arguments(), "") << "no dataset";
 }
 
-TEST_F(SpankPlugin, NamesWordsOfPlugstackConfThatItDoesNotKnow) {
+TEST_F(SpankPlugin, HandsOnWordsOfPlugstackConfAndNamesThoseThatItDoesNotKnow) {
   char word[] = "colour=red";
-  for (const spank_context_t users : {S_CTX_LOCAL, S_CTX_ALLOCATOR}) {
-    fake_.context = users;
+  for (const spank_context_t context : {S_CTX_LOCAL, S_CTX_ALLOCATOR, S_CTX_REMOTE}) {
+    fake_.context = context;
     call("init", {word});
-    EXPECT_EQ(said(), "") << "it is no concern of the user's";
+    EXPECT_EQ(has(said(), "unknown word 'colour=red'"), context == S_CTX_REMOTE) << "no concern of users";
   }
-  fake_.context = S_CTX_REMOTE;
-  call("init", {word});
-  EXPECT_TRUE(has(said(), "unknown word 'colour=red'")) << said();
-  forget_said();
-  hook("init");
-  EXPECT_EQ(said(), "");
-}
-
-TEST_F(SpankPlugin, HandsOnWhatPlugstackConfSaysOfTheConfiguration) {
-  words_.push_back("agent.prefetch=off");
-  words_.push_back("policy.partition.gpu.enabled=off");
+  for (int i = 1; i < 32; ++i) words_.push_back("a.b=" + std::to_string(i));
+  words_.emplace_back("policy.partition.gpu.enabled=off");
   step();
   EXPECT_EQ(said(), "");
-  EXPECT_TRUE(has(arguments(), " --set agent.prefetch=off --set policy.partition.gpu.enabled=off "))
-      << arguments();
-  for (int i = 2; i < 32; ++i) words_.push_back("a.b=" + std::to_string(i));
-  step();
-  EXPECT_EQ(said(), "");
-  EXPECT_TRUE(has(arguments(), " --set a.b=31 ") && has(arguments(), " --reply-fd 3")) << arguments();
-  words_.push_back("a.b=32");
+  EXPECT_TRUE(has(arguments(), " --set a.b=31 --set policy.partition.gpu.enabled=off ")) << arguments();
+  words_.emplace_back("a.b=32");
   step();
   EXPECT_TRUE(has(said(), "too many words: 'a.b=32'")) << said();
 }
 
 TEST_F(SpankPlugin, HandsTwinsOfOptionsToSlurm) {
-  ::setenv("MONARCH_IO_OPT_DATASET", "/data", 1);
+  const auto variable = [](const std::string& twin) {
+    return ::getenv(("SLURM_SPANK__SLURM_SPANK_OPTION_monarch_" + twin).c_str());
+  };
+  const std::pair<const char*, const char*> twins[] = {{"DATASET", "monarch_dataset"},
+                                                       {"PREFETCH", "monarch_prefetch"},
+                                                       {"CONSISTENCY", "monarch_consistency"},
+                                                       {"TIERS", "monarch_tiers"},
+                                                       {"WAIT", "monarch_wait"},
+                                                       {"WAIT_TIMEOUT", "monarch_wait_timeout"}};
+  for (const auto& [name, twin] : twins) ::setenv((std::string("MONARCH_IO_OPT_") + name).c_str(), twin, 1);
   ::setenv("MONARCH_IO_OPT_NO_MONARCH", "", 1);
-  const std::pair<std::string, std::string> twins[] = {{"PREFETCH", "prefetch"},
-                                                       {"CONSISTENCY", "consistency"},
-                                                       {"TIERS", "tiers"},
-                                                       {"WAIT", "wait"},
-                                                       {"WAIT_TIMEOUT", "wait_timeout"}};
-  for (const auto& [name, twin] : twins) ::setenv(("MONARCH_IO_OPT_" + name).c_str(), twin.c_str(), 1);
   init(S_CTX_REMOTE);
   hook("init_post_opt");
   EXPECT_FALSE(::getenv(kDatasetVariable)) << "not on a node";
-  EXPECT_STREQ(::getenv("MONARCH_IO_OPT_DATASET"), "/data");
+  EXPECT_STREQ(::getenv("MONARCH_IO_OPT_DATASET"), "monarch_dataset");
   load();
   init(S_CTX_LOCAL);
-  EXPECT_STREQ(::getenv(kDatasetVariable), "/data");
+  for (const auto& [name, twin] : twins) EXPECT_STREQ(variable(twin), twin);
   EXPECT_STREQ(::getenv(kRefusedVariable), "");
-  for (const auto& [name, twin] : twins)
-    EXPECT_STREQ(::getenv(("SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_" + twin).c_str()), twin.c_str());
   ::setenv(kDatasetVariable, "/other", 1);
   load();
   init(S_CTX_ALLOCATOR);
   EXPECT_STREQ(::getenv(kDatasetVariable), "/other") << "what is there stays";
   hook("init_post_opt");
   EXPECT_FALSE(::getenv("MONARCH_IO_OPT_DATASET") || ::getenv("MONARCH_IO_OPT_NO_MONARCH"));
-}
-
-TEST_F(SpankPlugin, RefusesATwinThatNeedsAValue) {
   ::setenv("MONARCH_IO_OPT_DATASET", "", 1);
   EXPECT_EQ(in_child([&] { return init(S_CTX_ALLOCATOR), 7; }), 1);
   EXPECT_TRUE(has(said(), "MONARCH_IO_OPT_DATASET is set to nothing")) << said();
@@ -252,60 +201,44 @@ TEST_F(SpankPlugin, RefusesWhatCannotBeRead) {
   EXPECT_EQ(submit(absent, S_CTX_LOCAL), 1);
 }
 
-TEST_F(SpankPlugin, RefusesToWaitForWhatIsNotStaged) {
-  const auto submits = [&](const char* prefetch, const char* wait, spank_context_t context) {
-    return submit_with({{"monarch-check", "off"},
-                        {"monarch-dataset", "/data"},
-                        {"monarch-prefetch", prefetch},
-                        {"monarch-wait", wait}},
-                       context) == 0;
+TEST_F(SpankPlugin, RefusesOrWarnsAsTheOptionsSay) {
+  const std::string absent = scratch_ / "absent", data = scratch_.dir("data");
+  const std::pair<std::string, const char*> of_absent = {"monarch-dataset", absent.c_str()},
+                                            of_data = {"monarch-dataset", data.c_str()};
+  struct Submission {
+    Options options;
+    int status;
+    const char* said;       // "": nothing is
+    const char* as_a_step;  // likewise; its job was checked
   };
-  for (const spank_context_t context : {S_CTX_ALLOCATOR, S_CTX_LOCAL}) {
-    EXPECT_FALSE(submits("off", "80%", context));
-    EXPECT_TRUE(has(said(), "--monarch-wait=80% waits for what --monarch-prefetch=off")) << said();
-    EXPECT_TRUE(submits("off", "none", context));
-    EXPECT_TRUE(submits("auto", "80%", context));
-  }
-  ::setenv("SLURM_JOB_ID", "7", 1);
-  EXPECT_TRUE(submits("off", "80%", S_CTX_LOCAL)) << "a step, which has its job's";
-}
-
-TEST_F(SpankPlugin, WarnsOfOptionsWithoutADataset) {
-  const auto warns = [&](const Options& options, spank_context_t context) {
-    EXPECT_EQ(submit_with(options, context), 0) << "the administrator may have set one";
-    EXPECT_TRUE(said().empty() ||
-                has(said(), "info: warning: monarch: options without --monarch-dataset=PATH"))
-        << said();
-    return !said().empty();
+  const char* no_dataset = "info: warning: monarch: options without --monarch-dataset=PATH";
+  const Submission cases[] = {
+      {{of_data, {"monarch-prefetch", "off"}, {"monarch-wait", "80%"}},
+       1,
+       "--monarch-wait=80% waits for",
+       ""},
+      {{of_data, {"monarch-prefetch", "off"}, {"monarch-wait", "none"}}, 0, "", ""},
+      {{of_data, {"monarch-prefetch", "auto"}, {"monarch-wait", "80%"}}, 0, "", ""},
+      {{{"monarch-wait", "full"}}, 0, no_dataset, ""},
+      {{{"no-monarch", nullptr}}, 0, "", ""},
+      {{}, 0, "", ""},
+      {{of_absent}, 1, "/absent: No such file", ""},
+      {{of_absent, {"monarch-check", "warn"}}, 0, "info: warning: --monarch-dataset: ", ""},
+      {{of_absent, {"monarch-check", "off"}}, 0, "", ""},
+      {{of_absent, {"no-monarch", nullptr}}, 0, "", ""},
   };
-  const Options wait = {{"monarch-wait", "full"}};
-  for (const spank_context_t context : {S_CTX_ALLOCATOR, S_CTX_LOCAL}) {
-    EXPECT_TRUE(warns(wait, context));
-    EXPECT_FALSE(warns({{"no-monarch", nullptr}}, context));
-    EXPECT_FALSE(warns({}, context));
-  }
+  for (const char* job : {"", "7"})
+    for (const spank_context_t context : {S_CTX_ALLOCATOR, S_CTX_LOCAL})
+      for (const Submission& s : cases) {
+        *job ? ::setenv("SLURM_JOB_ID", job, 1) : ::unsetenv("SLURM_JOB_ID");
+        const bool is_step = *job && context == S_CTX_LOCAL;
+        const std::string text = is_step ? s.as_a_step : s.said;
+        EXPECT_EQ(submit_with(s.options, context), is_step ? 0 : s.status) << text;
+        EXPECT_TRUE(text.empty() ? said().empty() : has(said(), text)) << text << ": " << said();
+      }
   ::setenv("MONARCH_IO_OPT_PREFETCH", "all", 1);
-  EXPECT_FALSE(warns(wait, S_CTX_ALLOCATOR)) << "for all jobs of a user";
-  ::unsetenv("MONARCH_IO_OPT_PREFETCH");
-  ::setenv("SLURM_JOB_ID", "7", 1);
-  EXPECT_FALSE(warns(wait, S_CTX_LOCAL)) << "a step, which has its job's";
-  EXPECT_TRUE(warns(wait, S_CTX_ALLOCATOR)) << "another job";
-}
-
-TEST_F(SpankPlugin, WarnsOrSaysNothingWhereTheUserWantsIt) {
-  const std::string absent = scratch_ / "absent";
-  const auto submit_checked = [&](const char* check) {
-    return submit_with({{"monarch-check", check}, {"monarch-dataset", absent.c_str()}});
-  };
-  EXPECT_EQ(submit_checked("warn"), 0);
-  EXPECT_TRUE(has(said(), "info: warning: --monarch-dataset: ")) << said();
-  EXPECT_EQ(submit_checked("off"), 0);
-  EXPECT_EQ(said(), "");
-  EXPECT_EQ(submit_with({{"monarch-dataset", absent.c_str()}, {"no-monarch", nullptr}}), 0);
-  EXPECT_EQ(said(), "") << "a job without Monarch";
-  ::setenv("SLURM_JOB_ID", "7", 1);
-  EXPECT_EQ(submit(absent, S_CTX_LOCAL), 0) << "the job was checked";
-  EXPECT_EQ(submit(absent), 1) << "another job";
+  EXPECT_EQ(submit_with({{"monarch-wait", "full"}}), 0);
+  EXPECT_EQ(said(), "") << "for all jobs of a user";
 }
 
 TEST_F(SpankPlugin, RefusesADatasetThatTheTiersShare) {
@@ -313,30 +246,28 @@ TEST_F(SpankPlugin, RefusesADatasetThatTheTiersShare) {
   scratch_.dir("fast/tier/below");
   scratch_.dir("fast/tierra");
   std::filesystem::create_symlink(scratch_ / "fast", scratch_ / "link");
+  const auto refuses = [&](const std::string& lines, const std::string& dataset) {
+    scratch_.file("monarch.conf", lines + "\n");
+    return submit(dataset) == 1;
+  };
+  const std::string others = "; path = " + data + "\n[tier]\nkind = disk\npathos = " + data + "\npathx" +
+                             data + "\ncost = " + data + "\npath = relative\npath =\n";
   for (const std::string& line : {"path = " + tier, "\t path\t:\t" + tier + "// ; of NVMe",
                                   "path=" + tier + "\t# of NVMe", "path=" + tier + " \t\r"}) {
     SCOPED_TRACE(line);
-    scratch_.file("monarch.conf", "; path = " + data + "\n[tier]\nkind = disk\npathos = " + data + "\npathx" +
-                                      data + "\ncost = " + data + "\npath = relative\npath =\n" + line +
-                                      "\n");
-    EXPECT_EQ(submit(scratch_ / "fast"), 1);
+    EXPECT_TRUE(refuses(others + line, scratch_ / "fast"));
     EXPECT_TRUE(has(said(), "it holds " + tier + ", where")) << said();
     for (const std::string& dataset : {scratch_ / "link", tier, tier + "/below"})
-      EXPECT_EQ(submit(dataset), 1) << dataset;
+      EXPECT_TRUE(refuses(others + line, dataset)) << dataset;
     EXPECT_TRUE(has(said(), "it lies in " + tier + ", where")) << said();
     for (const std::string& dataset : {data, scratch_ / "fast/tierra"})
-      EXPECT_EQ(submit(dataset), 0) << said();
+      EXPECT_FALSE(refuses(others + line, dataset)) << said();
   }
-  EXPECT_EQ(submit(scratch_.file("fast/tier/file", "")), 1);
-  EXPECT_TRUE(has(said(), "name the directory that the files are in")) << said();
-  const auto refuses = [&](const std::string& path, const std::string& dataset) {
-    scratch_.file("monarch.conf", "path = " + path + "\n");
-    return submit(dataset) == 1;
-  };
-  EXPECT_TRUE(refuses(scratch_ / "link/tier", scratch_ / "fast")) << "however its path is written";
-  EXPECT_TRUE(refuses(data + "/absent", data)) << "nodes have it, this host has not";
-  EXPECT_FALSE(refuses("/", data)) << "what holds all keeps nobody from submitting";
-  EXPECT_FALSE(refuses("/" + std::string(5000, 'a'), data)) << "no path of a tier";
+  EXPECT_TRUE(refuses("path = " + (scratch_ / "link/tier"), scratch_ / "fast"))
+      << "however its path is written";
+  EXPECT_TRUE(refuses("path = " + data + "/absent", data)) << "nodes have it, this host has not";
+  EXPECT_FALSE(refuses("path = /", data)) << "what holds all keeps nobody from submitting";
+  EXPECT_FALSE(refuses("path = /" + std::string(5000, 'a'), data)) << "no path of a tier";
 }
 
 TEST_F(SpankPlugin, AFileSystemThatHangsDoesNotHangTheSubmission) {
@@ -351,48 +282,21 @@ TEST_F(SpankPlugin, AFileSystemThatHangsDoesNotHangTheSubmission) {
   EXPECT_TRUE(eventually([] { return ::waitpid(-1, nullptr, WNOHANG) != 0; })) << "what looked is killed";
 }
 
-// As an ordinary user with such a limit, in a child; a child of its own that has ended is still its own
-// afterwards.
-int with_limit(__rlimit_resource_t resource, const std::function<void()>& body) {
-  return in_child([&] {
-    const pid_t other = ::fork();
-    if (other == 0) ::_exit(0);
-    siginfo_t ended;
-    ::waitid(P_PID, static_cast<id_t>(other), &ended, WEXITED | WNOWAIT);
-    const int next = ::dup(STDIN_FILENO);
-    ::close(next);
-    const rlim_t most = resource == RLIMIT_NPROC ? 0 : static_cast<rlim_t>(next);
-    const rlimit limit = {most, most};
-    if (::geteuid() == 0 && ::setresuid(54321, 54321, 54321) != 0) return 3;
-    if (::setrlimit(resource, &limit) != 0) return 4;
-    body();
-    return ::waitpid(other, nullptr, WNOHANG) == other ? 0 : 5;
-  });
-}
-
-TEST_F(SpankPlugin, AShortageLeavesTheCheckOutAndStartsNothing) {
-  ::chmod(scratch_.path().c_str(), 0777);
-  for (const spank_context_t context : {S_CTX_ALLOCATOR, S_CTX_REMOTE}) {
-    load();
-    init(context);
-    option("monarch-dataset", (scratch_ / "absent").c_str(), context == S_CTX_REMOTE);
-    for (const auto resource : {RLIMIT_NOFILE, RLIMIT_NPROC})
-      EXPECT_EQ(with_limit(resource, [&] { function("init_post_opt")(nullptr, 0, nullptr); }), 0) << resource;
-    EXPECT_EQ(arguments(), "");
-    if (context == S_CTX_ALLOCATOR) {
-      EXPECT_EQ(said(), "");
-    }
-  }
-}
-
 // ---- prolog and epilog
 
 TEST_F(SpankPlugin, ThePrologNotesWhatTheJobWants) {
   ::setenv("SLURM_JOB_ID", "7", 1);
   ::setenv("SLURM_CONF", "/etc/slurm.conf", 1);
   fake_.context = S_CTX_JOB_SCRIPT;
-  hook("job_prolog");
-  EXPECT_EQ(arguments(), "") << "nothing";
+  for (const auto& given : {std::map<std::string, std::string>{},
+                            {{"monarch-dataset", "/data"}, {"no-monarch", ""}},
+                            {{"monarch-dataset", "relative"}}}) {
+    load();
+    fake_.given = given;
+    hook("job_prolog");
+    EXPECT_EQ(arguments() + said(), "") << given.size();
+  }
+  load();
   fake_.given = {{"monarch-dataset", "/data"}, {"monarch-check", "off"}};
   hook("job_prolog");
   EXPECT_EQ(arguments(), "--prolog --config " + (scratch_ / "monarch.conf") + " --state-dir " +
@@ -401,21 +305,12 @@ TEST_F(SpankPlugin, ThePrologNotesWhatTheJobWants) {
   EXPECT_EQ(told_helper("MONARCH_JOB_DATASETS"), "/data");
   EXPECT_TRUE(has("\n" + read("variables"), "\nSLURM_CONF=/etc/slurm.conf\n")) << read("variables");
   EXPECT_FALSE(has(read("variables"), "SLURMD_NODENAME")) << "nothing else of slurmd's";
-  load();
-  fake_.given["no-monarch"] = "";
-  hook("job_prolog");
-  EXPECT_EQ(arguments(), "") << "refused";
-  load();
-  fake_.given = {{"monarch-dataset", "relative"}};
-  hook("job_prolog");
-  EXPECT_EQ(arguments() + said(), "") << "no dataset";
 }
 
 TEST_F(SpankPlugin, PrologAndEpilogNeedAJobAndANode) {
   fake_.given = {{"monarch-dataset", "/data"}};
-  scratch_.dir("state/jobs/cluster.7.n1");
-  scratch_.dir("state/jobs/cluster..n1");
-  scratch_.dir("state/jobs/cluster.7.");
+  for (const char* job : {"cluster.7.n1", "cluster..n1", "cluster.7.", "said.7.n1", "read.7.n1"})
+    scratch_.dir(std::string("state/jobs/") + job);
   hook("job_prolog");
   hook("job_epilog");
   ::setenv("SLURM_JOB_ID", "7", 1);
@@ -427,23 +322,18 @@ TEST_F(SpankPlugin, PrologAndEpilogNeedAJobAndANode) {
   hook("job_epilog");
   EXPECT_TRUE(arguments().starts_with("--epilog ")) << arguments();
   EXPECT_EQ(told_helper("MONARCH_JOB_DATASETS"), "none");
-  load();
-  ::setenv("SLURM_JOB_ID", "8", 1);
-  hook("job_epilog");
-  EXPECT_EQ(arguments(), "") << "Monarch had nothing to do with that job";
-}
-
-TEST_F(SpankPlugin, TheClusterIsTheOneThatSlurmRead) {
-  ::setenv("SLURM_JOB_ID", "7", 1);
   ::setenv("SLURM_CLUSTER_NAME", "said", 1);
-  scratch_.dir("state/jobs/said.7.n1");
   hook("job_epilog");
   EXPECT_TRUE(has(arguments(), "--cluster said ")) << arguments();
   std::string name = "read";
   slurm_conf.cluster_name = name.data();
-  scratch_.dir("state/jobs/read.7.n1");
   hook("job_epilog");
-  EXPECT_TRUE(has(arguments(), "--cluster read ")) << arguments();
+  EXPECT_TRUE(has(arguments(), "--cluster read "))
+      << "the cluster is the one that Slurm read: " << arguments();
+  load();
+  ::setenv("SLURM_JOB_ID", "8", 1);
+  hook("job_epilog");
+  EXPECT_EQ(arguments(), "") << "Monarch had nothing to do with that job";
 }
 
 TEST_F(SpankPlugin, AStepEndsTheJobOnlyWhereItStandsForTheEpilog) {
@@ -522,46 +412,24 @@ TEST_F(SpankPlugin, NothingIsStartedElsewhere) {
   }
 }
 
-TEST_F(SpankPlugin, WithoutAnItemNothingIsStarted) {
+TEST_F(SpankPlugin, WithoutAnItemNothingIsStartedOrADefaultIsTaken) {
   for (const spank_item item : {S_JOB_ID, S_JOB_UID, S_JOB_GID}) {
     const uint32_t value = fake_.items[item];
     fake_.items.erase(item);
     step();
-    EXPECT_EQ(arguments() + said(), "") << item;
-    EXPECT_EQ(told(), "") << item;
+    EXPECT_EQ(arguments() + said() + told(), "") << item;
     fake_.items[item] = value;
   }
-  step({{S_JOB_UID, 0}});
-  EXPECT_EQ(arguments(), "");
-  EXPECT_TRUE(has(said(), "is root's")) << said();
-  EXPECT_EQ(told(), "monarch: the job runs without Monarch on n1: it is root's\n");
-}
-
-TEST_F(SpankPlugin, WhatIsMissingHasADefault) {
-  fake_.items.erase(S_JOB_STEPID);
-  step();
-  EXPECT_TRUE(has(arguments(), " --restart 0 --uid 1000 --gid 100 --nodes 1 --node-id 0 --reply-fd 3\n"))
-      << arguments() << said();
-  const std::pair<const char*, const char*> counts[] = {
-      {"5", "5"}, {"0", "1"}, {"x", "1"}, {"999999", "999999"}, {"1000000", "1"}};
-  for (const auto& [text, nodes] : counts) {
+  for (const auto& [text, nodes] :
+       {std::pair("5", " 5 "), {"0", " 1 "}, {"x", " 1 "}, {"999999", " 999999 "}, {"1000000", " 1 "}}) {
     step({}, {{"SLURM_JOB_NUM_NODES", text}});
-    EXPECT_TRUE(has(arguments(), std::string(" --nodes ") + nodes + " ")) << arguments();
+    EXPECT_TRUE(has(arguments(), std::string(" --nodes") + nodes)) << arguments();
   }
   step({{S_JOB_NNODES, 3}}, {{"SLURM_JOB_NUM_NODES", "5"}});
   EXPECT_TRUE(has(arguments(), " --nodes 3 ")) << "the item is the trusted one";
-}
-
-TEST_F(SpankPlugin, GroupsThatHaveNoRoomAreLeftOut) {
-  fake_.groups.assign(10000, 4000000000);
-  step();
-  const std::string all = arguments();
-  ASSERT_TRUE(has(all, "--groups ")) << all << said() << told();
-  const size_t begin = all.find("--groups ") + 9;
-  const std::string groups = all.substr(begin, all.find(' ', begin) - begin);
-  EXPECT_GT(groups.size(), 65000u);
-  EXPECT_LT(groups.size(), 65536u);
-  EXPECT_EQ((groups.size() + 1) % 11, 0u) << "the last one is whole";
+  step({{S_JOB_UID, 0}});
+  EXPECT_EQ(arguments(), "");
+  EXPECT_EQ(told(), "monarch: the job runs without Monarch on n1: it is root's\n");
 }
 
 TEST_F(SpankPlugin, TheFirstNodeTellsUnlessItsStepHasNoOutputAndOnlyAStepWithTasksCanWait) {
@@ -574,9 +442,6 @@ TEST_F(SpankPlugin, TheFirstNodeTellsUnlessItsStepHasNoOutputAndOnlyAStepWithTas
     EXPECT_EQ(has(arguments(), " --tell "), s.tells) << arguments();
     EXPECT_EQ(has(arguments(), " --tasks "), s.has_tasks) << arguments();
   }
-}
-
-TEST_F(SpankPlugin, TellsWhereJobsHaveMountsOfTheirOwn) {
   for (std::string type : {"", "job_container/none", "namespace/none", "job_container/tmpfs"}) {
     namespace_type(slurm_conf) = type.data();
     step();
@@ -585,6 +450,8 @@ TEST_F(SpankPlugin, TellsWhereJobsHaveMountsOfTheirOwn) {
 }
 
 TEST_F(SpankPlugin, WithoutAnOptionWhatThePrologNotedIsStarted) {
+  const std::map<spank_item, uint32_t> ordinary = {{S_JOB_ID, 7}, {S_JOB_STEPID, 0}};
+  const std::map<spank_item, uint32_t> external = {{S_JOB_ID, 7}, {S_JOB_STEPID, kExternStep}};
   const auto starts = [&](const char* hook_name, const std::map<spank_item, uint32_t>& items) {
     load();
     init(S_CTX_REMOTE);
@@ -594,23 +461,20 @@ TEST_F(SpankPlugin, WithoutAnOptionWhatThePrologNotedIsStarted) {
     hook(hook_name);
     hook(hook_name);
     const std::string all = arguments();
-    EXPECT_EQ(told_helper("MONARCH_JOB_DATASETS"), "none") << "monarchd knows them";
     return std::count(all.begin(), all.end(), '\n');
   };
-  const std::map<spank_item, uint32_t> ordinary = {{S_JOB_ID, 7}, {S_JOB_STEPID, 0}};
-  const std::map<spank_item, uint32_t> external = {{S_JOB_ID, 7}, {S_JOB_STEPID, kExternStep}};
-  EXPECT_EQ(starts("init_post_opt", ordinary), 0) << "nothing noted";
-  EXPECT_EQ(starts("task_post_fork", external), 0) << "nothing noted";
+  EXPECT_EQ(starts("init_post_opt", ordinary) + starts("task_post_fork", external), 0) << "nothing noted";
   note();
+  scratch_.file("state/jobs/cluster.0.n1/wanted", "");
   EXPECT_EQ(starts("init_post_opt", ordinary), 1);
+  EXPECT_EQ(told_helper("MONARCH_JOB_DATASETS"), "none") << "monarchd knows them";
   EXPECT_EQ(starts("init_post_opt", external), 0) << "there it is done once its tasks are";
   EXPECT_EQ(starts("task_post_fork", external), 1);
   EXPECT_EQ(starts("task_post_fork", ordinary), 0);
-  for (const char* name : {"init_post_opt", "task_post_fork"}) {
-    EXPECT_EQ(starts(name, {{S_JOB_ID, 7}}), 0) << name;
-    scratch_.file("state/jobs/cluster.0.n1/wanted", "");
-    EXPECT_EQ(starts(name, {{S_JOB_STEPID, 0}}) + starts(name, {{S_JOB_STEPID, kExternStep}}), 0) << name;
-  }
+  for (const char* name : {"init_post_opt", "task_post_fork"})
+    for (const auto& items :
+         {std::map<spank_item, uint32_t>{{S_JOB_ID, 7}}, {{S_JOB_STEPID, 0}}, {{S_JOB_STEPID, kExternStep}}})
+      EXPECT_EQ(starts(name, items), 0) << name;
 }
 
 TEST_F(SpankPlugin, WithoutADatasetTheAdministratorsIsAskedForWhereThereIsOne) {
@@ -623,34 +487,33 @@ TEST_F(SpankPlugin, WithoutADatasetTheAdministratorsIsAskedForWhereThereIsOne) {
     option("monarch-prefetch", "off", 1);
     hook("init_post_opt");
     hook("init_post_opt");
-    return arguments();
+    const std::string asked = arguments();
+    EXPECT_LE(std::count(asked.begin(), asked.end(), '\n'), 1);
+    return has(asked, "--tasks");
   };
-  for (const char* text :
-       {"", "# default_dataset = /x\n", "default_datasets = /x\n", "no_default_dataset = /x\n"}) {
-    scratch_.file("monarch.conf", std::string("[policy.partition.a]\n") + text);
-    EXPECT_EQ(starts(0), "") << text;
+  for (const auto& [text, asks] : {std::pair("", false),
+                                   {"# default_dataset = /x\n", false},
+                                   {"default_datasets = /x\n", false},
+                                   {"no_default_dataset = /x\n", false},
+                                   {"default_dataset = /x\n", true},
+                                   {" \tdefault_dataset:/x", true}}) {
+    scratch_.file("monarch.conf", "[policy.partition.a]\n" + std::string(2000, '#') + "\n" + text);
+    EXPECT_EQ(starts(0), asks) << text;
   }
-  for (const std::string& text : {std::string("default_dataset = /x\n"), std::string(" \tdefault_dataset:/x"),
-                                  std::string(2000, '#') + "\ndefault_dataset=/x\n"}) {
-    scratch_.file("monarch.conf", "[policy.partition.a]\n" + text);
-    const std::string asked = starts(0);
-    EXPECT_EQ(std::count(asked.begin(), asked.end(), '\n'), 1) << text;
-    EXPECT_TRUE(has(asked, "--tasks")) << asked;
-    EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS") + told_helper("MONARCH_JOB_DATASETS"), "prefetch=offnone");
-  }
-  EXPECT_EQ(starts(kExternStep), "") << "which does not see who declines";
-  EXPECT_EQ(starts(0, 0), "") << "root's jobs";
+  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS") + told_helper("MONARCH_JOB_DATASETS"), "prefetch=offnone");
+  EXPECT_FALSE(starts(kExternStep)) << "which does not see who declines";
+  EXPECT_FALSE(starts(0, 0)) << "root's jobs";
   EXPECT_EQ(said(), "") << "likewise";
-  EXPECT_EQ(starts(0, 1000, "no-monarch"), "");
+  EXPECT_FALSE(starts(0, 1000, "no-monarch"));
   helper("echo 'tell there is none' >&3");
-  (void)starts(0);
+  EXPECT_TRUE(starts(0));
   EXPECT_EQ(told(), "") << "nobody has asked for it";
   scratch_.file("state/jobs/cluster.7.n1/no_default", "");
-  EXPECT_EQ(starts(0), "") << "it was asked before";
+  EXPECT_FALSE(starts(0)) << "it was asked before";
   std::filesystem::remove(scratch_ / "state/jobs/cluster.7.n1/no_default");
   scratch_.file("monarch.conf", "");
   words_.emplace_back("policy.partition.a.b.default_dataset=/x");
-  EXPECT_TRUE(has(starts(0), "--start"));
+  EXPECT_TRUE(starts(0));
 }
 
 // ---- answers
@@ -672,29 +535,49 @@ TEST_F(SpankPlugin, AnAnswerThatIsNoneMakesNoTaskUseIt) {
   }
 }
 
-TEST_F(SpankPlugin, AHelperThatDoesNotAnswerIsToldByTheFirstStep) {
-  const std::string text = "monarch: the job runs without Monarch on n1: its helper did not answer\n";
-  for (const char* body : {"exit 1", "kill -9 $$", "echo >&3"}) {
-    helper(body);
-    step();
-    EXPECT_TRUE(has(said(), "info: monarch: JobId=7 runs without Monarch on this node: its helper"))
+TEST_F(SpankPlugin, WhatAHelperTellsIsToldOnceByTheFirstStep) {
+  struct Case {
+    std::string body;  // of the helper
+    uint32_t step, task;
+    std::map<std::string, std::string> environment;
+    std::string told;
+  };
+  const std::string without = "monarch: the job runs without Monarch on n1: ",
+                    silent = without + "its helper did not answer\n",
+                    tuesday = "echo 'tell it is Tuesday' >&3",
+                    ready = "printf 'ready %s %s\\tnot served\\n' $here/run $here/libmonarch_preload.so >&3";
+  for (const Case& c : {Case{"kill -9 $$", 0, 0, {}, silent},
+                        {"echo >&3", 0, 0, {}, silent},
+                        {"exit 1", 0, 0, {}, silent},
+                        {"exit 1", 1, 0, {}, ""},
+                        {"exit 1", kExternStep, 0, {}, ""},
+                        {"exit 1", 0, 0, {{"ENVIRONMENT", "BATCH"}}, ""},
+                        {"exit 1", kBatchStep, 0, {{"ENVIRONMENT", "BATCH"}}, silent},
+                        {tuesday, 0, 0, {}, without + "it is Tuesday\n"},
+                        {tuesday, 0, 1, {}, ""},
+                        {tuesday, 0, 0, {{"MONARCH_IO_QUIET", "1"}}, ""},
+                        {tuesday, 0, 0, {{"MONARCH_IO_QUIET", std::string(100, '1')}}, ""},
+                        {"echo 'off it is Tuesday' >&3", 0, 0, {}, ""},
+                        {ready, 0, 0, {}, "monarch: not served\n"},
+                        {ready, 0, 0, {{"SLURM_HET_SIZE", "2"}}, ""}}) {  // of a component that nobody asked
+    SCOPED_TRACE(c.body + " " + std::to_string(c.step));
+    helper(c.body);
+    step({{S_JOB_STEPID, c.step}, {S_TASK_ID, c.task}}, c.environment);
+    const std::string why = c.body == ready ? "" : has(c.body, "Tuesday") ? "it is Tuesday" : "its helper";
+    const bool is_logged = c.body != ready && (c.body != "exit 1" || c.told == silent);
+    EXPECT_EQ(has(said(), "info: monarch: JobId=7 runs without Monarch on this node: " + why), is_logged)
         << said();
-    EXPECT_EQ(told(), text) << body;
+    EXPECT_EQ(told(), c.told);
+    EXPECT_EQ(fake_.environment.contains("MONARCH_IO_RUN_DIR"), c.body == ready);
   }
-  for (const uint32_t later : {1u, kExternStep}) {
-    step({{S_JOB_STEPID, later}});
-    EXPECT_EQ(told(), "");
-  }
-  fake_.items.erase(S_JOB_STEPID);
-  step();
-  EXPECT_EQ(told(), "");
-  for (const uint32_t number : {0u, kBatchStep}) {
-    step({{S_JOB_STEPID, number}}, {{"ENVIRONMENT", "BATCH"}});
-    EXPECT_EQ(told(), number == kBatchStep ? text : "");
-  }
+  load();
+  note();
+  init(S_CTX_REMOTE);
+  hook("init_post_opt");
+  EXPECT_EQ(said(), "") << "who gave no option is not told by each step";
   std::filesystem::remove(scratch_ / "monarchd");
-  step({{S_JOB_STEPID, 0}});
-  EXPECT_EQ(told(), text) << "there is none";
+  step({{S_JOB_STEPID, 0}, {S_TASK_ID, 0}});
+  EXPECT_EQ(told(), silent) << "there is none";
 }
 
 TEST_F(SpankPlugin, AHelperThatHangsIsKilledWithItsChild) {
@@ -772,17 +655,6 @@ TEST_F(SpankPlugin, AHelperAnswersWhateverDescriptorsThereAre) {
               return fake_.environment.contains("MONARCH_IO_RUN_DIR") ? 0 : 1;
             }),
             0);
-  helper("/bin/ls -l /proc/$$/fd > $here/descriptors");
-  fake_.given = {{"monarch-dataset", "/data"}};
-  EXPECT_EQ(in_child([&] {
-              ::setenv("SLURM_JOB_ID", "7", 1);
-              ::dup2(STDERR_FILENO, 3);
-              hook("job_prolog");
-              return 0;
-            }),
-            0);
-  EXPECT_TRUE(has(read("descriptors"), " 2 -> ") && !has(read("descriptors"), " 3 -> "))
-      << read("descriptors");
 }
 
 TEST_F(SpankPlugin, TheHelperHasNothingOfSlurmds) {
@@ -815,51 +687,13 @@ TEST_F(SpankPlugin, TheHelperHasNothingOfSlurmds) {
 
 // ---- tasks
 
-TEST_F(SpankPlugin, WhyAJobGoesWithoutIsToldOnce) {
-  helper("echo 'tell it is Tuesday' >&3");
-  step();
-  EXPECT_EQ(told(), "monarch: the job runs without Monarch on n1: it is Tuesday\n");
-  EXPECT_TRUE(has(said(), "on this node: it is Tuesday")) << said();
-  fake_.environment["MONARCH_IO_QUIET"] = "1";
-  EXPECT_EQ(told(), "");
-  fake_.environment["MONARCH_IO_QUIET"] = std::string(100, '1');
-  EXPECT_EQ(told(), "");
-  fake_.environment.clear();
-  fake_.items[S_TASK_ID] = 1;
-  EXPECT_EQ(told(), "");
-  fake_.items.erase(S_TASK_ID);
-  EXPECT_EQ(told(), "");
-  helper("echo 'off it was told' >&3");
-  fake_.items[S_TASK_ID] = 0;
-  step();
-  EXPECT_EQ(told(), "");
-  EXPECT_TRUE(has(said(), "on this node: it was told")) << said();
-  load();
-  note();
-  init(S_CTX_REMOTE);
-  hook("init_post_opt");
-  EXPECT_EQ(said(), "") << "who gave no option is not told by each step";
-}
-
-TEST_F(SpankPlugin, DatasetsThatTheAgentDoesNotServeAreTold) {
-  helper("printf 'ready %s %s\\tnot served\\n' $here/run $here/libmonarch_preload.so >&3");
-  step();
-  EXPECT_EQ(told(), "monarch: not served\n");
-  EXPECT_EQ(fake_.environment["MONARCH_IO_RUN_DIR"], scratch_ / "run");
-  fake_.environment["SLURM_HET_SIZE"] = "2";
-  EXPECT_EQ(told(), "") << "of a component that nobody asked";
-}
-
 TEST_F(SpankPlugin, TasksThatDoNotSeeTheAgentAreToldOnce) {
-  const auto text = [&](const char* what) {
-    return "monarch: the job runs without Monarch on n1: its programs do not see " + (scratch_ / what) +
-           " (a private /tmp or a container?)\n";
-  };
   step();
-  std::filesystem::remove(scratch_ / "libmonarch_preload.so");
-  EXPECT_EQ(told(), text("libmonarch_preload.so"));
-  std::filesystem::remove(scratch_ / "run");
-  EXPECT_EQ(told(), text("run"));
+  for (const char* what : {"libmonarch_preload.so", "run"}) {
+    std::filesystem::remove(scratch_ / what);
+    EXPECT_EQ(told(), "monarch: the job runs without Monarch on n1: its programs do not see " +
+                          (scratch_ / what) + " (a private /tmp or a container?)\n");
+  }
   step({{S_JOB_STEPID, 1}});
   EXPECT_EQ(told(), "") << "a later step";
   step({{S_JOB_STEPID, 0}, {S_TASK_ID, 1}});
@@ -1001,27 +835,16 @@ TEST_F(SpankWait, BeginsOnceEnoughIsStagedOrNoMoreWillBe) {
     step_that_waits(c.wait);
     EXPECT_EQ(timeless(told()), line(std::to_string(c.percent), c.end)) << c.state;
   }
-  tell("staging-in", 79);
+  step_that_waits("100 60");
+  tell("staged-in", 10, "no_room=2\nfailed=0\n");
+  EXPECT_TRUE(has(told(), "no more can be: 2 files have no room")) << "though there may come room";
   step_that_waits("80 60");
-  const AtLook later(5, [&] { tell("staging-in", 81); });
-  EXPECT_EQ(timeless(told()), line("81", "the job begins"));
-  EXPECT_EQ(fake_.environment["MONARCH_IO_STATE"], scratch_ / "run/state");
-}
-
-TEST_F(SpankWait, RoomMayCome) {
-  step_that_waits("100 60");
-  tell("staged-in", 10, "no_room=2\nfailed=0\n");
-  {
-    const AtLook later(5, [&] { tell("staged-in", 100); });
-    EXPECT_EQ(timeless(told()), line("100", "the job begins"));
+  for (const char* before : {"staging-in", "staged-in"}) {
+    tell(before, 10, "no_room=2\nfailed=0\n");
+    const AtLook later(5, [&] { tell(before, 81); });
+    EXPECT_EQ(timeless(told()), line("81", "the job begins"));
   }
-  tell("staged-in", 10, "no_room=2\nfailed=0\n");
-  const std::string all = told();
-  EXPECT_TRUE(has(all, "no more can be: 2 files have no room, 0 cannot be staged\n")) << all;
-}
-
-TEST_F(SpankWait, AnAgentThatHasEndedIsNotWaitedFor) {
-  step_that_waits("100 60");
+  EXPECT_EQ(fake_.environment["MONARCH_IO_STATE"], scratch_ / "run/state");
   tell("staging-in", 42);
   agent_.reset();
   EXPECT_TRUE(has(told(), "its agent has ended\n"));
@@ -1040,7 +863,6 @@ TEST_F(SpankWait, OneTaskTalks) {
     step_that_waits(c.wait, {{S_JOB_NODEID, c.node}, {S_TASK_ID, c.task}});
     EXPECT_EQ(timeless(told()), c.end.empty() ? "" : line("80", c.end)) << c.wait << c.node << c.task;
   }
-  step_that_waits("81 0", {{S_TASK_ID, 0}});
   fake_.environment["MONARCH_IO_QUIET"] = "";
   EXPECT_EQ(told(), "");
   step_that_waits("81 100", {{S_JOB_NODEID, 0}, {S_TASK_ID, 1}});
@@ -1059,7 +881,6 @@ TEST_F(SpankWait, TheAgentIsToldWhenTheFirstTaskBegins) {
   step();
   hook("user_init");
   EXPECT_LE(began_in_ms(), 0);
-  EXPECT_GT(began_in_ms(), -30000);
   scratch_.file("run/began", "1");
   hook("user_init");
   EXPECT_EQ(read("run/began"), "1") << "an earlier step was the first";
@@ -1067,19 +888,14 @@ TEST_F(SpankWait, TheAgentIsToldWhenTheFirstTaskBegins) {
   tell("staging-in", 80);
   step_that_waits("80 600");
   hook("user_init");
-  EXPECT_GT(began_in_ms(), 500000) << "in ten minutes at the latest";
+  EXPECT_GT(began_in_ms(), 0) << "at the wait's end at the latest";
   EXPECT_EQ(timeless(told()), line("80", "the job begins"));
   EXPECT_LE(began_in_ms(), 0) << "the wait is over";
-  std::filesystem::remove(scratch_ / "run/began");
-  helper("echo 'off for a reason' >&3");
-  step();
-  hook("user_init");
-  EXPECT_EQ(read("run/began") + read("began"), "") << "without an agent";
 }
 
 TEST_F(SpankWait, TellsAtTheEndThatNothingWasUsed) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-  const auto end = [&](const std::map<spank_item, uint32_t>& items = {}) {
+  const auto tells = [&](const std::map<spank_item, uint32_t>& items) {
     step(items);
     for (const char* path : {"", "run", "run/state"})
       if (::access((scratch_ / path).c_str(), F_OK) == 0)
@@ -1087,22 +903,22 @@ TEST_F(SpankWait, TellsAtTheEndThatNothingWasUsed) {
     ::chmod(scratch_.path().c_str(), 0755);
     forget_said();
     hook("task_exit");
-    return said();
+    return has(said(), "no program of this job has used its dataset");
   };
-  const std::map<spank_item, uint32_t> batch = {{S_JOB_STEPID, 0xfffffffb}};
-  const std::string unused = "no program of this job has used its dataset";
+  const std::map<spank_item, uint32_t> batch = {
+      {S_JOB_STEPID, kBatchStep}, {S_JOB_NODEID, 0}, {S_TASK_ID, 0}};
   tell("suspended", 10, "unused=1\n");
-  EXPECT_TRUE(has(end(batch), unused));
-  EXPECT_FALSE(has(end({{S_JOB_STEPID, 0xfffffffb}, {S_TASK_ID, 1}}), unused)) << "another task";
-  EXPECT_FALSE(has(end({{S_JOB_STEPID, 0xfffffffb}, {S_JOB_NODEID, 1}}), unused)) << "another node";
-  EXPECT_FALSE(has(end({{S_JOB_STEPID, 3}}), unused)) << "a later step";
+  EXPECT_TRUE(tells(batch));
+  EXPECT_FALSE(tells({{S_TASK_ID, 1}})) << "another task";
+  EXPECT_FALSE(tells({{S_TASK_ID, 0}, {S_JOB_NODEID, 1}})) << "another node";
+  EXPECT_FALSE(tells({{S_JOB_NODEID, 0}, {S_JOB_STEPID, 3}})) << "a later step";
   for (const char* more : {"unused=0\n", "", "used=1\n"}) {
     tell("staged-in", 100, more);
-    EXPECT_FALSE(has(end(batch), unused)) << more;
+    EXPECT_FALSE(tells(batch)) << more;
   }
   std::filesystem::remove(scratch_ / "run/state");
   ASSERT_EQ(::mkfifo((scratch_ / "run/state").c_str(), 0600), 0);
-  EXPECT_FALSE(has(end(batch), unused)) << "nobody waits for who writes it";
+  EXPECT_FALSE(tells(batch)) << "nobody waits for who writes it";
 }
 
 // Who owns the run directory can mount there what never answers, or keep it locked in the kernel. The hooks
@@ -1145,37 +961,31 @@ TEST_F(SpankWait, WhatTheFileSaysIsBelievedWithinBounds) {
 
 TEST_F(SpankWait, ASignalEndsIt) {
   step_that_waits("100 600");
-  tell("staging-in", 1);
-  const pid_t pid = ::fork();
-  if (pid == 0) {  // as slurmstepd's child is
-    sigset_t term;
-    ::sigemptyset(&term);
-    ::sigaddset(&term, SIGTERM);
-    ::sigprocmask(SIG_BLOCK, &term, nullptr);
-    ::signal(SIGTERM, SIG_IGN);
-    function("task_init")(nullptr, 0, nullptr);
-    ::_exit(0);
+  for (const int percent : {1, 100}) {
+    tell("staging-in", percent);
+    const pid_t pid = ::fork();
+    if (pid == 0) {  // as slurmstepd's child is
+      sigset_t term, now;
+      ::sigemptyset(&term);
+      ::sigaddset(&term, SIGTERM);
+      ::sigprocmask(SIG_BLOCK, &term, nullptr);
+      ::signal(SIGTERM, SIG_IGN);
+      const auto handler = [](int) {};
+      ::signal(SIGHUP, handler);
+      function("task_init")(nullptr, 0, nullptr);
+      ::sigprocmask(SIG_BLOCK, nullptr, &now);
+      const bool blocked = ::sigismember(&now, SIGTERM) == 1 && ::sigismember(&now, SIGHUP) == 0;
+      ::_exit(blocked && ::signal(SIGHUP, SIG_DFL) == +handler ? 0 : 1);
+    }
+    if (percent == 1) {
+      EXPECT_TRUE(is_soon_in_kernel(pid)) << "it waits";
+      EXPECT_EQ(::kill(pid, SIGTERM), 0);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+    EXPECT_EQ(WIFSIGNALED(status), percent == 1);
+    EXPECT_TRUE(percent == 1 || status == 0) << "afterwards all is as it was";
   }
-  EXPECT_TRUE(is_soon_in_kernel(pid)) << "it waits";
-  EXPECT_EQ(::kill(pid, SIGTERM), 0);
-  int status = 0;
-  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
-  EXPECT_TRUE(WIFSIGNALED(status));
-  tell("staging-in", 100);
-  EXPECT_EQ(in_child([&] {
-              sigset_t term, now;
-              ::sigemptyset(&term);
-              ::sigaddset(&term, SIGTERM);
-              ::sigprocmask(SIG_BLOCK, &term, nullptr);
-              const auto handler = [](int) {};
-              ::signal(SIGHUP, handler);
-              function("task_init")(nullptr, 0, nullptr);
-              ::sigprocmask(SIG_BLOCK, nullptr, &now);
-              const bool blocked = ::sigismember(&now, SIGTERM) == 1 && ::sigismember(&now, SIGHUP) == 0;
-              return blocked && ::signal(SIGHUP, SIG_DFL) == +handler ? 0 : 1;
-            }),
-            0)
-      << "afterwards all is as it was";
 }
 
 TEST_F(SpankWait, ATaskWhoseErrorsNobodyReadsBegins) {
@@ -1201,20 +1011,17 @@ TEST_F(SpankWait, ATaskWhoseErrorsNobodyReadsBegins) {
 TEST_F(SpankWait, AnAgentThatTellsNothingIsWaitedForAMinute) {
   step_that_waits("100 600");
   seconds_a_look = 7;
-  std::string all = told();
-  EXPECT_TRUE(has(all, "(0 files, 0 bytes): its agent has told nothing for 60 s\n")) << all;
-  EXPECT_FALSE(has(all, "after 4")) << all;
-  seconds_a_look = 0;
+  EXPECT_TRUE(has(told(), "(0 files, 0 bytes): its agent has told nothing for 60 s\n"));
   tell("staging-in", 1);
+  seconds_a_look = 0;
   step_that_waits("100 100");
   seconds_a_look = 7;
-  all = told();
+  const std::string all = told();
   seconds_a_look = 0;
   EXPECT_TRUE(has(all, "the time of --monarch-wait-timeout is over; staging goes on\n")) << all;
-  const auto lines = std::count(all.begin(), all.end(), '\n');
   EXPECT_TRUE(has(all, "% of the dataset is staged (7 files, 2.0K); the job begins at 100%, or in ")) << all;
-  EXPECT_GT(lines, 3) << all;
-  EXPECT_LT(lines, 7) << "ever more seldom: " << all;
+  const auto lines = std::count(all.begin(), all.end(), '\n');
+  EXPECT_TRUE(lines > 3 && lines < 7) << "ever more seldom: " << all;
 }
 
 TEST_F(SpankPlugin, ATasksOwnLibrariesComeFirst) {
