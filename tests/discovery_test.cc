@@ -35,6 +35,21 @@ void expect_refused(const Candidate& c, const std::string& why) {
   EXPECT_TRUE(has(c.reason, why)) << c.path << ": " << c.reason;
 }
 
+// A node whose root file system is no place for users.
+struct Node : Machine {
+  Node() { plain_root(); }
+  // An NVMe disk that is mounted there, with this mode.
+  void nvme_at(int index, const std::string& path, mode_t mode = 01777) {
+    const std::string name = "nvme" + std::to_string(index) + "n1", number = "259:" + std::to_string(index);
+    nvme(name, number);
+    mount(number, path, "xfs", "/dev/" + name);
+    dir(path, mode);
+  }
+  void open(const std::vector<std::string>& paths) {
+    for (const std::string& path : paths) dir(path, 01777);
+  }
+};
+
 TEST(Discovery, OrdersTheDisksOfATwoSocketNode) {
   Machine m(hpc_node());
   m.nvme("nvme0n1", "259:0");
@@ -47,9 +62,7 @@ TEST(Discovery, OrdersTheDisksOfATwoSocketNode) {
   m.mount("8:1", "/boot/efi", "vfat", "/dev/sda1");
   m.mount("8:16", "/bulk", "ext4", "/dev/sdb");
   m.mount("259:1", "/scratch", "xfs", "/dev/nvme1n1");
-  m.dir("/bulk", 01777);
-  m.dir("/scratch", 01777);
-  m.dir("/tmp", 01777);
+  for (const char* path : {"/bulk", "/scratch", "/tmp"}) m.dir(path, 01777);
   const std::vector<Candidate> all = m.discover();
   const std::vector<TierConfig> tiers = chosen(all);
   ASSERT_EQ(tiers.size(), 3u);
@@ -77,27 +90,23 @@ TEST(Discovery, OrdersTheDisksOfATwoSocketNode) {
   expect_refused(unused, "nothing is mounted");
 }
 
-TEST(Discovery, TakesHalfOfWhatIsFreeWhereOthersNeedSpaceToo) {
+TEST(Discovery, OfTheRootHalfOfWhatIsFreeIsTakenWhereUsersHaveADirectory) {
   Machine m;
   m.nvme("nvme0n1", "259:0");
   m.mount("259:0", "/", "ext4", "/dev/nvme0n1");
+  m.dir("/elsewhere", 01777);
+  fs::create_directory_symlink(m.root() + "/elsewhere", m.root() + "/scratch");
+  expect_refused(at(m.discover(), "/"), "nor is there a sticky, world-writable one of");
   m.dir("/var/tmp", 01777);
-  const std::vector<Candidate> all = m.discover();
-  const Candidate root = at(all, "/");
+  const Candidate root = at(m.discover(), "/");
   ASSERT_TRUE(root.chosen) << root.reason;
   EXPECT_EQ(root.path, "/var/tmp");
   EXPECT_GT(root.size, 0u);
   EXPECT_EQ(root.tier.quota.bytes, root.free / 2);
   EXPECT_LT(root.tier.quota.percent, 0);
   EXPECT_EQ(root.tier.min_free.percent, 10);
-}
-
-TEST(Discovery, PrefersScratchOverTmpOnTheRoot) {
-  Machine m;
-  m.nvme("nvme0n1", "259:0");
-  m.mount("259:0", "/", "ext4", "/dev/nvme0n1");
-  m.dir("/tmp", 01777);
   m.dir("/local", 01777);
+  fs::remove(m.root() + "/scratch");
   m.dir("/scratch", 0755);
   EXPECT_EQ(at(m.discover(), "/").path, "/local");
   m.dir("/scratch", 01777);
@@ -105,8 +114,7 @@ TEST(Discovery, PrefersScratchOverTmpOnTheRoot) {
 }
 
 TEST(Discovery, TmpOnAnotherFileSystemIsNotTheRoots) {
-  Machine m;
-  m.plain_root();
+  Node m;
   m.mount("0:40", "/tmp", "tmpfs", "tmpfs");
   m.dir("/tmp", 01777);
   const std::vector<Candidate> all = m.discover();
@@ -116,8 +124,7 @@ TEST(Discovery, TmpOnAnotherFileSystemIsNotTheRoots) {
 }
 
 TEST(Discovery, FindsTheDisksBelowLvmAndLuks) {
-  Machine m;
-  m.plain_root();
+  Node m;
   m.nvme("nvme0n1", "259:0");
   m.partition("nvme0n1p3", "259:3", "nvme0n1");
   m.stack("dm-0", "253:0", {"nvme0n1p3"});  // LUKS
@@ -132,8 +139,7 @@ TEST(Discovery, FindsTheDisksBelowLvmAndLuks) {
 }
 
 TEST(Discovery, ARaidIsAsSlowAsItsSlowestDisk) {
-  Machine m;
-  m.plain_root();
+  Node m;
   m.disk("sda", "8:0", "pci0000:00/0000:00:17.0/ata1", "0");
   m.disk("sdb", "8:16", "pci0000:00/0000:00:17.0/ata2", "0");
   m.disk("sdc", "8:32", "pci0000:00/0000:00:17.0/ata3", "1");
@@ -142,8 +148,7 @@ TEST(Discovery, ARaidIsAsSlowAsItsSlowestDisk) {
   m.stack("md1", "9:1", {"nvme0n1", "sdc"});
   m.mount("9:0", "/fast", "xfs", "/dev/md0");
   m.mount("9:1", "/slow", "xfs", "/dev/md1");
-  m.dir("/fast", 01777);
-  m.dir("/slow", 01777);
+  m.open({"/fast", "/slow"});
   const std::vector<Candidate> all = m.discover();
   EXPECT_EQ(at(all, "/fast").medium, Medium::kSsd);
   EXPECT_EQ(at(all, "/fast").disks, (std::vector<std::string>{"sda", "sdb"}));
@@ -153,13 +158,9 @@ TEST(Discovery, ARaidIsAsSlowAsItsSlowestDisk) {
 }
 
 TEST(Discovery, NumbersTiersOfOneMedium) {
-  Machine m;
-  m.plain_root();
-  for (const std::string n : {"0", "1"}) {
-    m.nvme("nvme" + n + "n1", "259:" + n);
-    m.mount("259:" + n, "/local" + n, "xfs", "/dev/nvme" + n + "n1");
-    m.dir("/local" + n, 01777);
-  }
+  Node m;
+  m.nvme_at(0, "/local0");
+  m.nvme_at(1, "/local1");
   const std::vector<TierConfig> tiers = chosen(m.discover());
   ASSERT_EQ(tiers.size(), 2u);
   EXPECT_EQ(tiers[0].name, "nvme");
@@ -167,8 +168,7 @@ TEST(Discovery, NumbersTiersOfOneMedium) {
 }
 
 TEST(Discovery, NeverTouchesANetworkFileSystemNorWhatIsBelowOne) {
-  Machine m;
-  m.plain_root();
+  Node m;
   m.nvme("nvme0n1", "259:0");
   const int lustre = m.mount("0:50", "/lustre", "lustre", "10.0.0.1@tcp:/work");
   m.mount("0:51", "/home", "nfs4", "server:/home");
@@ -176,16 +176,17 @@ TEST(Discovery, NeverTouchesANetworkFileSystemNorWhatIsBelowOne) {
   m.mount("0:53", "/new", "newpfs", "newpfs");
   m.mount("259:0", "/lustre/local", "xfs", "/dev/nvme0n1", "rw", "/", lustre);
   // They can be entered, and look fine; only their types speak against them.
-  for (const char* path : {"/lustre", "/home", "/gluster", "/new", "/lustre/local"}) m.dir(path, 01777);
+  m.open({"/lustre", "/home", "/gluster", "/new", "/lustre/local"});
   const std::vector<Candidate> all = m.discover();
   EXPECT_TRUE(chosen(all).empty());
-  expect_refused(at(all, "/lustre"), "network file system");
-  expect_refused(at(all, "/home"), "network file system");
-  expect_refused(at(all, "/gluster"), "FUSE");
-  expect_refused(at(all, "/new"), "newpfs is not known to be local");
-  expect_refused(at(all, "/lustre/local"), "below /lustre");
-  for (const char* path : {"/lustre", "/home", "/gluster", "/new", "/lustre/local"})
+  for (const auto& [path, why] : {std::pair("/lustre", "network file system"),
+                                  {"/home", "network file system"},
+                                  {"/gluster", "FUSE"},
+                                  {"/new", "newpfs is not known to be local"},
+                                  {"/lustre/local", "below /lustre"}}) {
+    expect_refused(at(all, path), why);
     EXPECT_EQ(at(all, path).size, 0u) << path << " was asked";
+  }
 }
 
 TEST(Discovery, ADisklessNodeCanHaveALocalDisk) {
@@ -210,8 +211,7 @@ TEST(Discovery, RefusesAnOverlayRoot) {
 }
 
 TEST(Discovery, RefusesWhatIsNoLocalDiskForJobs) {
-  Machine m;
-  m.plain_root();
+  Node m;
   m.nvme("nvme0n1", "259:0");
   m.nvme("nvme1n1", "259:1");
   m.disk("sdb", "8:16", "pci0000:00/0000:00:14.0/usb2/2-1/2-1:1.0/host6/target6:0:0/6:0:0:0", "0");
@@ -243,23 +243,17 @@ TEST(Discovery, RefusesWhatIsNoLocalDiskForJobs) {
     m.mount(mount.number, mount.path, mount.type, mount.device, mount.options);
     m.dir(mount.path, 01777);
   }
-  m.mount("0:5", "/proc", "proc", "proc");
   m.mount("0:6", "/run", "tmpfs", "tmpfs");
-  m.mount("0:7", "/dev", "devtmpfs", "udev");
   const std::vector<Candidate> all = m.discover();
   for (const auto& mount : mounts) expect_refused(at(all, mount.path), mount.why);
-  for (const char* path : {"/proc", "/run", "/dev"})
-    EXPECT_TRUE(std::none_of(all.begin(), all.end(), [&](const Candidate& c) { return c.path == path; }))
-        << path << " is not worth a line";
+  EXPECT_TRUE(std::none_of(all.begin(), all.end(), [&](const Candidate& c) { return c.path == "/run"; }))
+      << "it is not worth a line";
 }
 
 TEST(Discovery, FollowsLoopDevicesToTheirFile) {
-  Machine m;
-  m.plain_root();
-  m.nvme("nvme0n1", "259:0");
-  m.mount("259:0", "/images", "xfs", "/dev/nvme0n1");
+  Node m;
+  m.nvme_at(0, "/images", 0755);
   m.mount("0:50", "/lustre", "lustre", "10.0.0.1@tcp:/work");
-  m.dir("/images", 0755);
   for (const std::string n : {"0", "1"}) {
     m.disk("loop" + n, "7:" + n, "virtual", "1");
     m.mount("7:" + n, "/mnt" + n, "ext4", "/dev/loop" + n);
@@ -274,38 +268,26 @@ TEST(Discovery, FollowsLoopDevicesToTheirFile) {
 }
 
 TEST(Discovery, TakesAFileSystemThatIsMountedTwiceOnce) {
-  Machine m;
-  m.plain_root();
-  m.nvme("nvme0n1", "259:0");
+  Node m;
+  m.nvme_at(0, "/scratch");
   m.mount("259:0", "/tmp", "xfs", "/dev/nvme0n1", "rw", "/tmp");  // bound
-  m.mount("259:0", "/scratch", "xfs", "/dev/nvme0n1");
   m.mount("259:0", "/exports", "xfs", "/dev/nvme0n1", "ro");
-  for (const char* path : {"/tmp", "/scratch", "/exports"}) m.dir(path, 01777);
-  const std::vector<Candidate> all = m.discover();
+  m.open({"/tmp", "/exports"});
+  std::vector<Candidate> all = m.discover();
   ASSERT_EQ(chosen(all).size(), 1u);
   EXPECT_EQ(chosen(all)[0].path, "/scratch")
       << "the whole file system, not the part of it that is bound elsewhere";
   expect_refused(at(all, "/tmp"), "same file system as /scratch");
   expect_refused(at(all, "/exports"), "same file system as /scratch");
-}
-
-TEST(Discovery, TakesABoundPartIfTheWholeIsNotForUsers) {
-  Machine m;
-  m.plain_root();
-  m.nvme("nvme0n1", "259:0");
-  m.mount("259:0", "/data", "xfs", "/dev/nvme0n1");
-  m.mount("259:0", "/scratch", "xfs", "/dev/nvme0n1", "rw", "/users");
-  m.dir("/data", 0755);
-  m.dir("/scratch", 01777);
-  const std::vector<Candidate> all = m.discover();
-  EXPECT_TRUE(at(all, "/scratch").chosen);
-  EXPECT_LT(at(all, "/scratch").tier.quota.percent, 0) << "others use the file system too";
-  expect_refused(at(all, "/data"), "same file system as /scratch");
+  m.dir("/scratch", 0755);
+  all = m.discover();
+  EXPECT_TRUE(at(all, "/tmp").chosen) << "the part, if the whole is not for users";
+  EXPECT_LT(at(all, "/tmp").tier.quota.percent, 0) << "others use the file system too";
+  expect_refused(at(all, "/scratch"), "same file system as /tmp");
 }
 
 TEST(Discovery, SkipsMountsThatAreHidden) {
-  Machine m;
-  m.plain_root();
+  Node m;
   m.nvme("nvme0n1", "259:0");
   const int below = m.mount("259:0", "/scratch", "xfs", "/dev/nvme0n1");
   m.mount("0:50", "/scratch", "nfs", "server:/scratch", "rw", "/", below);
@@ -316,15 +298,12 @@ TEST(Discovery, SkipsMountsThatAreHidden) {
 }
 
 TEST(Discovery, RefusesADeviceNumberOfTwoDevices) {
-  Machine m;
-  m.plain_root();
-  m.nvme("nvme0n1", "259:0");
+  Node m;
+  m.nvme_at(0, "/scratch");
   m.disk("pmem0", "259:0", "LNXSYSTM:00/ndbus0/region0/pfn0.0", "0");
-  m.mount("259:0", "/scratch", "xfs", "/dev/nvme0n1");
-  m.nvme("nvme1n1", "259:1");
-  m.mount("259:1", "/a", "xfs", "/dev/nvme1n1");
+  m.nvme_at(1, "/a");
   m.mount("259:1", "/b", "ext4", "/dev/pmem1");
-  for (const char* path : {"/scratch", "/a", "/b"}) m.dir(path, 01777);
+  m.dir("/b", 01777);
   const std::vector<Candidate> all = m.discover();
   expect_refused(at(all, "/scratch"), "259:0 is that of several devices: nvme0n1, pmem0");
   expect_refused(at(all, "/a"), "mounted as xfs and as ext4");
@@ -332,40 +311,33 @@ TEST(Discovery, RefusesADeviceNumberOfTwoDevices) {
 }
 
 TEST(Discovery, ReadsMountPointsWithBlanks) {
-  Machine m;
-  m.plain_root();
-  m.nvme("nvme0n1", "259:0");
-  m.nvme("nvme1n1", "259:1");
-  m.mount("259:0", "/fast \\ disk", "xfs", "/dev/nvme0n1");
-  m.dir("/fast \\ disk", 01777);
-  m.mount("259:1", "/two\nlines", "xfs", "/dev/nvme1n1");
-  m.dir("/two\nlines", 01777);
+  Node m;
+  m.nvme_at(0, "/fast \\ disk");
+  m.nvme_at(1, "/two\nlines");
   const std::vector<Candidate> all = m.discover();
-  EXPECT_TRUE(at(all, "/fast \\ disk").chosen) << at(all, "/fast \\ disk").reason;
+  ASSERT_TRUE(at(all, "/fast \\ disk").chosen) << at(all, "/fast \\ disk").reason;
   EXPECT_EQ(chosen(all)[0].path, "/fast \\ disk");
   expect_refused(at(all, "/two\nlines"), "control characters");
 }
 
 TEST(Discovery, ProposesOnlyWhatUsersCanWriteAlready) {
-  Machine m;
-  m.plain_root();
-  const std::vector<std::pair<std::string, mode_t>> modes = {
-      {"/a", 0755}, {"/b", 0775}, {"/c", 0777}, {"/d", 01775}, {"/e/in", 01777}};
+  Node m;
+  struct Place {
+    const char* path;
+    mode_t mode;
+    const char* why;
+  };
+  const Place places[] = {{"/a", 0755, "users cannot write to /a"},
+                          {"/b", 0775, "users cannot write to /b"},
+                          {"/c", 0777, "not sticky"},
+                          {"/d", 01775, "users cannot write to /d"},
+                          {"/e/in", 01777, "/e can be replaced"}};
   int n = 0;
-  for (const auto& [path, mode] : modes) {
-    m.nvme("nvme" + std::to_string(n) + "n1", "259:" + std::to_string(n));
-    m.mount("259:" + std::to_string(n), path, "xfs", "/dev/nvme" + std::to_string(n) + "n1");
-    m.dir(path, mode);
-    ++n;
-  }
+  for (const Place& place : places) m.nvme_at(n++, place.path, place.mode);
   m.dir("/e", 0777);
   std::vector<Candidate> all = m.discover();
   EXPECT_TRUE(chosen(all).empty());
-  expect_refused(at(all, "/a"), "users cannot write to /a");
-  expect_refused(at(all, "/b"), "users cannot write to /b");
-  expect_refused(at(all, "/c"), "not sticky");
-  expect_refused(at(all, "/d"), "users cannot write to /d");
-  expect_refused(at(all, "/e/in"), "/e can be replaced");
+  for (const Place& place : places) expect_refused(at(all, place.path), place.why);
   m.dir("/e", 0700);
   expect_refused(at(m.discover(), "/e/in"), "users cannot enter /e");
   if (::geteuid() != 0) return;
@@ -376,29 +348,8 @@ TEST(Discovery, ProposesOnlyWhatUsersCanWriteAlready) {
   expect_refused(at(m.discover(), "/e/in"), "belongs to uid 12345");
 }
 
-TEST(Discovery, DoesNotFollowSymbolicLinks) {
-  Machine m;
-  m.nvme("nvme0n1", "259:0");
-  m.mount("259:0", "/", "ext4", "/dev/nvme0n1");
-  m.dir("/elsewhere", 01777);
-  fs::create_directory_symlink(m.root() + "/elsewhere", m.root() + "/scratch");
-  expect_refused(at(m.discover(), "/"), "nor is there a sticky, world-writable one of");
-}
-
-TEST(Discovery, NotesThatVirtualDisksSayTheyRotate) {
-  Machine m;
-  m.disk("vda", "252:0", "pci0000:00/0000:00:05.0/virtio2", "1");
-  m.mount("252:0", "/", "ext4", "/dev/vda");
-  m.dir("/tmp", 01777);
-  const Candidate c = at(m.discover(), "/");
-  EXPECT_TRUE(c.chosen);
-  EXPECT_EQ(c.medium, Medium::kHdd);
-  EXPECT_TRUE(has(c.reason, "virtio")) << c.reason;
-}
-
 TEST(Discovery, FindsAllDevicesOfBtrfs) {
-  Machine m;
-  m.plain_root();
+  Node m;
   m.nvme("nvme0n1", "259:0");
   m.disk("sda", "8:0", "pci0000:00/0000:00:17.0/ata1", "1");
   if (::mknod((m.root() + "/dev/nvme0n1").c_str(), S_IFBLK | 0600, makedev(259, 0)) != 0)
@@ -438,26 +389,18 @@ TierConfig tier(const std::string& name, const std::string& path) {
 }
 
 TEST(Discovery, ConfiguredTiersAreUsedAlone) {
-  Machine m;
-  m.plain_root();
-  m.nvme("nvme0n1", "259:0");
-  m.mount("259:0", "/scratch", "xfs", "/dev/nvme0n1");
+  Node m;
+  m.nvme_at(0, "/scratch");
   m.mount("0:50", "/dev/shm", "tmpfs", "tmpfs");
   m.mount("0:51", "/lustre", "lustre", "10.0.0.1@tcp:/work");
   m.mount("0:52", "/auto", "autofs", "auto.direct");
-  m.dir("/scratch", 01777);
-  m.dir("/dev/shm", 01777);
-  m.dir("/lustre/tier", 01777);
-  m.dir("/auto", 01777);
+  m.open({"/dev/shm", "/lustre/tier", "/auto"});
   m.dir("/private", 0700);
   fs::create_directory_symlink("../lustre/tier", m.root() + "/private/far");
   fs::create_directory_symlink("dev/shm", m.root() + "/near");
-  const std::vector<std::string> good = {"/near", "/private"};
-  const std::vector<std::string> bad = {"/missing", "/lustre/tier", "/private/far", "/auto/x"};
   std::vector<TierConfig> config;
-  config.reserve(good.size() + bad.size());
-  for (const std::string& path : good) config.push_back(tier("t" + std::to_string(config.size()), path));
-  for (const std::string& path : bad) config.push_back(tier("t" + std::to_string(config.size()), path));
+  for (const char* path : {"/near", "/private", "/missing", "/lustre/tier", "/private/far", "/auto/x"})
+    config.push_back(tier("t" + std::to_string(config.size()), path));
   const std::vector<Candidate> all = m.discover(config);
   ASSERT_GE(all.size(), config.size());
   for (size_t i = 0; i < config.size(); ++i) EXPECT_EQ(all[i].path, config[i].path);
@@ -477,11 +420,8 @@ TEST(Discovery, ConfiguredTiersAreUsedAlone) {
 }
 
 TEST(Discovery, ATierThatUsersCannotWriteIsForJobsOfSlurm) {
-  Machine m;
-  m.plain_root();
-  m.nvme("nvme0n1", "259:0");
-  m.mount("259:0", "/scratch", "xfs", "/dev/nvme0n1");
-  m.dir("/scratch", 0755);
+  Node m;
+  m.nvme_at(0, "/scratch", 0755);
   TierConfig plain = tier("t", "/scratch"), memory = plain;
   memory.kind = TierConfig::Kind::kTmpfs;
   const Candidate a = m.discover({plain})[0], b = m.discover({memory})[0];
