@@ -9,8 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
-import time
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
@@ -22,17 +20,13 @@ MIB = 1 << 20
 JOB, MARGIN, QUOTA = 400 * MIB, 32 * MIB, 1024 * MIB
 FILES, FILE = 480, MIB  # of the dataset: more than the job has
 BALLAST = 250 * MIB
-MAKES_WAY, COMES_BACK = 15, 60  # seconds that a loaded machine may take
 
 # Reads all files over and over, and compares, until it is told to do the next thing: to allocate, to free, to end. Says when it has.
 PROGRAM = """
-import hashlib, json, os, sys, time
+import hashlib, json, os, sys
 data, sums, out = sys.argv[1], json.load(open(sys.argv[2])), sys.argv[3]
 wrong, reads, ballast = [], 0, None
-def say(what):
-    with open(out + '/' + what + '.new', 'w') as file: file.write(repr(time.time()))
-    os.rename(out + '/' + what + '.new', out + '/' + what)
-def told(what): return os.path.exists(out + '/' + what)
+def say(what): open(out + '/' + what, 'w').close()
 def read():
     global reads
     for name in sorted(sums):
@@ -40,7 +34,7 @@ def read():
             if hashlib.blake2b(file.read()).hexdigest() != sums[name]: wrong.append(name)
         reads += 1
 def read_until(what):
-    while not told(what): read()
+    while not os.path.exists(out + '/' + what): read()
 say('begun')
 read_until('allocate')
 ballast = bytearray(int(sys.argv[4]))
@@ -57,14 +51,11 @@ print(json.dumps([reads, len(wrong), wrong[:3]]))
 cluster = data = None
 
 
-def configure(more=""):
-    cluster.configure(f"[tier.ram]\npath = {cluster.tier}\ndriver = tmpfs\nmedium = ram\ncharge = job\nquota = {QUOTA}\n{more}"
-                      f"[agent]\nprefetch_burst = 2G\n")
-
-
 def begin():
     global cluster, data
     cluster = Cluster()
+    cluster.configure(f"[tier.ram]\npath = {cluster.tier}\ndriver = tmpfs\nmedium = ram\ncharge = job\nquota = {QUOTA}\n"
+                      "[agent]\nprefetch_burst = 2G\n")
     data = scratch("data")
     sums = {}
     for number in range(FILES):
@@ -72,38 +63,23 @@ def begin():
         with open(f"{data}/{number:04}", "wb") as file:
             file.write(block)
         sums[f"{number:04}"] = hashlib.blake2b(block).hexdigest()
-    for path, text in ("sums", json.dumps(sums)), ("program.py", PROGRAM):
+    for path, text in ("sums", json.dumps(sums)), ("program.py", PROGRAM), ("extra.conf", "TaskPlugin=task/cgroup\n"):
         with open(f"{scratch()}/{path}", "w", encoding="utf-8") as file:
             file.write(text)
     subprocess.run(["chmod", "-R", "a+rX", data, f"{scratch()}/sums", f"{scratch()}/program.py"], check=True)
-    configure()
+    cluster.up("--nodes", "1", "--prolog-flags", "Contain", "--slurm-conf", f"{scratch()}/extra.conf",
+               "--cgroup-line", "ConstrainRAMSpace=yes")
 
 
-def up(*options, conf):
-    with open(f"{scratch()}/extra.conf", "w", encoding="utf-8") as file:
-        file.write(conf)
-    cluster.up("--nodes", "1", "--prolog-flags", "Contain", "--slurm-conf", f"{scratch()}/extra.conf", *options)
-
-
-def submit(out, *options):
-    os.mkdir(out)
-    os.chown(out, cluster.user.pw_uid, cluster.user.pw_gid)
-    return cluster.submit([f"--mem={JOB // MIB}M", f"--monarch-dataset={data}", *options],
-                          f"exec /usr/bin/python3 {scratch()}/program.py {data} {scratch()}/sums {out} {BALLAST}")
-
-
-def tell(out, what):
-    with open(f"{out}/{what}", "w", encoding="utf-8"):
+def tell(what):
+    """Has the program do it, and waits until that is done."""
+    with open(f"{cluster.out}/way/{what}", "w", encoding="utf-8"):
         pass
+    return has("allocated" if what == "allocate" else "freed")
 
 
-def said(out, what):
-    """When it was done; None: not yet."""
-    try:
-        with open(f"{out}/{what}", encoding="utf-8") as file:
-            return float(file.read())
-    except FileNotFoundError:
-        return None
+def has(what):
+    return wait_until(lambda: os.path.exists(f"{cluster.out}/way/{what}"), 120)
 
 
 def granted(job):
@@ -112,66 +88,31 @@ def granted(job):
     return next(t["granted"] for t in told["jobs"][0]["tiers"] if t["name"] == "ram")
 
 
-class Copies:
-    """How much of the job's tmpfs is used, every 10 ms."""
-
-    def __init__(self, job):
-        self.path = f"{cluster.tier}/{cluster.node_names[0]}/monarch/lab.{job}.0.{cluster.node_names[0]}/files"
-        self.seen = []  # (time, bytes)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def now(self):
-        fs = os.statvfs(self.path)
-        return (fs.f_blocks - fs.f_bfree) * fs.f_frsize if os.path.ismount(self.path) else 0
-
-    def _watch(self):
-        while not self._over.wait(0.01):
-            try:
-                self.seen.append((time.time(), self.now()))
-            except OSError:
-                pass
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._over.set()
-        self._thread.join()
-
-    def most(self):
-        return max((size for _, size in self.seen), default=0)
-
-    def within(self, size, since):
-        """Seconds from `since` until they took no more than that and stayed so; None: they do."""
-        over = [when for when, used in self.seen if used > size]
-        return max(0.0, over[-1] - since) if over and over[-1] < self.seen[-1][0] else None if over else 0.0
+def copies(job):
+    """How much of the job's tmpfs is used."""
+    path = f"{cluster.tier}/{cluster.node_names[0]}/monarch/lab.{job}.0.{cluster.node_names[0]}/files"
+    fs = os.statvfs(path)
+    return (fs.f_blocks - fs.f_bfree) * fs.f_frsize if os.path.ismount(path) else 0
 
 
 def makes_way():
-    up("--cgroup-line", "ConstrainRAMSpace=yes", conf="TaskPlugin=task/cgroup\n")
-    out = f"{cluster.out}/way"
-    job = submit(out)
-    ok(wait_until(lambda: said(out, "begun"), 120), "a job begins", cluster.jobs(job))
-    with Copies(job) as copies:
-        ok(wait_until(lambda: copies.most() > 250 * MIB, 120), "its copies take what it leaves", copies.most(), cluster.log_of(job))
-        ok(copies.most() <= JOB - MARGIN, "which is less than the job has, with a margin", copies.most())
-        tell(out, "allocate")
-        ok(wait_until(lambda: said(out, "allocated"), 120), "its program gets nearly all that the job has", cluster.state_of(job))
-        fits = JOB - BALLAST
-        ok(wait_until(lambda: copies.now() <= fits, MAKES_WAY), "the copies make way", copies.now())
-        time.sleep(0.1)
-        print(f"# from the end of the allocation to the release: {copies.within(fits, said(out, 'allocated')):.2f} s")
-        ok(wait_until(lambda: granted(job) <= fits - MARGIN // 2, MAKES_WAY), "and no more is theirs", granted(job))
-        equal(cluster.state_of(job), "RUNNING", "the job is not killed")
-        kept = len(copies.seen)
-        tell(out, "free")
-        ok(wait_until(lambda: said(out, "freed"), 120), "the program frees its memory")
-        ok(max(size for _, size in copies.seen[kept:]) <= fits, "until then they had not come back")
-        ok(wait_until(lambda: copies.now() > 180 * MIB, COMES_BACK), "they come back", copies.now(), granted(job))
-        tell(out, "end")
-        equal(cluster.wait(job), "COMPLETED", "how Slurm says that it ended")
+    out, fits = f"{cluster.out}/way", JOB - BALLAST
+    os.mkdir(out)
+    os.chown(out, cluster.user.pw_uid, cluster.user.pw_gid)
+    job = cluster.submit([f"--mem={JOB // MIB}M", f"--monarch-dataset={data}"],
+                         f"exec /usr/bin/python3 {scratch()}/program.py {data} {scratch()}/sums {out} {BALLAST}")
+    ok(has("begun"), "a job begins", cluster.jobs(job))
+    ok(wait_until(lambda: copies(job) > 250 * MIB, 120), "its copies take what it leaves", copies(job), cluster.log_of(job))
+    ok(copies(job) <= JOB - MARGIN, "which is less than the job has, with a margin", copies(job))
+    ok(tell("allocate"), "its program gets nearly all that the job has", cluster.state_of(job))
+    ok(wait_until(lambda: copies(job) <= fits and granted(job) <= fits - MARGIN // 2), "the copies make way, and no more is theirs",
+       granted(job))
+    equal(cluster.state_of(job), "RUNNING", "the job is not killed")
+    ok(tell("free"), "the program frees its memory")
+    ok(wait_until(lambda: copies(job) > 180 * MIB), "they come back", copies(job), granted(job))
+    with open(f"{out}/end", "w", encoding="utf-8"):
+        pass
+    equal(cluster.wait(job), "COMPLETED", "how Slurm says that it ended")
     reads, wrong, first = json.loads(cluster.output(job).decode().splitlines()[-1])
     ok(reads > 2 * FILES and wrong == 0, "all bytes were right", reads, wrong, first)
     ok(re.search(r" hit=[\d.]+%.* evicted=\d+", cluster.comment(job)), "sacct says that copies were removed", cluster.comment(job))
