@@ -26,8 +26,7 @@ FILES, FILE = 48, 256 << 10  # of the dataset: more than the quota
 # Reads all files until a copy of one is on the tier, once more, and until it may end.
 READ = "for f in {data}/*; do md5sum <$f; done | sort -u | wc -l"
 SCRIPT = "n=0; while [ ! -e served.$SLURM_JOB_ID ] && [ $n -lt 200 ]; do {read} >/dev/null; n=$((n + 1)); sleep 0.1; done; " \
-         "{read}; {wait}"
-WAIT = "while [ ! -e go ]; do sleep 0.1; done"
+         "{read}; while [ ! -e go ]; do sleep 0.1; done"
 
 cluster = tier = data = None
 
@@ -38,17 +37,13 @@ def begin():
     cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = {QUOTA}\nmin_free = 0\n")
     cluster.up("--nodes", "1", "--cpus", str(CPUS), "--prolog-flags", "Contain")
     tier = f"{cluster.tier}/{cluster.node_names[0]}"
-    mount()
+    # A file system of the tier's own, so that what is used is the sum of what all have written there.
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={QUOTA + RIVAL + MIB},mode=1777", "tmpfs", tier], check=True)
     data = scratch("data")
     for number in range(FILES):
         with open(f"{data}/{number:02}", "wb") as file:
             file.write(number.to_bytes(4, "little") * (FILE // 4))
     subprocess.run(["chmod", "-R", "a+rX", data], check=True)
-
-
-def mount():
-    """A file system of the tier's own, so that what is used is the sum of what all have written there."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={QUOTA + RIVAL + MIB},mode=1777", "tmpfs", tier], check=True)
 
 
 def end():
@@ -125,68 +120,48 @@ class Watch:
         equal(self.rival_failed, "", f"{name}: others had their room all the time")
 
 
-def submit(*options, wait=WAIT):
-    script = SCRIPT.format(read=READ.format(data=data), wait=wait)
+def submit(*options):
+    script = SCRIPT.format(read=READ.format(data=data))
     code, out, err = cluster.execute(["sbatch", "--parsable", "--mem=10", "--output=%A_%a", f"--monarch-dataset={data}", *options, f"--wrap={script}"])
     if code != 0:
         raise RuntimeError(f"sbatch: exit code {code}: {err}")
     return int(out)
 
 
-def let_go():
-    with open(f"{cluster.out}/go", "w", encoding="utf-8"):
-        pass
+def beside(name, parts):
+    """Jobs with these numbers of processors: each has its part of the node from its start to its end, also while it is alone."""
+    jobs = []
+    with Watch() as watch:
+        for cpus in parts:
+            jobs.append(submit(f"-c{cpus}"))
+            if len(parts) == 2:
+                ok(wait_until(lambda: is_served(jobs[-1])), f"{name}: it has copies", cluster.log_of(jobs[-1]))
+        ok(wait_until(lambda: all(map(is_served, jobs)), 60), f"{name}: each has copies")
+        equal([cluster.record(job)["tiers"][0]["quota"] for job in jobs], [QUOTA * cpus // CPUS for cpus in parts],
+              f"{name}: each has its part of the node")
+        with open(f"{cluster.out}/go", "w", encoding="utf-8"):
+            pass
+        equal({cluster.wait(job) for job in jobs}, {"COMPLETED"}, f"{name}: how Slurm says that they ended")
+    for job in jobs:
+        log = cluster.log_of(job)
+        hit = re.search(r" monarch=1 hit=([\d.]+)%.* err=(\d+)", log)
+        ok(hit and float(hit.group(1)) > 0 and hit.group(2) == "0", f"{name}, {job}: it is served", log)
+        with open(f"{cluster.out}/{job}_4294967294", encoding="utf-8") as file:
+            equal(file.read().strip(), str(FILES), f"{name}, {job}: what it read is right")
+    watch.check(name)
+    os.unlink(f"{cluster.out}/go")
 
 
 def is_served(job):
     return os.path.exists(f"{cluster.out}/served.{job}")
 
 
-def tier_of(job):
-    record = cluster.record(job)
-    return record["tiers"][0] if record else {"quota": 0}
-
-
-def check_served(name, job):
-    """It ended well, all that it read was right, and some of that came from the tier."""
-    log = cluster.log_of(job)
-    hit = re.search(r" monarch=1 hit=([\d.]+)%.* err=(\d+)", log)
-    ok(hit and float(hit.group(1)) > 0 and hit.group(2) == "0", f"{name}: it is served", log)
-
-
-def check_output(name, output):
-    with open(f"{cluster.out}/{output}", encoding="utf-8") as file:
-        equal(file.read().strip(), str(FILES), f"{name}: what it read is right")
-
-
 def two():
-    """Each of two jobs has its part of the node from its start to its end, also while it is alone."""
-    with Watch() as watch:
-        first = submit("-c2")
-        ok(wait_until(lambda: is_served(first)), "two jobs: the first has copies", cluster.log_of(first))
-        second = submit("-c4")
-        ok(wait_until(lambda: is_served(second)), "two jobs: so has the second", cluster.log_of(second))
-        equal([tier_of(job)["quota"] for job in (first, second)], [QUOTA * 2 // CPUS, QUOTA * 4 // CPUS], "two jobs: each has its part of the node")
-        let_go()
-        equal({cluster.wait(job) for job in (first, second)}, {"COMPLETED"}, "two jobs: how Slurm says that they ended")
-    for job in first, second:
-        check_served(f"two jobs, {job}", job)
-        check_output(f"two jobs, {job}", f"{job}_4294967294")
-    watch.check("two jobs")
-    os.unlink(f"{cluster.out}/go")
+    beside("two jobs", (2, 4))
 
 
 def eight():
-    with Watch() as watch:
-        jobs = [submit("-c1") for _ in range(8)]
-        ok(wait_until(lambda: all(map(is_served, jobs)), 60), "eight jobs: each has copies", {job: tier_of(job)["quota"] for job in jobs})
-        quotas = [tier_of(job)["quota"] for job in jobs]
-        equal(quotas, [QUOTA // CPUS] * 8, "eight jobs: each has its part")
-        let_go()
-        equal({cluster.wait(job) for job in jobs}, {"COMPLETED"}, "eight jobs: how Slurm says that they ended")
-    for job in jobs:
-        check_served(f"eight jobs, {job}", job)
-    watch.check("eight jobs")
+    beside("eight jobs", [1] * 8)
 
 
 def leaves_nothing():
