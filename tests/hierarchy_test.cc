@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <thread>
 
 #include "runtime/agent/sweep.h"
@@ -104,20 +105,15 @@ TEST_F(HierarchyTest, QuotaAndFloorAreExactOverThreads) {
   }
 }
 
-TEST_F(HierarchyTest, AShareIsOfTheWholeFileSystem) {
-  const std::atomic<uint64_t> available{1000};
-  Intercept statvfs(Call::kFstatvfs, file_system(1000, &available));
-  TierConfig config = tier("a", 0);
-  config.quota.percent = 25;
-  EXPECT_EQ(open(config).quota(), 250 * kBlock);
-}
-
 TEST_F(HierarchyTest, LeavesTheFloorOfTheFileSystemFree) {
   std::atomic<uint64_t> available{110};
-  Intercept statvfs(Call::kFstatvfs, file_system(1000, &available));
-  TierConfig config = tier("a", 1000 * kBlock);
+  std::optional<Intercept> statvfs;
+  statvfs.emplace(Call::kFstatvfs, file_system(1000, &available));
+  TierConfig config = tier("a", 0);
+  config.quota.percent = 100;
   config.min_free.percent = 10;
   Tier t = open(config);
+  EXPECT_EQ(t.quota(), 1000 * kBlock) << "a share of the whole file system";
   EXPECT_TRUE(t.reserve(10 * kBlock));
   EXPECT_FALSE(t.reserve(11 * kBlock));
   EXPECT_EQ(t.used(), 10 * kBlock);
@@ -128,6 +124,9 @@ TEST_F(HierarchyTest, LeavesTheFloorOfTheFileSystemFree) {
   t.took(10 * kBlock);  // they are written
   available = 500;
   EXPECT_TRUE(t.reserve(400 * kBlock));
+  statvfs.reset();
+  statvfs.emplace(Call::kFstatvfs, EIO);
+  EXPECT_FALSE(t.reserve(1)) << "a file system that does not answer has no room";
 }
 
 TEST_F(HierarchyTest, WhatIsReservedAndNotWrittenIsPromised) {
@@ -176,13 +175,6 @@ TEST_F(HierarchyTest, WhatIsAllocatedIsNotPromised) {
     if (promised != 0) GTEST_SKIP() << "nothing can be allocated here";
     EXPECT_EQ(t.promised(), 0u);
   }
-}
-
-TEST_F(HierarchyTest, AFileSystemThatDoesNotAnswerHasNoRoom) {
-  Tier t = open(tier("a", 1000 * kBlock));
-  Intercept statvfs(Call::kFstatvfs, EIO);
-  EXPECT_FALSE(t.reserve(1));
-  EXPECT_EQ(t.used(), 0u);
 }
 
 TEST_F(HierarchyTest, FillsTheTiersInOrder) {
@@ -241,34 +233,25 @@ TEST_F(HierarchyTest, RefusesADirectoryThatNoRunHasMade) {
   EXPECT_TRUE(fs::exists(scratch_ / ("a/" + kJob + "/thesis")));
 }
 
-TEST_F(HierarchyTest, RefusesAFileSystemThatDoesNotKeepModes) {
+TEST_F(HierarchyTest, RefusesAFileSystemOnWhichNothingIsKnownAgain) {
   const TierConfig config = tier("a", kBlock);
-  {
-    const Intercept looks(Call::kFstatResult, [](Arguments& a) {
-      a.st->st_mode &= ~unsigned{S_ISVTX};
-      return 0;
-    });
-    EXPECT_EQ(Hierarchy::open({config}, kJob).error().code, EPERM) << "nobody would know it again";
-  }
-  EXPECT_FALSE(fs::exists(scratch_ / ("a/" + kJob)));
-}
-
-TEST_F(HierarchyTest, RefusesAFileSystemOnWhichACopyIsNotKnownAgain) {
-  const TierConfig config = tier("a", kBlock);
-  const auto refused = [&](const std::function<void(struct stat*)>& change) {
-    const Intercept looks(Call::kFstatResult, [&](Arguments& a) {
-      if (S_ISREG(a.st->st_mode)) change(a.st);
-      return 0;
-    });
-    const bool is_refused = Hierarchy::open({config}, kJob).error().code == EOPNOTSUPP;
+  const auto refused = [&](int error, const std::function<void(struct stat*)>& change) {
+    const Intercept looks(Call::kFstatResult, [&](Arguments& a) { return change(a.st), 0; });
+    const bool is_refused = Hierarchy::open({config}, kJob).error().code == error;
     return is_refused && !fs::exists(scratch_ / ("a/" + kJob));
   };
+  const auto of_copies = [&](void (*change)(struct stat*)) {
+    return refused(EOPNOTSUPP, [=](struct stat* st) {
+      if (S_ISREG(st->st_mode)) change(st);
+    });
+  };
+  EXPECT_TRUE(refused(EPERM, [](struct stat* st) { st->st_mode &= ~unsigned{S_ISVTX}; })) << "by its mode";
   for (const bool tmpfile : {true, false}) {
     const Intercept opens(Call::kOpenat, [=](Arguments& a) {
       return !tmpfile && (a.flags & O_TMPFILE) == O_TMPFILE ? EOPNOTSUPP : 0;
     });
-    EXPECT_TRUE(refused([](struct stat* st) { st->st_mtim.tv_nsec = 0; })) << "by its mtime";
-    EXPECT_TRUE(refused([](struct stat* st) { ++st->st_dev; })) << "by its device";
+    EXPECT_TRUE(of_copies([](struct stat* st) { st->st_mtim.tv_nsec = 0; })) << "by its mtime";
+    EXPECT_TRUE(of_copies([](struct stat* st) { ++st->st_dev; })) << "by its device";
   }
   const Intercept times(Call::kFutimens, EIO);
   EXPECT_TRUE(Hierarchy::open({config}, kJob).ok()) << "that may pass";
@@ -282,23 +265,17 @@ TEST_F(HierarchyTest, RefusesALinkInPlaceOfTheDirectory) {
   EXPECT_TRUE(fs::is_empty(scratch_ / "elsewhere"));
 }
 
-TEST_F(HierarchyTest, IfOneTierFailsTheOthersAreLeftClean) {
-  std::vector<TierConfig> tiers = {tier("a", kBlock), tier("b", kBlock)};
-  tiers[1].path = scratch_ / "missing";
-  EXPECT_FALSE(Hierarchy::open(tiers, kJob).ok());
-  EXPECT_TRUE(fs::is_empty(scratch_ / "a"));
-}
-
 TEST_F(HierarchyTest, RemovesItsDirectoriesFromAllTiers) {
-  const std::vector<TierConfig> tiers = {tier("a", kBlock), tier("b", kBlock)};
-  {
+  std::vector<TierConfig> tiers = {tier("a", kBlock), tier("b", kBlock)};
+  const auto make = [&] {
     Result<Hierarchy> opened = Hierarchy::open(tiers, kJob);
     ASSERT_TRUE(opened.ok()) << opened.error().text;
     for (Tier& t : opened->tiers()) {
       const Result<Fd> file = t.create(7, 0);
       ASSERT_TRUE(file.ok() && t.publish(*file, 7).ok());
     }
-  }
+  };
+  make();
   scratch_.dir("a/other");
   const Status removed = remove_job_dirs(tiers, kJob);
   EXPECT_TRUE(removed.ok()) << removed.error().text;
@@ -306,16 +283,13 @@ TEST_F(HierarchyTest, RemovesItsDirectoriesFromAllTiers) {
   EXPECT_TRUE(fs::exists(scratch_ / "a/other"));
   EXPECT_FALSE(fs::exists(scratch_ / ("a/" + kJob)));
   EXPECT_TRUE(remove_job_dirs(tiers, kJob).ok()) << "again";
-}
-
-TEST_F(HierarchyTest, RemovalGoesOnToTheNextTier) {
-  std::vector<TierConfig> tiers = {tier("a", kBlock), tier("b", kBlock)};
-  scratch_.dir("b/" + kJob);
+  make();
   tiers[0].path = scratch_ / "missing";
-  const Status removed = remove_job_dirs(tiers, kJob);
-  ASSERT_FALSE(removed.ok());
-  EXPECT_EQ(removed.error().text.rfind("tier a: ", 0), 0u) << removed.error().text;
-  EXPECT_TRUE(fs::is_empty(scratch_ / "b"));
+  EXPECT_TRUE(remove_job_dirs(tiers, kJob).error().text.starts_with("tier a: "));
+  EXPECT_TRUE(fs::is_empty(scratch_ / "b")) << "it goes on to the next tier";
+  std::swap(tiers[0], tiers[1]);
+  EXPECT_FALSE(Hierarchy::open(tiers, kJob).ok());
+  EXPECT_TRUE(fs::is_empty(scratch_ / "b")) << "if one fails the others are left clean";
 }
 
 // ---- copies, with and without O_TMPFILE
@@ -372,21 +346,16 @@ TEST_P(CopyTest, GivenUpLeavesNothing) {
 
 TEST_P(CopyTest, IsNotMadeWithoutItsSpace) {
   Tier t = open(tier("a", 1 << 20));
-  Intercept allocations(Call::kFallocate, ENOSPC);
-  const int descriptors = open_descriptors();
-  const Result<Fd> file = t.create(5, 10000);
-  ASSERT_FALSE(file.ok());
-  EXPECT_EQ(file.error().code, ENOSPC);
-  EXPECT_EQ(file.error().text, "tier a: allocate 10000 bytes: No space left on device");
-  EXPECT_EQ(files_on(t), 0);
-  EXPECT_EQ(open_descriptors(), descriptors);
-  EXPECT_TRUE(t.create(6, 0).ok()) << "an empty file needs none";
-}
-
-TEST_P(CopyTest, IsMadeWhereNothingCanBeAllocated) {
-  Tier t = open(tier("a", 1 << 20));
+  {
+    Intercept allocations(Call::kFallocate, ENOSPC);
+    const int descriptors = open_descriptors();
+    EXPECT_EQ(t.create(5, 10000).error().code, ENOSPC);
+    EXPECT_EQ(files_on(t), 0);
+    EXPECT_EQ(open_descriptors(), descriptors);
+    EXPECT_TRUE(t.create(6, 0).ok()) << "an empty file needs none";
+  }
   Intercept allocations(Call::kFallocate, EOPNOTSUPP);
-  EXPECT_TRUE(t.create(5, 10000).ok());
+  EXPECT_TRUE(t.create(5, 10000).ok()) << "where nothing can be allocated it is";
 }
 
 INSTANTIATE_TEST_SUITE_P(FileSystem, CopyTest, ::testing::Values("Tmpfile", "NoTmpfile"),
@@ -410,26 +379,21 @@ class SweepTest : public HierarchyTest {
   const std::string base_ = scratch_.dir("a");
 };
 
-TEST_F(SweepTest, RemovesOldDirectoriesOnly) {
+TEST_F(SweepTest, RemovesOldDirectoriesThatNoProcessHolds) {
   scratch_.file("a/" + kPrefix + "old/5f/0000005f", "x");
   user_dir(kPrefix + "old");
   EXPECT_EQ(sweep(), 0) << "its maker may be about to lock it";
   EXPECT_TRUE(fs::exists(base_ + "/" + kPrefix + "old/5f/0000005f"));
-  LaterBy some(11);
-  EXPECT_EQ(sweep(), 1);
-  EXPECT_FALSE(fs::exists(base_ + "/" + kPrefix + "old"));
-  EXPECT_EQ(sweep(), 0);
-}
-
-TEST_F(SweepTest, LeavesWhatAProcessHolds) {
   {
     Tier t = open(tier("a", kBlock));
     LaterBy some(11);
-    EXPECT_EQ(sweep(), 0);
+    EXPECT_EQ(sweep(), 1);
+    EXPECT_FALSE(fs::exists(base_ + "/" + kPrefix + "old"));
     EXPECT_TRUE(fs::exists(t.copies_path()));
   }
   LaterBy some(11);
   EXPECT_EQ(sweep(), 1);
+  EXPECT_EQ(sweep(), 0);
 }
 
 // Between the look and the removal somebody gives the name to what a run is at work in.
