@@ -69,57 +69,40 @@ TEST(JobOptions, PrefetchIsTheUsersWhereTheAdminHasNotSwitchedItOff) {
   EXPECT_EQ(config.agent.prefetch, Prefetch::kOn) << "it has no bound anyway";
 }
 
-TEST(JobOptions, WhatTheAdminHasOnStaysOnForNodesThatDoNotKnowOfEachOther) {
-  const Result<JobOptions> all = parse_job_options("prefetch=all");
-  ASSERT_TRUE(all.ok());
-  for (const Prefetch configured : {Prefetch::kAuto, Prefetch::kOn}) {
-    Config config = config_with({"nvme"}, configured);
-    config.peer.enabled = false;
-    const Result<std::string> applied = apply_options(*all, "n1", &config, 2);
-    ASSERT_TRUE(applied.ok());
-    EXPECT_EQ(config.agent.prefetch, configured);
-    EXPECT_EQ(applied->empty(), configured == Prefetch::kOn) << *applied;
-  }
+TEST(JobOptions, NodesThatDoNotKnowOfEachOtherStageNothingAheadUnlessTheAdminHasItOn) {
+  for (const Prefetch configured : {Prefetch::kAuto, Prefetch::kOn})
+    for (const char* options : {"prefetch=all", "wait=full", ""})
+      for (const bool together : {false, true})
+        for (const uint32_t nodes : {1u, 2u}) {
+          Config config = config_with({"nvme"}, configured);
+          config.peer.enabled = together;
+          const Result<std::string> remark = apply_options(*parse_job_options(options), "n1", &config, nodes);
+          ASSERT_TRUE(remark.ok());
+          EXPECT_EQ(config.agent.prefetch, configured);
+          const bool has_effect = together || nodes == 1 || configured == Prefetch::kOn || !*options;
+          EXPECT_EQ(remark->find(" has no effect on n1: the job has 2 nodes, ") == std::string::npos,
+                    has_effect)
+              << options << ": " << *remark;
+        }
 }
 
-TEST(JobOptions, WhoWaitsDoesSoForPartOfItAndForSomeTime) {
-  const auto waits = [](const char* text) {
-    const Result<JobOptions> options = parse_job_options(text);
-    return options.ok() ? std::make_pair(options->wait_percent, options->wait_seconds)
-                        : std::make_pair(-1, -1);
+TEST(JobOptions, WaitAndCapacityHaveBounds) {
+  using Bounds = std::tuple<int, int, uint64_t, uint64_t, bool>;
+  const std::pair<const char*, Bounds> cases[] = {
+      {"", {0, 1800, 0, UINT64_MAX, false}},
+      {"wait=full", {100, 1800, 0, UINT64_MAX, false}},
+      {"wait=7% wait_timeout=604800", {7, 604800, 0, UINT64_MAX, false}},
+      {"wait=full wait=none", {0, 1800, 0, UINT64_MAX, false}},
+      {"capacity=1K", {0, 1800, 1024, UINT64_MAX, false}},
+      {"capacity=1K:2K", {0, 1800, 1024, 2048, false}},
+      {"capacity=0:2K,require", {0, 1800, 0, 2048, true}},
+      {"capacity=1K:2K:require", {0, 1800, 1024, 2048, true}},
   };
-  EXPECT_EQ(waits(""), std::make_pair(0, 1800));
-  EXPECT_EQ(waits("wait=full"), std::make_pair(100, 1800));
-  EXPECT_EQ(waits("wait=7% wait_timeout=604800"), std::make_pair(7, 604800));
-  EXPECT_EQ(waits("wait=full wait=none"), std::make_pair(0, 1800));
-}
-
-TEST(JobOptions, NodesThatDoNotKnowOfEachOtherStageNothingAhead) {
-  for (const bool together : {false, true})
-    for (const uint32_t nodes : {1u, 2u}) {
-      Config config = config_with({"nvme"});
-      config.peer.enabled = together;
-      const Result<std::string> remark = apply_options(*parse_job_options("wait=full"), "n1", &config, nodes);
-      ASSERT_TRUE(remark.ok());
-      EXPECT_EQ(*remark, together || nodes == 1
-                             ? ""
-                             : "--monarch-wait has no effect on n1: the job has 2 nodes, which "
-                               "get no files from each other here (monarch.conf: [peer])");
-      EXPECT_EQ(*apply_options({}, "n1", &config, nodes), "") << "nobody asked for it";
-    }
-}
-
-TEST(JobOptions, CapacityHasBounds) {
-  using Bounds = std::tuple<uint64_t, uint64_t, bool>;
-  const auto bounds = [](const char* text) {
+  for (const auto& [text, bounds] : cases) {
     const Result<JobOptions> o = parse_job_options(text);
-    return o.ok() ? Bounds{o->least, o->most, o->require} : Bounds{1, 1, false};
-  };
-  EXPECT_EQ(bounds(""), Bounds(0, UINT64_MAX, false));
-  EXPECT_EQ(bounds("capacity=1K"), Bounds(1024, UINT64_MAX, false));
-  EXPECT_EQ(bounds("capacity=1K:2K"), Bounds(1024, 2048, false));
-  EXPECT_EQ(bounds("capacity=0:2K,require"), Bounds(0, 2048, true));
-  EXPECT_EQ(bounds("capacity=1K:2K:require"), Bounds(1024, 2048, true));
+    ASSERT_TRUE(o.ok()) << text;
+    EXPECT_EQ(Bounds(o->wait_percent, o->wait_seconds, o->least, o->most, o->require), bounds) << text;
+  }
 }
 
 TEST(JobOptions, NoMoreThanTheMostIsTakenOfTheFirstTiersFirst) {
