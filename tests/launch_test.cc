@@ -17,6 +17,11 @@ constexpr int kReadyFd = 3;
 
 class LaunchTest : public NodeTest {
  protected:
+  void SetUp() override {
+    NodeTest::SetUp();
+    if (in_child([] { return before_call(SYS_execve, [](CallArguments) { return EPERM; }) ? 0 : 1; }) != 0)
+      GTEST_SKIP() << "no system call can be trapped here";
+  }
   // What the agent says, in these parts; then it ends, or waits to be killed.
   struct Agent {
     std::vector<std::string> says;
@@ -34,6 +39,16 @@ class LaunchTest : public NodeTest {
       while (!agent.ends) ::pause();
       ::_exit(0);
     };
+  }
+  // Of an agent that is about to be executed.
+  static std::string words_of(CallArguments a) {
+    std::string words;
+    for (char** word = reinterpret_cast<char**>(a[1]); *word; ++word) words += std::string(" ") + *word;
+    return words;
+  }
+  [[noreturn]] static void says(const std::string& text) {
+    (void)!::write(kReadyFd, text.data(), text.size());
+    ::_exit(0);
   }
   // Whether a pipe has bytes that nobody has read.
   static bool is_unread(int pipe) {
@@ -76,13 +91,9 @@ class LaunchTest : public NodeTest {
   std::string launched(const Agent& agent, int patience_ms = kPatienceMs) const {
     return with(SYS_execve, play(agent), [&] { return launch(patience_ms); });
   }
-  bool can_trap() const {
-    return in_child([] { return before_call(SYS_execve, [](CallArguments) { return EPERM; }) ? 0 : 1; }) == 0;
-  }
 };
 
 TEST_F(LaunchTest, AnAgentSaysWhetherItIsReady) {
-  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
   using Says = std::vector<std::string>;
   EXPECT_EQ(launched({Says{"ready\n"}}), "it runs");
   EXPECT_EQ(launched({Says{"rea", "dy\n"}}), "it runs") << "in two parts";
@@ -96,14 +107,9 @@ TEST_F(LaunchTest, AnAgentSaysWhetherItIsReady) {
 }
 
 TEST_F(LaunchTest, WhatItsOwnerHasMountedOnItsDirectoryIsNotAsked) {
-  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
   if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
   const auto repeat = [](CallArguments a) -> int {
-    std::string words;
-    for (char** word = reinterpret_cast<char**>(a[1]); *word; ++word) words += std::string(" ") + *word;
-    words = words.find(" --exclude-file ") == std::string::npos ? "no pattern\n" : "a pattern\n";
-    (void)!::write(kReadyFd, words.data(), words.size());
-    ::_exit(0);
+    says(words_of(a).find(" --exclude-file ") == std::string::npos ? "no pattern\n" : "a pattern\n");
   };
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     const auto launched_after = [&](const std::function<void(const std::string& run_dir)>& what) {
@@ -123,55 +129,35 @@ TEST_F(LaunchTest, WhatItsOwnerHasMountedOnItsDirectoryIsNotAsked) {
   });
 }
 
-TEST_F(LaunchTest, AnAgentIsToldWhoseItIs) {
-  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
-  const auto repeat = [](CallArguments a) -> int {
-    std::string words;
-    for (char** word = reinterpret_cast<char**>(a[1]); *word; ++word) words += std::string(" ") + *word;
-    words = words.substr(words.find(" --uid")) + "\n";
-    (void)!::write(kReadyFd, words.data(), words.size());
-    ::_exit(0);
-  };
-  const auto told = [&](const std::vector<gid_t>& groups) {
-    return with(SYS_execve, repeat, [&] { return launch(kPatienceMs, groups); });
-  };
-  EXPECT_EQ(told({}), " --uid 65534 --gid 65534");
-  EXPECT_EQ(told({5}), " --uid 65534 --gid 65534 --groups 5");
-  EXPECT_EQ(told({5, 70000}), " --uid 65534 --gid 65534 --groups 5,70000");
-}
-
-TEST_F(LaunchTest, AnAgentIsToldOfItsPeersAndOfTheKeyByAPipe) {
-  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
+TEST_F(LaunchTest, AnAgentIsToldWhoseItIsAndOfItsPeersAndOfTheKeyByAPipe) {
   constexpr int kKeyFd = 5;
   const auto repeat = [](CallArguments a) -> int {
-    std::string words;
-    for (char** word = reinterpret_cast<char**>(a[1]); *word; ++word) words += std::string(" ") + *word;
+    std::string words = words_of(a);
     char key[64];
     const ssize_t n = ::read(kKeyFd, key, sizeof key);
-    words = words.substr(words.find(" --gid")) + "|" +
+    words = words.substr(words.find(" --uid")) + "|" +
             std::string(key, static_cast<size_t>(std::max<ssize_t>(n, 0)));
     words += ::read(kKeyFd, key, 1) <= 0 ? "|end" : "|more";
     for (char** variable = reinterpret_cast<char**>(a[2]); *variable; ++variable)
       words += std::string("|") + *variable;
-    words += ::fcntl(kKeyFd + 1, F_GETFD) < 0 ? "\n" : "|another\n";
-    (void)!::write(kReadyFd, words.data(), words.size());
-    ::_exit(0);
+    says(words + (::fcntl(kKeyFd + 1, F_GETFD) < 0 ? "\n" : "|another\n"));
   };
   AgentPeers peers;
   peers.own = 3;
   peers.identity = "c.1.0";
   peers.key.fill('k');
-  const auto told = [&](const AgentPeers* with_these) {
-    return with(SYS_execve, repeat, [&] { return launch(kPatienceMs, {}, with_these); });
+  const auto told = [&](const std::vector<gid_t>& groups, const AgentPeers* with_these) {
+    return with(SYS_execve, repeat, [&] { return launch(kPatienceMs, groups, with_these); });
   };
-  EXPECT_EQ(told(&peers), " --gid 65534 --peers " + state_.run_dir("c.1.0.n1") +
-                              "/peers --peer-index 3 --peer-identity c.1.0 --peer-key-fd 5|" +
-                              std::string(32, 'k') + "|end|PATH=/usr/bin:/bin");
-  EXPECT_EQ(told(nullptr), " --gid 65534||end|PATH=/usr/bin:/bin");
+  const std::string user = " --uid 65534 --gid 65534", rest = "|end|PATH=/usr/bin:/bin";
+  EXPECT_EQ(told({}, &peers), user + " --peers " + state_.run_dir("c.1.0.n1") +
+                                  "/peers --peer-index 3 --peer-identity c.1.0 --peer-key-fd 5|" +
+                                  std::string(32, 'k') + rest);
+  EXPECT_EQ(told({}, nullptr), user + "|" + rest);
+  EXPECT_EQ(told({5, 70000}, nullptr), user + " --groups 5,70000|" + rest);
 }
 
 TEST_F(LaunchTest, WithoutAProcessOrAPipeThereIsNoAgentAndNothingLeft) {
-  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
   const auto refuse = [](int error) { return [=](CallArguments) { return error; }; };
   EXPECT_EQ(with(SYS_clone, refuse(EAGAIN), [&] { return launch(); }),
             "fork: Resource temporarily unavailable");
@@ -189,30 +175,23 @@ bool opens(CallArguments a, const std::string& suffix) {
 }
 
 TEST_F(LaunchTest, AnAgentWithoutAGroupOfItsOwnIsLogged) {
-  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
   const Cgroups groups;
-  const std::string group = state_.cgroup_of(record(1)), text = "has no control group of its own: ";
+  const std::string group = state_.cgroup_of(record(1));
   if (!groups.make(group, 0).ok()) GTEST_SKIP() << "no control group can be made here";
   groups.remove_if_empty(group);
   // What it executes is killed when it opens a file.
-  const auto logged_without = [&](const std::string& file, int flags) {
+  for (const std::string& file :
+       {std::string("/nothing"), group + "/cgroup.procs", std::string("/self/mountinfo")}) {
     const auto refuse = [=](CallArguments a) {
-      return opens(a, file) && (a[2] & flags) == flags ? EACCES : 0;
+      return opens(a, file) && (a[2] & O_WRONLY || !file.ends_with("procs")) ? EACCES : 0;
     };
-    return logged([&] {
+    const std::string log = logged([&] {
       EXPECT_EQ(with(SYS_openat, refuse, [&] { return launch(); }), "the agent ended before it was ready");
     });
-  };
-  const std::string noted = state_.path() + "/jobs/c.1.n1/shared_group";
-  const auto is_noted = [&] { return std::filesystem::remove(noted); };
-  EXPECT_EQ(logged_without("/nothing", 0), "");
-  EXPECT_FALSE(is_noted());
-  std::string log = logged_without(group + "/cgroup.procs", O_WRONLY);
-  EXPECT_NE(log.find(text + "enter "), std::string::npos) << log;
-  EXPECT_TRUE(is_noted()) << "that it died cannot be told then";
-  log = logged_without("/proc/self/mountinfo", 0);
-  EXPECT_NE(log.find(text + "no control groups are mounted"), std::string::npos) << log;
-  EXPECT_TRUE(is_noted());
+    EXPECT_EQ(log.find("has no control group of its own: ") != std::string::npos, file != "/nothing") << log;
+    EXPECT_EQ(std::filesystem::remove(state_.path() + "/jobs/c.1.n1/shared_group"), file != "/nothing")
+        << "that it died cannot be told then";
+  }
 }
 
 // Of the calls for which that holds, the `number`th fails.
@@ -223,7 +202,6 @@ constexpr int kSecond = 2;  // the test itself has written the first one
 bool opens_record(CallArguments a) { return opens(a, "/record.json.new"); }
 
 TEST_F(LaunchTest, AnAgentThatCannotBeRecordedDoesNotBegin) {
-  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
   const std::string record = state_.path() + "/jobs/c.1.n1/record.json.new";
   EXPECT_EQ(with(SYS_openat, fail(kSecond, EMFILE, &opens_record), [&] { return launch(); }),
             "make " + record + ": Too many open files");
@@ -238,25 +216,6 @@ TEST_F(LaunchTest, AnAgentThatCannotBeRecordedDoesNotBegin) {
   };
   EXPECT_EQ(with(SYS_write, fail(1, EIO, to_agent), [&] { return launch(); }),
             "tell the agent to begin: Input/output error");
-}
-
-TEST_F(LaunchTest, NorDoesOneWhoseHelperIsKilledBefore) {
-  if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
-  const auto end = [](CallArguments a) { return opens_record(a) ? ::_exit(7), true : false; };
-  int status = in_child([&] {
-    ::alarm(600);
-    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-    JobRecord r = this->record(1);
-    const Removal job = begin(r);
-    const int helper = in_child([&] {
-      return before_call(SYS_openat, fail(1, 0, end)) ? launch_agent(state_, 0, 0, nullptr, &r).ok()
-                                                      : kNoTraps;
-    });
-    int agent = 0;
-    return helper == 7 && ::waitpid(-1, &agent, 0) > 0 && WIFEXITED(agent) ? WEXITSTATUS(agent) : 98;
-  });
-  EXPECT_EQ(status, 1) << "it has not executed anything";
-  Cgroups().end(state_.cgroup_of(record(1)), 10000);
 }
 
 }  // namespace
