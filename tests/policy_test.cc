@@ -83,31 +83,35 @@ class PolicyTest : public ::testing::Test {
 };
 
 TEST_F(PolicyTest, TheMoreSpecialSectionGoesBeforeTheMoreGeneralOne) {
+  const auto opens = [&](const std::string& policy, const JobFacts& facts) {
+    return mine(policy, facts).agent.pfs_opens;
+  };
   const std::string keys[] = {"[policy.qos.high]\npfs_opens = 40\n",
-                              "[policy.account.physics]\npfs_opens = 30\n",
+                              "[policy.account.Physics]\npfs_opens = 30\n",
                               "[policy.partition.gpu]\npfs_opens = 20\n", "[policy]\npfs_opens = 10\n"};
   for (size_t first = 0; first < 4; ++first) {
     std::string text;
     for (size_t i = first; i < 4; ++i) text += keys[i];
-    EXPECT_EQ(mine(text, job_).agent.pfs_opens, 40 - 10 * first);
+    EXPECT_EQ(opens(text, job_), 40 - 10 * first);
   }
-  EXPECT_EQ(mine("[policy.qos.high]\npfs_stats = 1\n[policy]\npfs_opens = 10\n", job_).agent.pfs_opens, 10u)
-      << "key by key";
-}
-
-TEST_F(PolicyTest, SectionsOfOthersDoNotCount) {
-  const std::string text =
-      "[policy.partition.GPU]\npfs_opens = 1\n[policy.account.phys]\npfs_opens = "
-      "2\n[policy.qos.gpu]\npfs_opens = 3\n";
-  EXPECT_EQ(mine(text, job_).agent.pfs_opens, 5u);
+  EXPECT_EQ(opens("[policy.qos.high]\npfs_stats = 1\n[policy]\npfs_opens = 10\n", job_), 10u) << "key by key";
+  EXPECT_EQ(opens("[policy.partition.GPU]\npfs_opens = 1\n[policy.account.phys]\npfs_opens = 2\n"
+                  "[policy.qos.gpu]\npfs_opens = 3\n",
+                  job_),
+            5u)
+      << "others do not count";
+  EXPECT_EQ(opens(keys[0], facts_of("", "", "HIGH")), 40u) << "as Slurm compares them";
   JobFacts unknown = job_;
   unknown.known = false;
-  EXPECT_EQ(mine("[policy.partition.gpu]\npfs_opens = 1\n", unknown).agent.pfs_opens, 5u);
-}
-
-TEST_F(PolicyTest, SlurmTellsAccountsAndQosApartWithoutCase) {
-  EXPECT_EQ(mine("[policy.account.Physics]\npfs_opens = 1\n", job_).agent.pfs_opens, 1u);
-  EXPECT_EQ(mine("[policy.qos.high]\npfs_opens = 2\n", facts_of("", "", "HIGH")).agent.pfs_opens, 2u);
+  EXPECT_EQ(opens(keys[2], unknown), 5u);
+  const Config all = mine(
+      "[policy]\nmax_files = 1M\npfs_bandwidth = 1G\npfs_opens = none\npfs_stats = 7\njob_capacity = 5G\n",
+      job_);
+  EXPECT_EQ(all.agent.max_files, 1u << 20);
+  EXPECT_EQ(all.agent.pfs_bandwidth, 1u << 30);
+  EXPECT_EQ(all.agent.pfs_opens, 0u);
+  EXPECT_EQ(all.agent.pfs_stats, 7u);
+  EXPECT_EQ(all.tiers[0].job_capacity.of(1), uint64_t{5} << 30);
 }
 
 TEST_F(PolicyTest, SwitchedOffIsToldWithItsReason) {
@@ -117,45 +121,43 @@ TEST_F(PolicyTest, SwitchedOffIsToldWithItsReason) {
                                     {"qos.high", " with QOS high"}})
     EXPECT_EQ(refusal(std::string("[policy.") + section + "]\nenabled = off\n", job_),
               off + of + " (monarch.conf: [policy." + section + "] enabled = off)");
-  const std::string general = off + " (monarch.conf: [policy] enabled = off)",
-                    only_gpu = "[policy]\nenabled = off\n[policy.partition.gpu]\nenabled = on\n";
+  const std::string only_gpu = "[policy]\nenabled = off\n[policy.partition.gpu]\nenabled = on\n";
   EXPECT_EQ(refusal(only_gpu, job_), "");
-  EXPECT_EQ(refusal(only_gpu + "[policy.qos.High]\nenabled = on\n[policy.account.x]\nenabled = off\n",
-                    facts_of("cpu", "", "")),
-            general + "; it is on for partition gpu, qos high");
+  EXPECT_TRUE(refusal(only_gpu + "[policy.qos.High]\nenabled = on\n[policy.account.x]\nenabled = off\n",
+                      facts_of("cpu", "", ""))
+                  .ends_with("; it is on for partition gpu, qos high"));
   JobFacts unknown = job_;
   unknown.known = false;
-  EXPECT_EQ(refusal(only_gpu, unknown),
-            general +
-                "; it is on for partition gpu, and slurmctld has not told the job's partition, account "
-                "and QOS");
+  EXPECT_NE(refusal(only_gpu, unknown).find(", and slurmctld has not told the job's partition"),
+            std::string::npos);
   unknown.asked = false;
-  EXPECT_EQ(refusal("[policy]\nenabled = off\n", unknown), general) << "nobody had to ask";
+  EXPECT_EQ(refusal("[policy]\nenabled = off\n", unknown), off + " (monarch.conf: [policy] enabled = off)")
+      << "nobody had to ask";
 }
 
 TEST_F(PolicyTest, UsersAndGroupsAreAllowedAndDenied) {
-  const auto with = [&](const std::string& keys) { return refusal("[policy]\n" + keys + "\n", job_); };
-  EXPECT_EQ(with("deny_users = bob, alice"),
-            "user alice may not use it (monarch.conf: [policy] deny_users); ask the administrator for it");
-  EXPECT_EQ(with("deny_users = bob, 21010, ali"), "");
-  EXPECT_NE(with("deny_users = 2101"), "");
-  EXPECT_NE(with("deny_users = bob\ndeny_users = alice"), "") << "several lines add up";
-  EXPECT_EQ(
-      with("deny_groups = students, staff"),
-      "user alice is in group staff, which may not use it (monarch.conf: [policy] deny_groups); ask the "
-      "administrator for it");
-  EXPECT_NE(with("deny_groups = 7"), "") << "one of the others";
-  EXPECT_NE(with("deny_groups = 100"), "");
-  EXPECT_EQ(with("deny_groups = 8"), "");
-  EXPECT_EQ(with("allow_users = bob"),
-            "user alice is not among those who may use it (monarch.conf: [policy] allow_users); ask the "
-            "administrator for it");
-  EXPECT_NE(with("allow_groups = students"), "");
-  EXPECT_EQ(with("allow_users = bob, alice"), "");
-  EXPECT_EQ(with("allow_users = bob\nallow_groups = staff"), "") << "one of the two is enough";
-  EXPECT_NE(with("allow_users = alice\ndeny_groups = staff"), "") << "a denial wins";
-  EXPECT_EQ(with("allow_users ="), "") << "an empty list is none";
-  EXPECT_EQ(refusal("[policy]\nallow_users = bob\n[policy.qos.high]\nallow_users =\n", job_), "");
+  struct Case {
+    const char *keys, *why;
+  };
+  for (const Case& c :
+       {Case{"deny_users = bob, alice", "user alice may not use it"},
+        {"deny_users = bob, 21010, ali", ""},
+        {"deny_users = 2101", "user alice"},
+        {"deny_users = bob\ndeny_users = alice", "user alice"},  // several lines add up
+        {"deny_groups = students, staff", "user alice is in group staff, which may not use it"},
+        {"deny_groups = 7", "user alice is in group 7"},  // one of the others
+        {"deny_groups = 100", "user alice is in group 100"},
+        {"deny_groups = 8", ""},
+        {"allow_users = bob", "user alice is not among those who may use it"},
+        {"allow_groups = students", "user alice is not among"},
+        {"allow_users = bob, alice", ""},
+        {"allow_users = bob\nallow_groups = staff", ""},  // one of the two is enough
+        {"allow_users = alice\ndeny_groups = staff", "user alice is in group staff"},
+        {"allow_users =", ""},  // an empty list is none
+        {"allow_users = bob\n[policy.qos.high]\nallow_users =", ""}}) {
+    const std::string why = refusal(std::string("[policy]\n") + c.keys + "\n", job_);
+    EXPECT_TRUE(why.starts_with(c.why) && why.empty() == !*c.why) << c.keys << ": " << why;
+  }
 }
 
 TEST_F(PolicyTest, WhoseNameIsNotKnownHasNoneWhereNamesDecide) {
@@ -174,18 +176,15 @@ TEST_F(PolicyTest, WhoseNameIsNotKnownHasNoneWhereNamesDecide) {
 
 TEST_F(PolicyTest, DeniedDatasetsAreToldBeforeAnythingIsLookedAt) {
   const std::string policy = "[policy]\ndeny_datasets = /secret:/x/y/\n";
-  EXPECT_EQ(refusal(policy, job_, "/data:/secretly:/x/yy"), "");
-  EXPECT_EQ(
-      refusal(policy, job_, "/data:/secret//a"),
-      "dataset /secret/a is in /secret, which the administrator excludes (monarch.conf: deny_datasets); "
-      "name another");
-  EXPECT_EQ(refusal(policy, job_, "/secret/"),
-            "dataset /secret is excluded by the administrator (monarch.conf: deny_datasets); name another");
-  EXPECT_EQ(refusal(policy, job_, "/x"),
-            "dataset /x holds /x/y, which the administrator excludes (monarch.conf: deny_datasets); name a "
-            "directory that does not");
-  EXPECT_NE(refusal(policy, job_, ":/data::/secret"), "") << "an empty name is none";
-  EXPECT_EQ(refusal(policy, job_, "::/data:"), "");
+  for (const auto& [datasets, why] : {std::pair("/data:/secretly:/x/yy", ""),
+                                      {"/data:/secret//a", "dataset /secret/a is in /secret, which"},
+                                      {"/secret/", "dataset /secret is excluded by the administrator"},
+                                      {"/x", "dataset /x holds /x/y, which the administrator excludes"},
+                                      {":/data::/secret", "dataset /secret"},
+                                      {"::/data:", ""}}) {
+    const std::string told = refusal(policy, job_, datasets);
+    EXPECT_TRUE(told.starts_with(why) && told.empty() == !*why) << datasets << ": " << told;
+  }
   EXPECT_EQ(mine(policy, job_).datasets.deny, (std::vector<std::string>{"/secret", "/x/y"}));
 }
 
@@ -222,17 +221,6 @@ TEST_F(PolicyTest, TiersAreChosenAndOrdered) {
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().text,
             "of the tiers that it may use none answers on this node: a (monarch.conf: [policy] tiers)");
-}
-
-TEST_F(PolicyTest, LimitsAreTheJobs) {
-  const Config all = mine(
-      "[policy]\nmax_files = 1M\npfs_bandwidth = 1G\npfs_opens = none\npfs_stats = 7\njob_capacity = 5G\n",
-      job_);
-  EXPECT_EQ(all.agent.max_files, 1u << 20);
-  EXPECT_EQ(all.agent.pfs_bandwidth, 1u << 30);
-  EXPECT_EQ(all.agent.pfs_opens, 0u);
-  EXPECT_EQ(all.agent.pfs_stats, 7u);
-  EXPECT_EQ(all.tiers[0].job_capacity.of(1), uint64_t{5} << 30);
 }
 
 // ---- what is asked
@@ -297,24 +285,18 @@ TEST_F(FactsTest, WhatIsNotToldIsNotKnown) {
     says(body);
     JobFacts facts;
     const std::string log = logged([&] { facts = ask(kPartition); });
-    EXPECT_TRUE(facts.asked) << body;
-    EXPECT_FALSE(facts.known) << body;
-    EXPECT_NE(log.find("JobId=1 its partition, account and QOS are not known"), std::string::npos) << log;
+    EXPECT_TRUE(facts.asked && !facts.known) << body;
     EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << "it is said once: " << log;
   }
-  program_ = scratch_ / "missing";
-  EXPECT_FALSE(ask(kPartition).known);
-  program_ = "";
-  const std::string log = logged([&] { EXPECT_FALSE(ask(kPartition).known); });
-  EXPECT_NE(log.find("JobId=1 there is no --account-program to ask"), std::string::npos) << log;
-}
-
-TEST_F(FactsTest, AQuestionTakesASecondAtMost) {
+  for (const std::string& program : {scratch_ / "missing", std::string()}) {
+    program_ = program;
+    EXPECT_FALSE(ask(kPartition).known);
+  }
   says("exec sleep 60");
   const int64_t begin = clock_.now_ms();
   clock_.pass_once([] { return true; });
   EXPECT_FALSE(ask(kPartition).known);
-  EXPECT_EQ(clock_.now_ms() - begin, patience::kHookWaitMs);
+  EXPECT_EQ(clock_.now_ms() - begin, patience::kHookWaitMs) << "it is not waited for longer";
 }
 
 TEST_F(FactsTest, NamesAreLookedUp) {
@@ -341,9 +323,7 @@ TEST_F(FactsTest, WhatCannotBeLookedUpIsNotKnown) {
     for (const int fails : {EIO, EMFILE, kHangs}) {
       clock_.pass_once([=] { return fails == kHangs; });
       *error = fails;
-      const std::string log = logged([&] { EXPECT_FALSE(ask(policy).named) << fails; });
-      EXPECT_NE(log.find("JobId=1 the names of user 0 and its groups are not known"), std::string::npos)
-          << log;
+      EXPECT_FALSE(ask(policy).named) << fails;
     }
     *error = 0;
     clock_.pass_once({});
@@ -354,48 +334,45 @@ TEST_F(PolicyTest, TheUsersOptionsGoBeforeTheDefaultsAsFarAsTheyMay) {
   struct Case {
     const char *policy, *asked, *prefetch, *consistency;
     int wait_percent, wait_seconds;
-    const char* remark;
+    const char* remark;  // its beginning
   };
+  const char defaults[] = "default_options = prefetch=off consistency=open wait=50%\n";
+  const char no_prefetch[] = "--monarch-prefetch is at most ",
+             no_wait[] = "--monarch-wait has no effect here (";
   const Case cases[] = {
       {"", "prefetch=all consistency=open", "all", "open", 0, 1800, ""},
-      {"default_options = prefetch=off consistency=open wait=50%\n", "", "off", "open", 50, 1800, ""},
-      {"default_options = prefetch=off consistency=open wait=50%\n", "prefetch=auto wait=none", "auto",
-       "open", 0, 1800, ""},
+      {defaults, "", "off", "open", 50, 1800, ""},
+      {defaults, "prefetch=auto wait=none", "auto", "open", 0, 1800, ""},
       {"deny_options = prefetch, wait_timeout\ndefault_options = prefetch=off\n",
        "prefetch=all wait_timeout=5 consistency=open", "off", "open", 0, 1800,
        "--monarch-prefetch has no effect here (monarch.conf: [policy.qos.high] deny_options); "
-       "--monarch-wait-timeout "
-       "has no effect here (monarch.conf: [policy.qos.high] deny_options)"},
-      {"max_prefetch = auto\n", "prefetch=all", "auto", "", 0, 1800,
-       "--monarch-prefetch is at most auto here (monarch.conf: [policy.qos.high] max_prefetch)"},
+       "--monarch-wait-timeout has no effect here (monarch.conf: [policy.qos.high] deny_options)"},
+      {"max_prefetch = auto\n", "prefetch=all", "auto", "", 0, 1800, no_prefetch},
       {"max_prefetch = auto\n", "prefetch=off", "off", "", 0, 1800, ""},
       {"max_prefetch = auto\n", "", "", "", 0, 1800, ""},
-      {"max_prefetch = auto\n", "wait=full", "auto", "", 0, 1800,
-       "--monarch-wait has no effect here (monarch.conf: [policy.qos.high] max_prefetch)"},
+      {"max_prefetch = auto\n", "wait=full", "auto", "", 0, 1800, no_wait},
       {"max_prefetch = off\n", "", "off", "", 0, 1800, ""},
-      {"max_prefetch = off\n", "prefetch=auto", "off", "", 0, 1800,
-       "--monarch-prefetch is at most off here (monarch.conf: [policy.qos.high] max_prefetch)"},
+      {"max_prefetch = off\n", "prefetch=auto", "off", "", 0, 1800, no_prefetch},
       {"max_prefetch = all\n", "wait=full", "", "", 100, 1800, ""},
       {"max_prefetch = auto\n[agent]\nprefetch = on\n", "", "auto", "", 0, 1800, ""},
       {"max_prefetch = auto\n[agent]\nprefetch = off\n", "", "", "", 0, 1800, ""},
-      {"max_wait = 600\n", "wait=full", "", "", 100, 600,
-       "--monarch-wait ends after 600 s (monarch.conf: [policy.qos.high] max_wait)"},
+      {"max_wait = 600\n", "wait=full", "", "", 100, 600, "--monarch-wait ends after 600 s ("},
       {"max_wait = 600\n", "wait=full wait_timeout=60", "", "", 100, 60, ""},
-      {"max_wait = 0\n", "wait=10%", "", "", 0, 0,
-       "--monarch-wait has no effect here (monarch.conf: [policy.qos.high] max_wait)"},
+      {"max_wait = 0\n", "wait=10%", "", "", 0, 0, no_wait},
   };
+  std::string remark;
   for (const Case& c : cases) {
-    std::string remark;
+    SCOPED_TRACE(std::string(c.policy) + c.asked);
     const Result<JobOptions> options =
         bound_options(config("[policy.qos.high]\n" + std::string(c.policy)), job_, c.asked, &remark);
-    ASSERT_TRUE(options.ok()) << c.policy << c.asked << options.error().text;
-    EXPECT_EQ(options->prefetch, c.prefetch) << c.policy << c.asked;
-    EXPECT_EQ(options->consistency, c.consistency) << c.policy << c.asked;
-    EXPECT_EQ(options->wait_percent, c.wait_percent) << c.policy << c.asked;
-    EXPECT_EQ(options->wait_seconds, c.wait_seconds) << c.policy << c.asked;
-    EXPECT_EQ(remark, c.remark);
+    ASSERT_TRUE(options.ok()) << options.error().text;
+    EXPECT_EQ(options->prefetch, c.prefetch);
+    EXPECT_EQ(options->consistency, c.consistency);
+    EXPECT_EQ(options->wait_percent, c.wait_percent);
+    EXPECT_EQ(options->wait_seconds, c.wait_seconds);
+    EXPECT_TRUE(remark.starts_with(c.remark) && remark.empty() == !*c.remark) << remark;
+    remark.clear();
   }
-  std::string remark;
   EXPECT_FALSE(bound_options(config("[policy]\ndeny_options = tiers\n"), job_, "tiers=", &remark).ok());
 }
 
