@@ -71,19 +71,6 @@ TEST(Series, BytesOfFilesThatAreNotKnownAreGuessedByTheirMean) {
   EXPECT_EQ(bytes_of_all(kMostCount, 1, 5), kMostCount);
 }
 
-TEST(Series, IsReadAsItWasWritten) {
-  const Scratch scratch;
-  const Fd dir(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  EXPECT_EQ(read_series(scratch.path()).error().code, ENOENT);
-  for (const uint64_t samples : {1u, 7u, kSamples}) {
-    ASSERT_TRUE(write_series(dir.get(), series_of(samples)).ok());
-    const Result<Series> read = read_series(scratch.path());
-    ASSERT_TRUE(read.ok()) << read.error().text;
-    ASSERT_EQ(read->count, samples);
-    EXPECT_EQ(read->samples[samples - 1].ms, 1000 * (samples - 1));
-  }
-}
-
 TEST(Series, OfNothingButOneIsRead) {
   const Scratch scratch;
   const Fd dir(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -179,21 +166,6 @@ TEST_F(SeriesFileTest, AnIdleNodeWritesNothing) {
   EXPECT_EQ(count(), 3u);
 }
 
-TEST_F(SeriesFileTest, PausesGrowWithTheJob) {
-  const int64_t begin = clock_.now_ns();
-  const auto looks = [&](int64_t from, int64_t to) {
-    for (int64_t s = from; s < to; ++s) {
-      clock_.advance(begin + s * 1'000'000'000 - clock_.now_ns());
-      add(board_->get(), AgentCounter::peer_bytes, 1);
-      file_->look({});
-    }
-  };
-  looks(0, kSamples + 20);
-  const uint64_t halved = count();
-  EXPECT_LE(halved, kSamples / 2 + 12) << "one in two seconds, now";
-  EXPECT_GE(halved, kSamples / 2 + 8);
-}
-
 TEST_F(SeriesFileTest, RootsChildAddsWhatCameLast) {
   add(board_->get(), AgentCounter::peer_bytes, 1);
   file_->look({5, 10, false, false});
@@ -246,31 +218,27 @@ TEST(Report, OfAJobThatHasEndedIsJson) {
   tier.quota = 7;
   record.tiers.push_back(tier);
   JobAccount account{};
+  const auto told = [&](const NodesTold* nodes, AgentEnd end = AgentEnd::kWithJob) {
+    const std::optional<Json> read = Json::parse(ended_report(record, account, nodes, end));
+    EXPECT_TRUE(read);
+    return read ? *read : Json();
+  };
+  const Json died = told(nullptr, AgentEnd::kBefore);
+  EXPECT_FALSE(died.find("series"));
+  EXPECT_EQ(died["ended"]["agent_died"], true);
   account.series = series_of(3);
-  const std::optional<Json> read = Json::parse(ended_report(record, account, nullptr));
-  ASSERT_TRUE(read);
-  const Json& json = *read;
+  NodesTold nodes;
+  nodes.nodes = nodes.count = 2;
+  EXPECT_TRUE(told(nullptr)["job"].is_null());
+  record.peers = record.first_node = true;
+  EXPECT_TRUE(told(nullptr)["job"]["by_node"].is_null()) << "it is not known";
+  const Json json = told(&nodes);
+  EXPECT_EQ(json["job"]["by_node"].size(), 2u);
   EXPECT_EQ(json["ended"]["job"], 4711);
   EXPECT_EQ(json["ended"]["agent_died"], false);
   EXPECT_EQ(json["tiers"].at(0)["granted"], 7);
   EXPECT_EQ(json["series"]["milliseconds"], Json::array({0, 1000, 2000}));
   EXPECT_EQ(json["series"]["placed"].size(), 1u);
-  account.series = Series();
-  const Json died = *Json::parse(ended_report(record, account, nullptr, AgentEnd::kBefore));
-  EXPECT_FALSE(died.find("series"));
-  EXPECT_EQ(died["ended"]["agent_died"], true);
-}
-
-TEST(Report, TheFirstNodeTellsOfEachNode) {
-  JobRecord record;
-  const JobAccount account{};
-  NodesTold nodes;
-  nodes.nodes = nodes.count = 2;
-  const auto told = [&](const NodesTold* of) { return *Json::parse(ended_report(record, account, of)); };
-  EXPECT_TRUE(told(nullptr)["job"].is_null());
-  record.peers = record.first_node = true;
-  EXPECT_EQ(told(&nodes)["job"]["by_node"].size(), 2u);
-  EXPECT_TRUE(told(nullptr)["job"]["by_node"].is_null()) << "it is not known";
 }
 
 TEST(Reports, TheOldestGo) {
