@@ -152,35 +152,30 @@ TEST_F(ToldValuesTest, WhatOneNodeHasLearnedTheOthersKnow) {
 }
 
 TEST_F(ToldValuesTest, EachNodeIsToldOncePartByPart) {
-  const auto one = side(0, 3), two = side(1, 3);
-  for (uint64_t i = 0; i < 1200; ++i) one->saw("f" + std::to_string(i), file(i + 1));
-  one->values->rings();
-  ASSERT_EQ(one->told.size(), 2u) << "a part for each, until it is heard";
-  EXPECT_NE(one->told[0].first, one->told[1].first);
-  EXPECT_EQ(one->told[0].second.files.size(), Told::kMost);
-  one->values->rings();
-  one->values->heard(1, {Told::kMost + 1});
-  EXPECT_EQ(one->told.size(), 2u) << "nothing of that was heard";
-  tell(one.get(), two.get());
-  for (uint64_t i = 0; i < 1200; ++i) ASSERT_NE(two->seen("f" + std::to_string(i)), nullptr) << i;
-  one->values->met(1, 0);
-  EXPECT_TRUE(one->told.empty()) << "it has all";
-  one->values->met(1, 42);
-  ASSERT_EQ(one->told.size(), 1u) << "another agent has nothing";
-  EXPECT_EQ(one->told[0].second.files[0].path, "f0");
-  one->values->gone(1);
-  one->values->rings();
-  EXPECT_EQ(one->told.size(), 1u) << "it is away";
-}
-
-TEST_F(ToldValuesTest, LongPathsComeInSmallerParts) {
-  const auto one = side(0, 2), two = side(1, 2);
-  const std::string dir = std::string(200, 'a') + "/" + std::string(200, 'b') + "/";
-  for (uint64_t i = 0; i < 300; ++i) one->saw(dir + std::to_string(i), file(i + 1));
-  one->values->rings();
-  EXPECT_LE(encode(one->told[0].second).size(), MessageHeader::kBytes + kMostBody);
-  tell(one.get(), two.get());
-  for (uint64_t i = 0; i < 300; ++i) ASSERT_NE(two->seen(dir + std::to_string(i)), nullptr) << i;
+  for (const std::string& dir :
+       {std::string("f"), std::string(200, 'a') + "/" + std::string(200, 'b') + "/"}) {
+    SCOPED_TRACE(dir);
+    const auto one = side(0, 3), two = side(1, 3);
+    for (uint64_t i = 0; i < 1200; ++i) one->saw(dir + std::to_string(i), file(i + 1));
+    one->values->rings();
+    ASSERT_EQ(one->told.size(), 2u) << "a part for each, until it is heard";
+    EXPECT_NE(one->told[0].first, one->told[1].first);
+    EXPECT_LE(one->told[0].second.files.size(), Told::kMost);
+    EXPECT_LE(encode(one->told[0].second).size(), MessageHeader::kBytes + kMostBody);
+    one->values->rings();
+    one->values->heard(1, {Told::kMost + 1});
+    EXPECT_EQ(one->told.size(), 2u) << "nothing of that was heard";
+    tell(one.get(), two.get());
+    for (uint64_t i = 0; i < 1200; ++i) ASSERT_NE(two->seen(dir + std::to_string(i)), nullptr) << i;
+    one->values->met(1, 0);
+    EXPECT_TRUE(one->told.empty()) << "it has all";
+    one->values->met(1, 42);
+    ASSERT_EQ(one->told.size(), 1u) << "another agent has nothing";
+    EXPECT_EQ(one->told[0].second.files[0].path, dir + "0");
+    one->values->gone(1);
+    one->values->rings();
+    EXPECT_EQ(one->told.size(), 1u) << "it is away";
+  }
 }
 
 // Whoever hears of a value after the mark, or before it, serves it no longer than its own.
@@ -298,27 +293,20 @@ TEST_F(ToldValuesTest, WhatIsNotPublishedYetIsToldLater) {
   EXPECT_EQ(one->told.size(), 1u) << "of what was given up there is nothing to tell";
 }
 
-TEST_F(ToldValuesTest, WhatIsNotOfThisRootOrNotKnownIsNotTold) {
+TEST_F(ToldValuesTest, WhatIsNotOfThisRootOrNotKnownIsNotToldAndOnlyWhatIsWholeWasRead) {
   const auto one = side(0, 2);
   one->values->learned(one->catalog->add(rel("known"), DT_REG));
   one->values->rings();
   EXPECT_EQ(one->rings, 1) << "nothing more will come of it";
-  const Ref other = one->catalog->add(rel("other"), DT_REG);
-  struct stat st = file(5);
+  const Ref other = one->catalog->add(rel("other"), DT_REG), large = one->catalog->add(rel("large"), DT_REG);
+  struct stat st = file(5, 100 << 20);
   st.st_dev = kDevice + 7;
   EXPECT_TRUE(one->catalog->place(other, 0, 55, st));
   one->values->learned(other);
   one->values->rings();
   EXPECT_TRUE(one->told.empty());
-}
-
-TEST_F(ToldValuesTest, OnlyWhatIsWholeWasRead) {
-  const auto one = side(0, 2);
-  const Ref large = one->catalog->add(rel("large"), DT_REG);
-  struct stat st = file(5, 100 << 20);
   st.st_dev = kDevice;
-  const Ref chunks = one->catalog->start_chunks(large, 0, st);
-  one->catalog->entry(large).state = large_word(chunks);
+  one->catalog->entry(large).state = large_word(one->catalog->start_chunks(large, 0, st));
   one->placed("placed", file(6));
   one->values->learned(large);
   one->values->rings();
@@ -329,7 +317,7 @@ TEST_F(ToldValuesTest, OnlyWhatIsWholeWasRead) {
 }
 
 TEST_F(ToldValuesTest, WhoWasAwayIsToldLater) {
-  const auto one = side(0, 2);
+  const auto one = side(0, 2), alone = side(0, 1), passes = side(0, 2, "", false);
   one->values->gone(1);
   one->saw("f", file(5));
   one->values->rings();
@@ -337,15 +325,9 @@ TEST_F(ToldValuesTest, WhoWasAwayIsToldLater) {
   one->clock.advance_ms(patience::kPeerSlowMs + 1);
   one->values->rings();
   EXPECT_EQ(one->told.size(), 1u);
-}
-
-TEST_F(ToldValuesTest, AJobOfOneNodeTellsNobody) {
-  const auto alone = side(0, 1);
   alone->saw("f", file(5));
-  EXPECT_EQ(alone->rings, 0);
-  const auto passes = side(0, 2, "", false);
-  const Ref ref = passes->catalog->add(rel("f"), DT_REG);
-  passes->values->learned(ref);
+  EXPECT_EQ(alone->rings, 0) << "a job of one node tells nobody";
+  passes->values->learned(passes->catalog->add(rel("f"), DT_REG));
   EXPECT_EQ(passes->rings, 0) << "nor one whose tasks all ask the PFS";
 }
 
@@ -427,16 +409,6 @@ TEST_F(ChangesTest, AMarkThatIsBeingSetIsToldOnceItCanBeSeen) {
   board_->invalid[0] = 1 << 5;
   ++board_->header.marks;
   expect_told({5});
-}
-
-// The agent asks each time that it wakes up.
-TEST_F(ChangesTest, WhereNothingIsNewNothingIsLookedFor) {
-  set_invalid(board_.get(), 5);
-  expect_told({5});
-  board_->invalid[0] |= 1 << 6;  // and would be found
-  EXPECT_FALSE(changes_.next());
-  ++board_->header.marks;
-  expect_told({6});
 }
 
 TEST_F(ChangesTest, ManyMarksComeInParts) {
