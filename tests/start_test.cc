@@ -542,49 +542,6 @@ TEST_F(StrayGroupsTest, AreThoseThatNoRecordNames) {
   groups.remove_if_empty(state_.cgroup_of(record(1)));
 }
 
-// One of them waits for the answer, the others for that one.
-bool opens_file(pid_t process) {
-  long call = -1;
-  return (std::ifstream("/proc/" + std::to_string(process) + "/syscall") >> call) && call == SYS_openat;
-}
-
-// Agents that wait for a PFS which hangs.
-TEST_F(StrayGroupsTest, ThoseThatHangAreWaitedForTogether) {
-  constexpr int kHanging = 5;
-  const Cgroups groups;
-  const auto name = [&](int i) { return state_.cgroup_of(record(static_cast<uint32_t>(10 + i))); };
-  if (!groups.make(name(kHanging), 0).ok()) GTEST_SKIP() << "no control group can be made here";
-  scratch_.dir("pfs");
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    const HangingFs pfs(scratch_ / "pfs");
-    m->check(pfs.is_mounted(), "mount");
-    std::vector<pid_t> hanging;
-    for (int i = 0; i < kHanging; ++i) {
-      m->check(groups.make(name(i), 0).ok(), "make");
-      const pid_t pid = ::fork();
-      if (pid == 0) ::_exit(::open((scratch_ / "pfs/file").c_str(), O_RDONLY));
-      groups.move(pid, name(i));
-      hanging.push_back(pid);
-    }
-    groups.move(start_idle(), name(kHanging));
-    m->check(
-        eventually([&] { return pfs.is_asked() && std::all_of(hanging.begin(), hanging.end(), opens_file); }),
-        "they hang");
-    const int64_t begin = clock_.now_ms();
-    sweep_cgroups(state_);
-    m->check(clock_.now_ms() - begin <= patience::kDeathMs, "all at the same time");
-    m->check(eventually([&] {
-               sweep_cgroups(state_);
-               return groups.names(state_.cgroup_prefix()).size() == kHanging;
-             }),
-             "what does not hang goes");
-  });
-  EXPECT_TRUE(eventually([&] {
-    sweep_cgroups(state_);
-    return groups.names(state_.cgroup_prefix()).empty();
-  }));
-}
-
 TEST_F(StartTest, TheUserIsToldOnceForEachReason) {
   EXPECT_FALSE(is_to_be_told(request("/data"), "why")) << "nothing of the job is there";
   ASSERT_TRUE(state_.lock_job(record(1).job, true, 0).ok());
