@@ -452,18 +452,6 @@ TEST_F(AgentTest, EndsWhenItsRunDirectoryIsCovered) {
   if (!mounted) GTEST_SKIP() << "mounting needs root";
 }
 
-TEST_F(AgentTest, WhoAsksForAChunkAsksForNoFile) {
-  scratch_.file("pfs/two", noise(1000, 2));
-  ASSERT_EQ(start(), "ready\n");
-  const BoardFile shared = board();
-  post_request(shared.get(), rel("two"), 0);
-  post_request(shared.get(), rel("one"));
-  EXPECT_TRUE(eventually([&] { return staged(shared) == 1; }));
-  CatalogReader reader;
-  ASSERT_TRUE(reader.open(options_.run_dir.c_str()));
-  EXPECT_FALSE(reader.find(rel("two")));
-}
-
 TEST_F(AgentTest, MayOpenAsManyFilesAsItCan) {
   ASSERT_EQ(start([] {
               rlimit files{};
