@@ -101,7 +101,7 @@ class Cluster:
         self.configure()
         self.install_monarchd()
         self._dir = f"{base}/slurm"
-        self._own_slurmdbd = None
+        self._again = {}  # daemon: its process, where restart() has started it
 
     def up(self, *options):
         """Starts it, or changes its options."""
@@ -114,9 +114,8 @@ class Cluster:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900 * e2e.SLOW, check=False)
         if result.returncode != 0:
             raise RuntimeError("dev/lab slurm up: " + result.stdout.decode()[-3000:])
-        if self._own_slurmdbd:
-            e2e.end(self._own_slurmdbd)
-            self._own_slurmdbd = None
+        if own := self._again.pop("slurmdbd", None):
+            e2e.end(own)
         self.conf = self.status()["slurm_conf"]
         self.user = pwd.getpwnam(USER)
         self.out = scratch(f"{self._name}/out" if self._name else "out")
@@ -126,6 +125,9 @@ class Cluster:
             self.new_tier(f"tier/{node}")
 
     def down(self):
+        for process in self._again.values():
+            e2e.end(process)
+        self._again.clear()
         subprocess.run([f"{SOURCE}/dev/lab", "slurm", "down", "--dir", self._dir], stdout=subprocess.DEVNULL, check=False)
 
     def status(self):
@@ -133,35 +135,37 @@ class Cluster:
                                 stdout=subprocess.PIPE, check=False)
         return json.loads(result.stdout)
 
-    def slurmdbd(self, start=None):
-        """Stops slurmdbd and tells how to start it; or starts it so."""
-        if start:
-            self._own_slurmdbd = e2e.start(start[0], env=start[1], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                           stderr=subprocess.DEVNULL)
-            return None
-        if self._own_slurmdbd:
-            pid = self._own_slurmdbd.pid
-        else:
-            pid = self.status()["daemons"]["slurmdbd"]["pid"]
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            env = dict(word.split(b"=", 1) for word in file.read().split(b"\0") if word)
-        os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: not os.path.exists(f"/proc/{pid}") or self._own_slurmdbd and self._own_slurmdbd.poll() is not None)
-        return [*self._at_hub, f"{self.slurm or '/usr'}/sbin/slurmdbd", "-D"], env
+    def kill(self, kind, how=signal.SIGTERM):
+        """Ends one of Slurm's daemons, "slurmd" that of the first node; what restart() is to be given."""
+        name = f"slurmd@{self.node_names[0]}" if kind == "slurmd" else kind
+        process = self._again.pop(name, None)
+        pid = process.pid if process else self.status()["daemons"][name]["pid"]
+        with open(f"/proc/{pid}/cmdline", "rb") as line, open(f"/proc/{pid}/environ", "rb") as environment:
+            command = line.read().split(b"\0")[:-1]
+            env = dict(word.split(b"=", 1) for word in environment.read().split(b"\0") if b"=" in word)
+        if kind == "munged":
+            command = ["setpriv", "--reuid=munge", "--regid=munge", "--clear-groups", *command]
+        os.kill(pid, how)
+        wait_until(lambda: process.poll() is not None if process else not os.path.exists(f"/proc/{pid}"))
+        return name, [*self._at_hub, *command], env
+
+    def restart(self, killed, *more):
+        name, command, env = killed
+        self._again[name] = e2e.start([*command, *more], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.DEVNULL)
+
+    def saved_state(self):
+        """Where slurmctld saves what it knows of jobs."""
+        with open(self.conf, encoding="utf-8") as file:
+            return re.search(r"(?mi)^StateSaveLocation=(.*)$", file.read()).group(1) + "/job_state"
 
     def forget_jobs(self):
         """Restarts slurmctld without what it knows of jobs: their ids begin anew."""
-        pid = self.status()["daemons"]["slurmctld"]["pid"]
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            env = dict(word.split(b"=", 1) for word in file.read().split(b"\0") if word)
-        os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
-        with open(self.conf, encoding="utf-8") as file:
-            state = re.search(r"(?mi)^StateSaveLocation=(.*)$", file.read()).group(1)
-        for name in glob.glob(f"{state}/job_state*"):
+        slurmctld = self.kill("slurmctld")
+        for name in glob.glob(f"{self.saved_state()}*"):
             os.unlink(name)
-        e2e.start([*self._at_hub, f"{self.slurm or '/usr'}/sbin/slurmctld", "-D", "-c"], env=env, stdin=subprocess.DEVNULL,
-                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.restart(slurmctld, "-c")
+        del self._again["slurmctld"]  # the next up() sees to it
         wait_until(lambda: self.nodes() and set(self.nodes().values()) <= {"idle"}, 60)
 
     def rows(self, job):

@@ -37,7 +37,7 @@ def rows_of_runs(cluster, name=""):
     Job ids begin anew: other tests come first.
     """
     data, more = Dataset(scratch()), Dataset(scratch())
-    daemon = cluster.slurmdbd()
+    daemon = cluster.kill("slurmdbd")
     script = (f'if [ "$SLURM_RESTART_COUNT" ]; then {data.read(2)}; touch second.$SLURM_JOB_ID; '
               'while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done; '
               f'else {data.read(1)}; touch first.$SLURM_JOB_ID; sleep 600; fi')
@@ -52,21 +52,21 @@ def rows_of_runs(cluster, name=""):
     equal(cluster.wait(job), "COMPLETED", f"{name}requeued while slurmdbd is away: how Slurm says that it ended")
     waiting = lines(cluster)
     equal(len(waiting), 2, f"{name}requeued while slurmdbd is away: two lines wait", *waiting, cluster.log_of(job))
-    cluster.slurmdbd(start=daemon)
+    cluster.restart(daemon)
     ok(spool_is_empty(cluster), f"{name}requeued while slurmdbd is away: both are written", glob.glob(f"{cluster.state}/spool/*"))
     got = [fields(row).get("pfs") for row in cluster.rows(job)]
     want = [f"{size_text(data.bytes)}/{size_text(times * data.bytes)}" for times in (1, 2)]
     equal(got, want, f"{name}requeued while slurmdbd is away: each run has its own line", *cluster.rows(job), *waiting, cluster.log_of(job))
     cluster.forget_jobs()
     old = cluster.rows(1)
-    daemon = cluster.slurmdbd()
+    daemon = cluster.kill("slurmdbd")
     ids = []
     while 1 not in ids and len(ids) < 3:
         ids.append(cluster.submit([f"--monarch-dataset={more.path}"], more.read(3)))
         equal(cluster.wait(ids[-1]), "COMPLETED", f"{name}an id comes again: how Slurm says that the job ended")
     equal(ids, [1], f"{name}an id comes again")
     time.sleep(3)
-    cluster.slurmdbd(start=daemon)
+    cluster.restart(daemon)
     ok(spool_is_empty(cluster), f"{name}an id comes again: the line is written", glob.glob(f"{cluster.state}/spool/*"))
     now = cluster.rows(1)
     equal(now[:-1], old, f"{name}an id comes again: the rows of older jobs are as they were", *now)
