@@ -17,6 +17,9 @@ std::function<void()> at_a_look;
 
 namespace {
 
+constexpr auto kOk = static_cast<spank_err_t>(ESPANK_SUCCESS);
+constexpr auto kMissing = static_cast<spank_err_t>(ESPANK_ERROR);
+
 void say(const char* kind, const char* format, va_list arguments) {
   char text[20000];
   ::vsnprintf(text, sizeof text, format, arguments);
@@ -25,6 +28,8 @@ void say(const char* kind, const char* format, va_list arguments) {
 
 }  // namespace
 }  // namespace monarch
+
+using monarch::slurm;
 
 #pragma GCC visibility push(default)  // for the plugin
 extern "C" {
@@ -50,60 +55,55 @@ void slurm_info(const char* format, ...) {
   monarch::say("info: ", format, arguments);
   va_end(arguments);
 }
-spank_context_t spank_context() { return monarch::slurm->context; }
+spank_context_t spank_context() { return slurm->context; }
 spank_err_t spank_option_register(spank_t, spank_option* option) {
-  monarch::slurm->options.push_back(*option);
-  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+  slurm->options.push_back(*option);
+  return monarch::kOk;
 }
 spank_err_t spank_option_getopt(spank_t, spank_option* option, char** value) {
-  const auto found = monarch::slurm->given.find(option->name);
-  if (found == monarch::slurm->given.end()) return static_cast<spank_err_t>(ESPANK_ERROR);
+  const auto found = slurm->given.find(option->name);
+  if (found == slurm->given.end()) return monarch::kMissing;
   *value = found->second.data();
-  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+  return monarch::kOk;
 }
 spank_err_t spank_get_item(spank_t, spank_item_t item, ...) {
   va_list places;
   va_start(places, item);
-  uint32_t* place = va_arg(places, uint32_t*);
+  void* place = va_arg(places, void*);
   int* count = item == S_JOB_SUPPLEMENTARY_GIDS ? va_arg(places, int*) : nullptr;
   va_end(places);
-  if (count) {
-    if (monarch::slurm->groups.empty()) return static_cast<spank_err_t>(ESPANK_ERROR);
-    *reinterpret_cast<gid_t**>(place) = monarch::slurm->groups.data();
-    *count = static_cast<int>(monarch::slurm->groups.size());
-    return static_cast<spank_err_t>(ESPANK_SUCCESS);
+  const auto found = slurm->items.find(item);
+  if (count && !slurm->groups.empty()) {
+    *static_cast<gid_t**>(place) = slurm->groups.data();
+    *count = static_cast<int>(slurm->groups.size());
+  } else if (item == S_JOB_ALLOC_CORES && (slurm->no_cores || !slurm->cores.empty())) {
+    *static_cast<char**>(place) = slurm->no_cores ? nullptr : slurm->cores.data();
+  } else if (item == S_JOB_ALLOC_MEM && slurm->memory != 0) {
+    *static_cast<uint64_t*>(place) = slurm->memory;
+  } else if (found != slurm->items.end()) {
+    *static_cast<uint32_t*>(place) = found->second;
+  } else {
+    return monarch::kMissing;
   }
-  if (item == S_JOB_ALLOC_CORES && !(monarch::slurm->cores.empty() && !monarch::slurm->no_cores)) {
-    *reinterpret_cast<char**>(place) = monarch::slurm->no_cores ? nullptr : monarch::slurm->cores.data();
-    return static_cast<spank_err_t>(ESPANK_SUCCESS);
-  }
-  if (item == S_JOB_ALLOC_MEM && monarch::slurm->memory != 0) {
-    *reinterpret_cast<uint64_t*>(place) = monarch::slurm->memory;
-    return static_cast<spank_err_t>(ESPANK_SUCCESS);
-  }
-  const auto found = monarch::slurm->items.find(item);
-  if (found == monarch::slurm->items.end()) return static_cast<spank_err_t>(ESPANK_ERROR);
-  *place = found->second;
-  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+  return monarch::kOk;
 }
 spank_err_t spank_getenv(spank_t, const char* name, char* out, int room) {
-  const auto found = monarch::slurm->environment.find(name);
-  if (found == monarch::slurm->environment.end()) return static_cast<spank_err_t>(ESPANK_ENV_NOEXIST);
-  if (::snprintf(out, static_cast<size_t>(room), "%s", found->second.c_str()) >= room)
-    return static_cast<spank_err_t>(ESPANK_NOSPACE);
-  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+  const auto found = slurm->environment.find(name);
+  if (found == slurm->environment.end()) return static_cast<spank_err_t>(ESPANK_ENV_NOEXIST);
+  const bool fits = ::snprintf(out, static_cast<size_t>(room), "%s", found->second.c_str()) < room;
+  return fits ? monarch::kOk : static_cast<spank_err_t>(ESPANK_NOSPACE);
 }
 spank_err_t spank_setenv(spank_t, const char* name, const char* value, int) {
-  monarch::slurm->environment[name] = value;
-  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+  slurm->environment[name] = value;
+  return monarch::kOk;
 }
 spank_err_t spank_job_control_setenv(spank_t, const char* name, const char* value, int) {
-  monarch::slurm->controlled[name] = value;
-  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+  slurm->controlled[name] = value;
+  return monarch::kOk;
 }
 spank_err_t spank_unsetenv(spank_t, const char* name) {
-  monarch::slurm->environment.erase(name);
-  return static_cast<spank_err_t>(ESPANK_SUCCESS);
+  slurm->environment.erase(name);
+  return monarch::kOk;
 }
 }
 #pragma GCC visibility pop
