@@ -62,49 +62,34 @@ class SpankMounts : public SpankPlugin {
 };
 
 TEST_F(SpankMounts, EachTaskSeesTheRunDirectorysFileSystemOnce) {
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    step_on(m);
-    m->check(!has(arguments(), "--own-mounts"), "it is mounted: " + arguments());
-    m->check(kept_ == 1, "slurmstepd keeps it, and nothing else");
-    scratch_.file("run/here", "");
-    begin_task(m);
-    m->check(mounted() == 1, "nothing is mounted where it is seen");
-    enter_jobs_namespace(m);
-    begin_task(m);
-    m->check(mounted() == 1 && ::access((scratch_ / "run/here").c_str(), F_OK) == 0, "it is seen");
-    begin_task(m);
-    m->check(mounted() == 1, "the next task finds it");
-  });
-}
-
-TEST_F(SpankMounts, TheNextStepFindsItToo) {
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    step_on(m);
-    const int nodes = ::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
-    enter_jobs_namespace(m);
-    begin_task(m);
-    const int jobs = ::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
-    m->check(::setns(nodes, CLONE_NEWNS) == 0, "back to the node's");
-    step_on(m);
-    m->check(kept_ == 1, "its slurmstepd has a mount of its own");
-    m->check(::setns(jobs, CLONE_NEWNS) == 0, "and into the job's");
-    begin_task(m);
-    m->check(mounted() == 1, "it is mounted once");
-  });
-}
-
-// As /run is.
-TEST_F(SpankMounts, ItMayBeInADirectoryInMemory) {
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    m->tmpfs("", "memory");
-    scratch_.dir("run");
-    scratch_.file("libmonarch_preload.so", "");
-    helper("echo \"ready $here/run $here/libmonarch_preload.so\" >&3");
-    step_on(m);
-    enter_jobs_namespace(m);
-    begin_task(m);
-    m->check(mounted() == 1, "it is seen");
-  });
+  for (const bool in_memory : {false, true})  // as /run is
+    in_private_mounts(scratch_, [&](PrivateMounts* m) {
+      if (in_memory) {
+        m->tmpfs("", "memory");
+        scratch_.dir("run");
+        scratch_.file("libmonarch_preload.so", "");
+        helper("echo \"ready $here/run $here/libmonarch_preload.so\" >&3");
+      }
+      step_on(m);
+      m->check(!has(arguments(), "--own-mounts"), "it is mounted: " + arguments());
+      m->check(kept_ == 1, "slurmstepd keeps it, and nothing else");
+      scratch_.file("run/here", "");
+      begin_task(m);
+      m->check(mounted() == 1, "nothing is mounted where it is seen");
+      const int nodes = ::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+      enter_jobs_namespace(m);
+      begin_task(m);
+      m->check(mounted() == 1 && ::access((scratch_ / "run/here").c_str(), F_OK) == 0, "it is seen");
+      begin_task(m);
+      m->check(mounted() == 1, "the next task finds it");
+      const int jobs = ::open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+      m->check(::setns(nodes, CLONE_NEWNS) == 0, "back to the node's");
+      step_on(m);
+      m->check(kept_ == 1, "the next step's slurmstepd has a mount of its own");
+      m->check(::setns(jobs, CLONE_NEWNS) == 0, "and into the job's");
+      begin_task(m);
+      m->check(mounted() == 1, "it is mounted once");
+    });
 }
 
 TEST_F(SpankMounts, OfAllMountsItIsTheRunDirectorys) {
@@ -188,20 +173,15 @@ TEST_F(SpankMounts, WhatTheJobMountsThereStaysInItsNamespace) {
   });
 }
 
-TEST_F(SpankMounts, TheExternStepHasNoTasksToMountItFor) {
-  fake_.items[S_JOB_STEPID] = kExternStep;
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    step_on(m);
-    m->check(has(arguments(), "--start ") && !has(arguments(), "--own-mounts"),
-             "it is mounted: " + arguments());
-    m->check(kept_ == 0, "nothing is kept");
-  });
-}
-
-TEST_F(SpankMounts, WhereSlurmstepdIsInAnotherNamespaceItIsAPlainDirectory) {
+TEST_F(SpankMounts, TheExternStepHasNoTasksToMountItForAndAnotherNamespaceHasAPlainDirectory) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     step_on(m, "mnt:[1]");
     m->check(has(arguments(), " --own-mounts ") && kept_ == 0, "it is told: " + arguments());
+  });
+  fake_.items[S_JOB_STEPID] = kExternStep;
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    step_on(m);
+    m->check(has(arguments(), "--start ") && !has(arguments(), "--own-mounts") && kept_ == 0, arguments());
   });
 }
 
