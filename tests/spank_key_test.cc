@@ -36,13 +36,17 @@ TEST_F(SpankKey, EachSubmissionMakesOne) {
   for (const spank_context_t context : {S_CTX_ALLOCATOR, S_CTX_LOCAL, S_CTX_ALLOCATOR}) {
     const std::map<std::string, std::string> given = submitted(context);
     ASSERT_EQ(given.size(), 1u);
-    EXPECT_EQ(given.begin()->first, "MONARCH_KEY");
-    const std::string& key = given.begin()->second;
-    EXPECT_EQ(key.size(), 64u);
-    EXPECT_EQ(key.find_first_not_of("0123456789abcdef"), std::string::npos) << key;
+    const auto& [name, key] = *given.begin();
+    EXPECT_EQ(name, "MONARCH_KEY");
+    EXPECT_TRUE(key.size() == 64 && key.find_first_not_of("0123456789abcdef") == std::string::npos) << key;
     keys.insert(key);
+    EXPECT_TRUE(submitted(context, false).empty());
+    EXPECT_TRUE(submitted(context, true, true).empty());
   }
   EXPECT_EQ(keys.size(), 3u) << "none like another";
+  ::setenv("SLURM_JOB_ID", "7", 1);
+  EXPECT_TRUE(submitted(S_CTX_LOCAL).empty()) << "a step has its job's";
+  EXPECT_EQ(submitted(S_CTX_ALLOCATOR).size(), 1u) << "a job submitted from within a job has its own";
 }
 
 TEST_F(SpankKey, WithoutRandomNumbersThereIsNone) {
@@ -58,17 +62,9 @@ TEST_F(SpankKey, WithoutRandomNumbersThereIsNone) {
   EXPECT_EQ(status, 0);
 }
 
-TEST_F(SpankKey, AJobWithoutMonarchHasNoneAndAStepHasThatOfItsJob) {
-  for (const spank_context_t context : {S_CTX_ALLOCATOR, S_CTX_LOCAL}) {
-    EXPECT_TRUE(submitted(context, false).empty());
-    EXPECT_TRUE(submitted(context, true, true).empty());
-  }
-  ::setenv("SLURM_JOB_ID", "7", 1);
-  EXPECT_TRUE(submitted(S_CTX_LOCAL).empty());
-  EXPECT_EQ(submitted(S_CTX_ALLOCATOR).size(), 1u) << "a job submitted from within a job has its own";
-}
-
 TEST_F(SpankKey, ThePrologHandsItOnWithTheNodes) {
+  prolog();
+  EXPECT_EQ(told_helper("MONARCH_JOB_KEY") + told_helper("MONARCH_JOB_NODES"), "nonenone");
   const std::string key(64, 'a');
   ::setenv(kInProlog, key.c_str(), 1);
   ::setenv("SLURM_NODELIST", "n[1-2]", 1);
@@ -81,20 +77,13 @@ TEST_F(SpankKey, ThePrologHandsItOnWithTheNodes) {
   EXPECT_EQ(told_helper("MONARCH_JOB_NODES"), "n[1-3]");
 }
 
-TEST_F(SpankKey, WhereThereIsNoneTheHelperIsNotToldOfOne) {
-  for (const char* what : {"--prolog", "--start"}) {
-    what == std::string("--start") ? step() : prolog();
-    EXPECT_TRUE(has(arguments(), what)) << arguments();
-    EXPECT_EQ(told_helper("MONARCH_JOB_KEY") + told_helper("MONARCH_JOB_NODES"), "nonenone");
-  }
-}
-
 TEST_F(SpankKey, AStepHandsOnWhatItsEnvironmentHas) {
   const auto start = [&](const std::map<std::string, std::string>& environment) {
     step({}, environment);
     return told_helper("MONARCH_JOB_KEY") + " " + told_helper("MONARCH_JOB_NODES");
   };
   const std::string key(64, 'b');
+  EXPECT_EQ(start({}), "none none");
   EXPECT_EQ(start({{kInStep, key}, {"SLURM_NODELIST", "n[1-2]"}}), key + " n[1-2]");
   EXPECT_EQ(start({{kInStep, key}, {"SLURM_JOB_NODELIST", "m"}, {"SLURM_NODELIST", "n"}}), key + " m");
   EXPECT_EQ(start({{kInStep, key}}), key + " none");
