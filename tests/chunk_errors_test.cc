@@ -6,8 +6,14 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "runtime/placement/copying.h"
+#include "tests/gate.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {
@@ -26,10 +32,6 @@ class ChunkErrors : public PlacementTest {
   }
   bool ends_as(const std::string& name, uint64_t end) {
     return eventually([&] { return word(name) == end; });
-  }
-  // So many were. The state may have changed again by then.
-  bool are_put_off(uint64_t files) {
-    return eventually([&] { return counter(AgentCounter::put_off_files) >= files; });
   }
   // With hardly a rate for what nobody waits for.
   void start_slowly(int threads) {
@@ -85,17 +87,6 @@ TEST_F(ChunkErrors, NoRoomForOneChunk) {
   }
 }
 
-TEST_F(ChunkErrors, AFileThatIsFilledAndReadNativelyIsFilledOn) {
-  config_.prefetch = AgentConfig::Prefetch::kOn;
-  make("f", 4 * kMiB);
-  make("marker", 2 * kMiB);
-  start_without_filling();
-  fill("f");
-  ask("f", kReadNatively);
-  stage("marker", 1);  // later than what was asked before
-  for (uint32_t n = 0; n < 4; ++n) EXPECT_FALSE(has_chunk("f", n)) << n << " is nobody's to wait for";
-}
-
 TEST_F(ChunkErrors, WhatIsWaitedForGetsAheadOfWhatIsFilled) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   for (const char* name : {"a", "b", "begun"}) make(name, 20 * kMiB);
@@ -126,62 +117,80 @@ TEST_F(ChunkErrors, AnOpenThatHangsHoldsUpNoOtherFile) {
   start_slowly(4);
   demand("hangs");
   stage("open", 19);
-  std::atomic<bool> held{true}, inside{false};
-  const Intercept opens(Call::kOpenBeneath, [&](Arguments&) {
-    inside = true;
-    (void)eventually([&] { return !held; });
-    return 0;
-  });
+  Held opens(Call::kOpenBeneath);
   ask("hangs", 0);
-  ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  ASSERT_TRUE(eventually([&] { return opens.is_reached(); }));
   ask("open", 18);
   EXPECT_TRUE(eventually([&] { return has_chunk("open", 18); }));
-  held = false;
+  opens.go_on();
   EXPECT_TRUE(eventually([&] { return has_chunk("hangs", 0); }));
 }
 
-// One thread reads while another gives the file up.
+// One thread reads while another gives the file up; then it is done, or fails, too.
 TEST_F(ChunkErrors, WhatIsCopiedOfAFileThatWasGivenUpDoesNotCount) {
   make("f", 2 * kMiB);
-  start();
-  demand("f");
-  std::atomic<bool> reading{false};
-  const Intercept reads(Call::kPread, [&](Arguments& a) {
-    if (a.offset == 0) return eventually([&] { return reading.load(); }) ? EIO : 0;
-    reading = true;
-    (void)eventually([&] { return state("f") == State::kPass; });
-    return 0;
-  });
-  for (const uint32_t n : {0, 1}) ask("f", n);
-  ASSERT_TRUE(ends_as("f", state_word(State::kPass, Reason::kSourceError)));
-  expect_nothing_left();
-  EXPECT_EQ(counter(AgentCounter::staged_chunks), 0u);
-  EXPECT_EQ(counter(AgentCounter::staged_bytes), 0u);
-}
-
-TEST_F(ChunkErrors, ACopyThatCannotBeFinishedIsNone) {
-  make("f", 2 * kMiB);
-  for (const bool timed : {false, true}) {
-    SCOPED_TRACE(timed);
+  for (const int later : {0, EIO}) {
+    SCOPED_TRACE(later);
     start();
     demand("f");
-    {
-      std::atomic<bool> last{false};
-      const Intercept times(Call::kFutimens, [&](Arguments&) {
-        last = true;
-        return timed ? 0 : EIO;
-      });
-      const Intercept looks(Call::kFstat, [&](Arguments&) { return last ? EIO : 0; });
-      ask("f");
-      EXPECT_TRUE(ends_as("f", kFault));
-      placement_->stop();
-    }
-    EXPECT_TRUE(tier().closed());
-    EXPECT_EQ(counter(AgentCounter::tier_errors), 1u);
-    EXPECT_EQ(counter(AgentCounter::staged_files), 0u);
+    std::atomic<bool> reading{false};
+    const Intercept reads(Call::kPread, [&](Arguments& a) {
+      if (a.offset == 0) return eventually([&] { return reading.load(); }) ? EIO : 0;
+      reading = true;
+      (void)eventually([&] { return state("f") == State::kPass; });
+      return later;
+    });
+    for (const uint32_t n : {0, 1}) ask("f", n);
+    ASSERT_TRUE(ends_as("f", state_word(State::kPass, Reason::kSourceError)));
     expect_nothing_left();
+    EXPECT_EQ(counter(AgentCounter::staged_chunks) + counter(AgentCounter::staged_bytes), 0u);
+    EXPECT_EQ(counter(AgentCounter::source_errors), 1u);
     end();
   }
+}
+
+TEST_F(ChunkErrors, WhatTheEndCutsShortIsNoFault) {
+  make("f", 4 * kMiB);
+  start();
+  Held reads(Call::kPread);
+  demand("f");
+  ask("f");
+  ASSERT_TRUE(eventually([&] { return reads.is_reached(); }));
+  std::thread end([&] { placement_->stop(); });
+  EXPECT_TRUE(quiet());
+  reads.go_on();
+  end.join();
+  EXPECT_FALSE(tier().closed());
+  EXPECT_EQ(counter(AgentCounter::tier_errors) + counter(AgentCounter::source_errors), 0u);
+  EXPECT_EQ(state("f"), State::kLarge);
+}
+
+// While one thread still copies a chunk, another gives the file up for lack of memory.
+TEST_F(ChunkErrors, AFileThatWasPutOffIsBegunAgainBesideTheOldOne) {
+  make("f", 4 * kMiB);
+  start();
+  demand("f");
+  std::atomic<bool> held{true}, inside{false}, shortage{true};
+  const Intercept reads(Call::kPread, [&](Arguments& a) {
+    if (a.offset == 0 && !inside.exchange(true)) (void)eventually([&] { return !held; });
+    return a.offset == kMiB && shortage ? ENOMEM : 0;
+  });
+  ask("f");
+  ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  ask("f", 1);
+  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::put_off_files) > 0; }));
+  shortage = false;
+  ASSERT_TRUE(eventually([&] { return state("f") == State::kKnown; }));
+  demand("f");
+  ask("f", 1);
+  ASSERT_TRUE(eventually([&] { return state("f") == State::kPlaced || has_chunk("f", 1); }));
+  EXPECT_FALSE(tier().closed());
+  held = false;
+  ask("f");
+  ASSERT_TRUE(placed_at_last("f"));
+  EXPECT_TRUE(contents(copy_of("f")) == contents(pfs_ + "/f"));
+  EXPECT_TRUE(eventually([&] { return tier().used() == 4 * kMiB; })) << "the first attempt's space is back";
+  EXPECT_EQ(files_on(), 1);
 }
 
 // Who waits for a chunk is woken with it, who waits for the whole file by its end.
@@ -209,124 +218,35 @@ TEST_F(ChunkErrors, WhoWaitsIsWoken) {
   }
 }
 
-// A tier in memory, which has room for one and a half files.
-class ScarceSpace : public ChunkErrors {
- protected:
-  static constexpr uint64_t kFile = 2 * kMiB, kFloor = 8 * kMiB;
-  ScarceSpace() {
-    config_.stage_wait_max = kMiB;
-    tiers_ = {tier_config(memory_, "ram", 1 << 30)};
-    tiers_[0].min_free.bytes = kFloor;
-    for (const char* name : {"a", "b", "c"}) make(name, kFile);
-  }
-  uint64_t occupied() const {
-    constexpr uint64_t kBytesPerBlock = 512;
-    uint64_t bytes = 0;
-    std::error_code gone;
-    for (fs::recursive_directory_iterator at(memory_.path(), gone), end; !gone && at != end;
-         at.increment(gone)) {
-      struct stat st;
-      if (::lstat(at->path().c_str(), &st) == 0 && S_ISREG(st.st_mode))
-        bytes += static_cast<uint64_t>(st.st_blocks) * kBytesPerBlock;
-    }
-    return bytes;
-  }
-  bool is_closed(const std::string& name) {
-    const Chunks* chunks = catalog_->reader().chunks(chunks_of(word(name)));
-    return chunks && chunks->closed == 1;
-  }
-  bool is_promised(uint64_t bytes) {
-    return eventually([&] { return tier().promised() == bytes; });
-  }
-  // Of it, one chunk is there, and the other one is being read: until `held_` ends, with this error.
-  void begin(const std::string& name) {
-    demand(name);
-    ask(name);
-    ASSERT_TRUE(eventually([&] { return has_chunk(name, 0) && reading_ > 0; }));
-    EXPECT_TRUE(is_promised(kFile - kMiB));
-  }
-
-  Scratch memory_{"/dev/shm"};
-  std::atomic<uint64_t> space_{kFile + kFile / 2};
-  std::atomic<bool> held_{true};
-  std::atomic<int> reading_{0}, error_{0};
-  const Intercept sizes_{Call::kFstatvfs, [this](Arguments& a) {
-                           a.fs->f_bavail = (kFloor + space_ - occupied()) / a.fs->f_frsize;
-                           return 0;
-                         }};
-  const Intercept reads_{Call::kPread, [this](Arguments& a) {
-                           if (a.offset == 0) return 0;
-                           ++reading_;
-                           return eventually([&] { return !held_; }) ? error_.load() : EIO;
-                         }};
-};
-
-TEST_F(ScarceSpace, WhatIsPromisedToOneFileIsNotPromisedToAnother) {
-  start();
-  begin("a");
-  demand("b");
-  ask("b");
-  EXPECT_TRUE(eventually([&] { return is_closed("b"); })) << "it is kept in part";
-  EXPECT_EQ(tier().used(), kFile + kMiB);
-  demand("c");
-  ask("c");
-  EXPECT_TRUE(ends_as("c", kFault)) << "there may be room later";
-  held_ = false;
-  EXPECT_TRUE(placed_at_last("a"));
-  EXPECT_TRUE(is_promised(0));
-  EXPECT_EQ(state("b"), State::kLarge);
-  EXPECT_LE(occupied(), space_);
-  EXPECT_FALSE(tier().closed());
-}
-
-TEST_F(ScarceSpace, WhatAFileThatWasGivenUpWasPromisedIsFree) {
-  start();
-  begin("a");
-  error_ = EIO;
-  held_ = false;
-  EXPECT_TRUE(ends_as("a", state_word(State::kPass, Reason::kSourceError)));
-  EXPECT_TRUE(is_promised(0));
-  error_ = 0;
-  demand("b");
-  ask("b");
-  EXPECT_TRUE(placed_at_last("b"));
-  EXPECT_TRUE(is_promised(0));
-}
-
-TEST_F(ScarceSpace, OfWhatIsThereNothingIsPromised) {
-  space_ = 64 * kMiB;
-  held_ = false;
-  make("odd", 2 * kMiB + 5);
-  make("small", 500);
-  for (const auto& [name, bytes] : {std::pair("holes", 5 * kMiB + 5), std::pair("small-holes", kMiB)}) {
-    scratch_.file("pfs/" + std::string(name), "start");
-    fs::resize_file(pfs_ + "/" + name, bytes);
-  }
-  start();
-  for (const char* name : {"a", "odd", "holes", "small", "small-holes"}) {
-    SCOPED_TRACE(name);
-    if (demand(name) == large_word(0)) ask(name);
-    EXPECT_TRUE(placed_at_last(name));
+// In memory nothing is allocated before it is written.
+TEST_F(ChunkErrors, WhatIsBeingCopiedIsPromised) {
+  const Scratch memory("/dev/shm");
+  tiers_ = {tier_config(memory, "ram", 1 << 30)};
+  make("f", 2 * kMiB);
+  for (const bool whole : {true, false}) {
+    SCOPED_TRACE(whole);
+    config_.stage_wait_max = whole ? 2 * kMiB : kMiB;
+    start();
+    const auto is_promised = [&](uint64_t bytes) {
+      return eventually([&] { return tier().promised() == bytes; });
+    };
+    Held reads(Call::kPread, 0, [](const Arguments& a) { return a.offset != 0; });
+    placement_->demand(rel("f"));
+    if (!whole) stage("f");
+    ASSERT_TRUE(eventually([&] { return reads.is_reached(); }));
+    EXPECT_TRUE(is_promised(whole ? 2 * kMiB : kMiB));
+    reads.go_on();
+    EXPECT_TRUE(placed_at_last("f"));
     EXPECT_TRUE(is_promised(0));
+    end();
+    EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
   }
-}
-
-TEST_F(ScarceSpace, WhatIsBeingCopiedAsAWholeIsPromised) {
-  config_.stage_wait_max = kFile;
-  start();
-  placement_->demand(rel("a"));
-  ASSERT_TRUE(eventually([&] { return reading_ > 0; }));
-  EXPECT_EQ(tier().promised(), kFile);
-  EXPECT_EQ(demand("b"), kFault);
-  held_ = false;
-  EXPECT_TRUE(placed_at_last("a"));
-  EXPECT_TRUE(is_promised(0));
 }
 
 // 128 large files are open at a time; the oldest are parked.
 class ParkedFiles : public ChunkErrors {
  protected:
-  static constexpr int kFiles = 134, kParked = 6;
+  static constexpr int kFiles = 135, kParked = 7;
   static std::string name(int i) { return "f" + std::to_string(i); }
   void SetUp() override {
     const std::string content = noise(kMiB + 1, 1);
@@ -336,7 +256,6 @@ class ParkedFiles : public ChunkErrors {
     for (int i = 0; i <= kFiles && !HasFatalFailure(); ++i) stage(name(i));
     EXPECT_LE(open_descriptors(), descriptors_ + 2 * 128 + 30);
   }
-  uint64_t space() { return kFiles * tier().space_of(kMiB + 1); }
 };
 
 TEST_F(ParkedFiles, TheRestOfOneIsStagedWhenItIsAskedFor) {
@@ -349,90 +268,84 @@ TEST_F(ParkedFiles, TheRestOfOneIsStagedWhenItIsAskedFor) {
   EXPECT_TRUE(placed_at_last(name(kFiles)));
 }
 
-TEST_F(ParkedFiles, AShortageLeavesTheTierAlone) {
+TEST_F(ParkedFiles, WhatCannotBeOpenedAgainIsGivenUp) {
+  constexpr uint64_t kDropped = state_word(State::kDropped, Reason::kChanged);
+  const auto of_part = [](int error) {
+    return [error](Arguments& a) {
+      return strncmp(a.path, "part/", 5) == 0 && (a.flags & O_CREAT) == 0 ? error : 0;
+    };
+  };
+  struct Case {
+    const char* what;
+    std::function<void(const std::string& source)> before;
+    std::optional<Call> call;
+    std::function<int(Arguments&)> fails;
+    uint64_t end;  // 0: it may be tried again by then
+    std::optional<AgentCounter> counted;
+  };
+  const auto nothing = [](const std::string&) {};
   const uint64_t used = tier().used();
-  {
-    Intercept opens(Call::kOpenBeneath, EMFILE);
-    ask(name(1), 1);
-    EXPECT_TRUE(are_put_off(1));
+  int i = 0;
+  for (const Case& c : std::vector<Case>{
+           {"no descriptor for the source", nothing, Call::kOpenBeneath, [](Arguments&) { return EMFILE; }, 0,
+            AgentCounter::put_off_files},
+           {"nor for the copy", nothing, Call::kOpenat, of_part(ENFILE), 0, AgentCounter::put_off_files},
+           {"written",
+            [](const std::string& source) { std::ofstream(source) << "new"; },
+            {},
+            {},
+            kDropped,
+            AgentCounter::dropped_files},
+           {"removed",
+            [](const std::string& source) { fs::remove(source); },
+            {},
+            {},
+            kDropped,
+            AgentCounter::dropped_files},
+           {"replaced by one that looks the same",
+            [](const std::string& source) {
+              fs::copy_file(source, source + ".new");
+              fs::last_write_time(source + ".new", fs::last_write_time(source));
+              fs::rename(source + ".new", source);
+            },
+            {},
+            {},
+            kDropped,
+            AgentCounter::dropped_files},
+           {"somebody removed the copy",
+            [&](const std::string&) { fs::remove(part_of(name(i))); },
+            {},
+            {},
+            kFault,
+            {}},
+           {"the copy cannot be opened", nothing, Call::kOpenat, of_part(EIO), kFault,
+            AgentCounter::tier_errors}}) {
+    SCOPED_TRACE(c.what);
+    EXPECT_FALSE(tier().closed()) << "before that it says nothing about the tier";
+    const std::string file = name(++i);
+    const uint64_t before = c.counted ? counter(*c.counted) : 0;
+    c.before(pfs_ + "/" + file);
+    std::optional<Intercept> fails;
+    if (c.call) fails.emplace(*c.call, c.fails);
+    ask(file, 1);
+    if (c.counted) {
+      EXPECT_TRUE(eventually([&] { return counter(*c.counted) == before + 1; }));
+    }
+    if (c.end != 0) {
+      EXPECT_TRUE(ends_as(file, c.end));
+    }
+    EXPECT_TRUE(eventually([&] { return !fs::exists(part_of(file)); }));
   }
-  {
-    Intercept opens(Call::kOpenat, [](Arguments& a) {
-      return strncmp(a.path, "part/", 5) == 0 && (a.flags & O_CREAT) == 0 ? ENFILE : 0;
-    });
-    ask(name(2), 1);
-    EXPECT_TRUE(are_put_off(2));
-  }
-  EXPECT_EQ(counter(AgentCounter::put_off_files), 2u);
-  EXPECT_EQ(counter(AgentCounter::tier_errors), 0u);
-  EXPECT_FALSE(tier().closed());
-  EXPECT_TRUE(eventually([&] { return tier().used() == used - 2 * tier().space_of(kMiB + 1); }));
-}
-
-TEST_F(ParkedFiles, OneThatTwoThreadsWantIsOpenedOnce) {
-  const uint64_t opens = counter(AgentCounter::agent_opens_pfs);
-  std::atomic<bool> held{true}, inside{false};
-  {
-    const Intercept slow(Call::kOpenBeneath, [&](Arguments&) {
-      inside = true;
-      (void)eventually([&] { return !held; });
-      return 0;
-    });
-    const Intercept copying(Call::kPread, [&](Arguments&) {
-      EXPECT_TRUE(quiet());
-      return 0;
-    });
-    for (int i = 0; i < 2; ++i) ask(name(1), 1);
-    ASSERT_TRUE(eventually([&] { return inside.load(); }));
-    EXPECT_TRUE(quiet());  // the other one waits for it
-    held = false;
-    EXPECT_TRUE(placed_at_last(name(1)));
-  }
-  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), opens + 1);
-}
-
-TEST_F(ParkedFiles, AFileThatChangedSinceIsDropped) {
-  const uint64_t dropped = state_word(State::kDropped, Reason::kChanged);
-  scratch_.file("pfs/" + name(1), noise(kMiB + 1, 2));
-  fs::remove(pfs_ + "/" + name(2));
-  const std::string third = pfs_ + "/" + name(3);
-  fs::copy_file(third, scratch_ / "same");
-  fs::last_write_time(scratch_ / "same", fs::last_write_time(third));
-  fs::rename(scratch_ / "same", third);  // another one, though it looks the same
-  for (int i = 1; i <= 3; ++i) {
-    ask(name(i), 1);
-    EXPECT_TRUE(ends_as(name(i), dropped)) << i;
-    EXPECT_FALSE(fs::exists(part_of(name(i))));
-  }
-  EXPECT_TRUE(eventually([&] { return counter(AgentCounter::dropped_files) == 3; }));
-}
-
-TEST_F(ParkedFiles, ACopyThatIsGone) {
-  ASSERT_TRUE(fs::remove(part_of(name(1))));
-  ask(name(1), 1);
-  EXPECT_TRUE(ends_as(name(1), kFault));
-  EXPECT_FALSE(tier().closed()) << "somebody removed it: that says nothing about the tier";
-  EXPECT_EQ(counter(AgentCounter::tier_errors), 0u);
-  Intercept opens(Call::kOpenat, [](Arguments& a) {
-    return strncmp(a.path, "part/", 5) == 0 && (a.flags & O_CREAT) == 0 ? EIO : 0;
-  });
-  ask(name(2), 1);
-  EXPECT_TRUE(ends_as(name(2), kFault));
-  EXPECT_TRUE(eventually([&] { return tier().closed(); }));
+  EXPECT_EQ(i, kParked);
+  EXPECT_TRUE(tier().closed());
   EXPECT_EQ(counter(AgentCounter::tier_errors), 1u);
+  EXPECT_TRUE(eventually([&] { return tier().used() == used - kParked * tier().space_of(kMiB + 1); }));
 }
 
 TEST_F(ChunkErrors, WhereThePfsLetsACloseWaitOthersAreHeard) {
-  struct Gate {
-    std::atomic<bool> closing{false}, open{false};
-  };
   struct File : SourceFile {
     File(std::unique_ptr<SourceFile> file, Gate* gate) : file_(std::move(file)), gate_(gate) {}
-    ~File() override {
-      if (!gate_) return;
-      gate_->closing = true;
-      EXPECT_TRUE(monarch::eventually([&] { return gate_->open.load(); }));
-    }
+    ~File() override { gate_->pass(); }
     int fd() const override { return file_->fd(); }
     Status copy(CopyRange range, Copier* copier) override { return file_->copy(range, copier); }
     const std::unique_ptr<SourceFile> file_;
@@ -443,8 +356,9 @@ TEST_F(ChunkErrors, WhereThePfsLetsACloseWaitOthersAreHeard) {
     std::unique_ptr<SourceFile> open(Ref ref, const std::string& path, Need need,
                                      const Copier& copier) override {
       std::unique_ptr<SourceFile> file = PfsSource::open(ref, path, need, copier);
-      const bool is_kept = path == "5" && ++opens == 2;  // the first one was to look at it
-      return file ? std::make_unique<File>(std::move(file), is_kept ? &gate : nullptr) : nullptr;
+      if (file && path == "5" && ++opens == 2)  // the first one was to look at it
+        return std::make_unique<File>(std::move(file), &gate);
+      return file;
     }
     Gate gate;
     int opens = 0;
@@ -454,23 +368,23 @@ TEST_F(ChunkErrors, WhereThePfsLetsACloseWaitOthersAreHeard) {
   constexpr int kFiles = 140;
   for (int i = 0; i < kFiles; ++i) make(std::to_string(i), kMiB + 1);
   prepare();
-  auto* const source = make_placement<Files>();
+  Gate& gate = make_placement<Files>()->gate;
+  gate.shut();
   EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
   ASSERT_TRUE(placement_->start().ok());
-  for (int i = 0; i < kFiles && !source->gate.closing; ++i) {
-    const std::string name = std::to_string(i);
-    demand(name);
-    ask(name);
-    ASSERT_TRUE(eventually([&] { return has_chunk(name, 0) || source->gate.closing; })) << i;
+  for (int i = 0; i < kFiles && gate.waiting() == 0; ++i) {
+    demand(std::to_string(i));
+    ask(std::to_string(i));
+    ASSERT_TRUE(eventually([&] { return has_chunk(std::to_string(i), 0) || gate.waiting() > 0; })) << i;
   }
-  EXPECT_TRUE(eventually([&] { return source->gate.closing.load(); }));
+  ASSERT_TRUE(gate.await_waiting(1));
   std::atomic<bool> heard{false};
   std::thread asks([&] {
     ask("2", kReadNatively);
     heard = true;
   });
   EXPECT_TRUE(eventually([&] { return heard.load(); }));
-  source->gate.open = true;
+  gate.open();
   asks.join();
 }
 
@@ -480,16 +394,14 @@ TEST_F(ChunkErrors, WhatIsParkedWhileItIsCopiedIsFinished) {
   const std::string content = noise(kMiB + 1, 1);
   for (int i = 0; i <= kOthers; ++i) scratch_.file("pfs/" + std::to_string(i), content);
   start_slowly(4);
-  std::atomic<bool> held{true}, inside{false};
-  const Intercept reads(Call::kPread, [&](Arguments& a) {
-    if (a.offset == kMiB && !inside.exchange(true)) (void)eventually([&] { return !held; });
-    return 0;
+  Held reads(Call::kPread, 0, [first = true](const Arguments& a) mutable {
+    return a.offset == kMiB && std::exchange(first, false);
   });
   stage("0");
   ask("0", 1);
-  ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  ASSERT_TRUE(eventually([&] { return reads.is_reached(); }));
   for (int i = 1; i <= kOthers && !HasFatalFailure(); ++i) stage(std::to_string(i));
-  held = false;
+  reads.go_on();
   EXPECT_TRUE(placed_at_last("0"));
   EXPECT_TRUE(contents(copy_of("0")) == content);
 }

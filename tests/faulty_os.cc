@@ -57,6 +57,19 @@ Intercept::~Intercept() {
   hook.handler = nullptr;
 }
 
+Held::Held(Call call, int error, std::function<bool(const Arguments&)> picks)
+    : error_(error), picks_(std::move(picks)), calls_(call, [this](Arguments& a) { return wait(a); }) {}
+void Held::go_on() {
+  goes_on_ = true;
+  goes_on_.notify_all();
+}
+int Held::wait(const Arguments& arguments) {
+  if (picks_ && !picks_(arguments)) return 0;
+  ++reached_;
+  goes_on_.wait(false);
+  return error_;
+}
+
 LaterBy::LaterBy(int64_t seconds) : ns_(seconds * 1000000000) { ahead_ns += ns_; }
 LaterBy::~LaterBy() { ahead_ns -= ns_; }
 

@@ -10,6 +10,7 @@
 #include <sys/vfs.h>
 #include <time.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -81,6 +82,25 @@ class Intercept {
 
  private:
   const Call call_;
+};
+
+// While it lives, calls of this kind that `picks` picks wait until go_on(), then end with `error`, or go on.
+class Held {
+ public:
+  explicit Held(Call call, int error = 0, std::function<bool(const Arguments&)> picks = {});
+  ~Held() { go_on(); }
+  void go_on();
+  bool is_reached() const { return reached_ > 0; }
+  int reached() const { return reached_; }  // how many have come here
+
+ private:
+  int wait(const Arguments& arguments);
+
+  const int error_;
+  const std::function<bool(const Arguments&)> picks_;
+  std::atomic<bool> goes_on_{false};
+  std::atomic<int> reached_{0};
+  const Intercept calls_;
 };
 
 // While it lives, os::clock_ns is ahead by `seconds`, but for what threads have computed.

@@ -30,10 +30,11 @@ class Gate {
   }
   // Until so many wait; false if they never do.
   bool await_waiting(int count) {
-    return eventually([&] {
-      const std::lock_guard hold(lock_);
-      return waiting_ >= count;
-    });
+    return eventually([&] { return waiting() >= count; });
+  }
+  int waiting() {
+    const std::lock_guard hold(lock_);
+    return waiting_;
   }
 
  private:

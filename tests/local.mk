@@ -112,7 +112,7 @@ unit_jobs = \
 	%D%/spool_test.cc
 unit_large = \
 	%D%/chunk_errors_test.cc \
-	%D%/large_faults_test.cc \
+	%D%/faults_test.cc \
 	%D%/large_files_test.cc \
 	%D%/placement_test.cc \
 	%D%/prefetch_test.cc
@@ -152,7 +152,6 @@ unit_removal = \
 unit_tiers = \
 	%D%/queue_test.cc \
 	%D%/tier_errors_test.cc \
-	%D%/tier_faults_test.cc \
 	%D%/tier_health_test.cc \
 	%D%/write_back_test.cc
 unit_watch = \

@@ -74,31 +74,6 @@ TEST_F(PlacementTest, CopiesOnTheProcessorsThatItIsGiven) {
   }));
 }
 
-// As on an XFS of inodes without large times, beyond 2038. What is not known by its mtime would be no copy to
-// tasks.
-TEST_F(PlacementTest, AFileWhoseTimeTheTierDoesNotKeepStaysOnThePfs) {
-  config_.stage_wait_max = 1 << 20;
-  scratch_.file("pfs/small", noise(1000, 1));
-  scratch_.file("pfs/large", noise(2 << 20, 2));
-  scratch_.file("pfs/other", noise(1000, 3));
-  start();
-  {
-    const Intercept looks(Call::kFstatResult, [](Arguments& a) {
-      if (S_ISREG(a.st->st_mode) && (a.st->st_mode & 0777) == 0400) a.st->st_mtim = {0x7fffffff, 0};
-      return 0;
-    });
-    demand("small");
-    demand("large");
-    placement_->demand_chunk(rel("large"), 0);
-    const uint64_t kLeft = state_word(State::kNoFit, Reason::kTierError);
-    EXPECT_TRUE(eventually([&] { return word("small") == kLeft && word("large") == kLeft; }));
-  }
-  EXPECT_EQ(counter(AgentCounter::tier_errors), 2u);
-  EXPECT_FALSE(tier().closed()) << "it takes others";
-  EXPECT_TRUE(eventually([&] { return tier().used() == 0 && files_on() == 0; }));
-  EXPECT_EQ(state_of(demand("other")), State::kPlaced);
-}
-
 // ---- what does not fit
 
 TEST_F(PlacementTest, WhatDoesNotFitStaysOnThePfs) {
@@ -108,14 +83,9 @@ TEST_F(PlacementTest, WhatDoesNotFitStaysOnThePfs) {
   start();
   walk();
   ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == 10; }));
-  int placed = 0, no_fit = 0;
-  for (uint32_t i = 0; i < 30; ++i) {
-    const std::string name = "f" + std::to_string(i);
-    demand(name);  // prefetch may have ended by then
-    placed += state(name) == State::kPlaced;
-    no_fit += word(name) == state_word(State::kNoFit);
-  }
-  EXPECT_EQ(placed, 10);
+  int no_fit = 0;
+  for (uint32_t i = 0; i < 30; ++i)  // prefetch may have ended by then
+    no_fit += demand("f" + std::to_string(i)) == state_word(State::kNoFit);
   EXPECT_EQ(no_fit, 20);
   EXPECT_EQ(files_on(), 10);
   EXPECT_EQ(tier().used(), 10u * 4096);
@@ -125,63 +95,6 @@ TEST_F(PlacementTest, WhatDoesNotFitStaysOnThePfs) {
 }
 
 // ---- demand
-
-TEST_F(PlacementTest, WithoutPrefetchOnlyWhatIsAskedForIsRead) {
-  scratch_.file("pfs/f", noise(10000, 1));
-  scratch_.file("pfs/g", noise(10000, 2));
-  const struct stat st = source_stat("f");
-  start();
-  walk();
-  demand("f");
-  expect_placed("f", st);
-  EXPECT_EQ(word("g"), state_word(State::kKnown));
-  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 1u);
-}
-
-TEST_F(PlacementTest, ManyThreadsThatAskForOneFileMakeItReadOnce) {
-  scratch_.file("pfs/f", noise(3 << 20, 1));
-  const struct stat st = source_stat("f");
-  start();
-  Threads(64, [&](uint32_t) {
-    for (int turn = 0; turn < 10; ++turn) placement_->demand(rel("f"));
-  }).join();
-  ASSERT_TRUE(settles("f"));
-  placement_->stop();
-  expect_placed("f", st);
-  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 1u);
-  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 3u << 20);
-  EXPECT_EQ(files_on(), 1);
-}
-
-TEST_F(PlacementTest, WhoWaitsIsWoken) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  std::atomic<uint32_t>* parking = &(*board_)->parking[rel("f").hash % kParking];
-  const uint32_t before = *parking;
-  demand("f");
-  EXPECT_TRUE(eventually([&] { return *parking != before; }));
-  const uint32_t after = *parking;
-  std::atomic<uint32_t>* of_missing = &(*board_)->parking[rel("missing").hash % kParking];
-  const uint32_t missing_before = *of_missing;
-  demand("missing");
-  EXPECT_TRUE(eventually([&] { return *of_missing != missing_before; }));
-  EXPECT_NE(after, before);
-}
-
-// By a write that has not reached the file yet, or whose time is the old one.
-TEST_F(PlacementTest, AFileWrittenWhileItIsCopiedIsNotPublished) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  std::atomic<int> reads{0};
-  Intercept copying(Call::kPread, [&](Arguments&) {
-    ++reads;
-    set_invalid(board_->get(), rel("f").hash);
-    return 0;
-  });
-  demand("f");
-  EXPECT_GT(reads, 0) << "it was being copied by then";
-  expect_given_up("f", State::kDropped, Reason::kChanged);
-}
 
 // ---- what is no regular file of the dataset
 
@@ -207,14 +120,15 @@ TEST_F(PlacementTest, OtherThanRegularFilesPass) {
   fs::create_symlink("nowhere", pfs_ + "/dangling");
   ASSERT_EQ(::mkfifo((pfs_ + "/fifo").c_str(), 0600), 0);
   start();
-  EXPECT_EQ(demand("d"), state_word(State::kPass, Reason::kNotRegular));
-  EXPECT_EQ(demand("fifo"), state_word(State::kPass, Reason::kNotRegular));
-  EXPECT_EQ(demand("link"), state_word(State::kPass, Reason::kSymlink));
-  EXPECT_EQ(demand("dangling"), state_word(State::kPass, Reason::kSymlink));
-  EXPECT_EQ(demand("dirlink/f"), state_word(State::kPass, Reason::kSymlink));
-  EXPECT_EQ(demand("missing"), state_word(State::kPass, Reason::kMissing));
-  EXPECT_EQ(demand("missing/f"), state_word(State::kPass, Reason::kMissing));
-  EXPECT_EQ(demand("d/f/below"), state_word(State::kPass, Reason::kMissing));
+  for (const auto& [name, reason] : {std::pair("d", Reason::kNotRegular),
+                                     {"fifo", Reason::kNotRegular},
+                                     {"link", Reason::kSymlink},
+                                     {"dangling", Reason::kSymlink},
+                                     {"dirlink/f", Reason::kSymlink},
+                                     {"missing", Reason::kMissing},
+                                     {"missing/f", Reason::kMissing},
+                                     {"d/f/below", Reason::kMissing}})
+    EXPECT_EQ(demand(name), state_word(State::kPass, reason)) << name;
   EXPECT_EQ(counter(AgentCounter::pass_files), 8u);
   EXPECT_EQ(counter(AgentCounter::source_errors), 0u);
   EXPECT_EQ(files_on(), 0);
@@ -230,32 +144,20 @@ TEST_F(PlacementTest, AFileThatBecameAFifoDoesNotHang) {
   EXPECT_EQ(demand("f"), state_word(State::kPass, Reason::kNotRegular));
 }
 
-TEST_F(PlacementTest, UnreadableFilesPass) {
-  scratch_.file("pfs/f", "x");
-  start();
-  Intercept opens(Call::kOpenBeneath, [](Arguments& a) { return (a.flags & O_PATH) ? 0 : EACCES; });
-  demand("f");
-  expect_given_up("f", State::kPass, Reason::kUnreadable);
-  EXPECT_EQ(counter(AgentCounter::pass_files), 1u);
-}
-
 TEST_F(PlacementTest, OtherFileSystemsPass) {
   scratch_.dir("pfs/mounted");
   uint64_t of_file = 0;
-  bool is_walked = false;
-  Ref found = 0;
+  Ref found = 1;
   if (!with_tmpfs(pfs_ + "/mounted", 1 << 20, [&] {
         scratch_.file("pfs/mounted/f", "x");
         start();
         walk();
-        is_walked = walked();
         found = catalog_->reader().find(rel("mounted/f")).ref;
         of_file = demand("mounted/f");
         walker_.reset();
         placement_->stop();
       }))
     GTEST_SKIP() << "mounting needs root";
-  EXPECT_TRUE(is_walked);
   EXPECT_EQ(found, 0u) << "the walk stays on the root's file system";
   EXPECT_EQ(of_file, state_word(State::kPass, Reason::kOtherDevice));
 }
@@ -274,9 +176,9 @@ TEST_F(PlacementTest, DirectoriesOfWhatIsAskedForAreWatched) {
 // A copy of what the walk by now knows as a directory is entered nowhere.
 TEST_F(PlacementTest, ACopyThatCannotBeEnteredIsGivenBack) {
   const Scratch memory("/dev/shm");
-  for (const bool prefetched : {false, true, false}) {  // the last one in memory
+  for (const auto& [prefetched, in_memory] : {std::pair(false, false), {true, false}, {false, true}}) {
     SCOPED_TRACE(prefetched);
-    if (config_.prefetch == AgentConfig::Prefetch::kOn) tiers_ = {tier_config(memory, "ram", 1 << 30)};
+    if (in_memory) tiers_ = {tier_config(memory, "ram", 1 << 30)};
     config_.prefetch = prefetched ? AgentConfig::Prefetch::kOn : AgentConfig::Prefetch::kOff;
     scratch_.file("pfs/f", noise(1000, 1));
     start();
@@ -325,209 +227,99 @@ TEST_F(PlacementTest, InMemoryNoDeviceIsWaitedFor) {
   tiers_ = {tier_config(memory, "ram", 1 << 30)};
   scratch_.file("pfs/f", noise(1000, 1));
   start();
-  {
-    const Intercept lost(Call::kFinishSync, [](Arguments&) {
-      ADD_FAILURE();
-      return EIO;
-    });
-    EXPECT_EQ(demand("f"), state_word(State::kPlaced));
-    placement_->stop();
-  }
+  const Intercept lost(Call::kFinishSync, [](Arguments&) {
+    ADD_FAILURE();
+    return EIO;
+  });
+  EXPECT_EQ(demand("f"), state_word(State::kPlaced));
+  placement_->stop();
   EXPECT_EQ(state("f"), State::kPlaced);
   end();
 }
 
-// ---- a source that fails or changes while it is copied
-
-struct SourceFault {
-  const char* name;
-  std::function<int(const std::string& file, Arguments& a)> at_read;
-  State state;
-  Reason reason;
-  AgentCounter counter;
-};
-void PrintTo(const SourceFault& fault, std::ostream* out) { *out << fault.name; }
-
-class SourceFaults : public PlacementTest, public ::testing::WithParamInterface<SourceFault> {};
-
-TEST_P(SourceFaults, NothingIsPublished) {
-  constexpr size_t kBytes = (2 << 20) + 1000;  // three reads
-  const std::string file = scratch_.file("pfs/f", noise(kBytes, 1));
-  scratch_.file("pfs/other", noise(1000, 1));
-  // Its time is in the past: a change is not taken for the write that made it.
-  fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::hours(1));
+TEST_F(PlacementTest, ACopyIsKeptOpenOnlyUntilItIsOnItsDevice) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  constexpr int kFiles = 500;
+  for (int i = 0; i < kFiles; ++i) scratch_.file("pfs/" + std::to_string(i), noise(5000, 3));
   start();
-  std::atomic<bool> done{false};
-  {
-    Intercept reads(Call::kPread, [&](Arguments& a) {
-      return a.offset == 0 || done.exchange(true) ? 0 : GetParam().at_read(file, a);
-    });
-    demand("f");
-  }
-  EXPECT_TRUE(done);
-  expect_given_up("f", GetParam().state, GetParam().reason);
-  EXPECT_EQ(counter(GetParam().counter), 1u);
-  EXPECT_FALSE(tier().closed()) << "it is not the tier's fault";
-  EXPECT_EQ(state_of(demand("other")), State::kPlaced) << "others are staged";
+  start_walk();
+  int most = 0;
+  ASSERT_TRUE(eventually([&] {
+    most = std::max(most, open_descriptors());
+    return counter(AgentCounter::staged_files) == kFiles;
+  }));
+  EXPECT_LE(most - descriptors_, 256 + 64) << "descriptors are bounded";
+  ASSERT_TRUE(eventually([&] { return open_descriptors() < descriptors_ + 64; }));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    AtTheSecondRead, SourceFaults,
-    ::testing::Values(SourceFault{"IoError", [](const std::string&, Arguments&) { return EIO; }, State::kPass,
-                                  Reason::kSourceError, AgentCounter::source_errors},
-                      SourceFault{"StaleHandle", [](const std::string&, Arguments&) { return ESTALE; },
-                                  State::kDropped, Reason::kChanged, AgentCounter::dropped_files},
-                      SourceFault{"EndsEarly",
-                                  [](const std::string&, Arguments& a) {
-                                    a.bytes = 0;
-                                    return 0;
-                                  },
-                                  State::kDropped, Reason::kChanged, AgentCounter::dropped_files},
-                      SourceFault{"Shrinks",
-                                  [](const std::string& file, Arguments& a) {
-                                    fs::resize_file(file, static_cast<uintmax_t>(a.offset) + 10);
-                                    return 0;
-                                  },
-                                  State::kDropped, Reason::kChanged, AgentCounter::dropped_files},
-                      SourceFault{"Grows",
-                                  [](const std::string& file, Arguments&) {
-                                    std::ofstream(file, std::ios::app) << "more";
-                                    return 0;
-                                  },
-                                  State::kDropped, Reason::kChanged, AgentCounter::dropped_files},
-                      SourceFault{"IsWritten",
-                                  [](const std::string& file, Arguments&) {
-                                    std::fstream(file, std::ios::in | std::ios::out) << "other";
-                                    return 0;
-                                  },
-                                  State::kDropped, Reason::kChanged, AgentCounter::dropped_files},
-                      SourceFault{"IsReplaced",
-                                  [](const std::string& file, Arguments&) {
-                                    fs::copy_file(file, file + ".new");
-                                    fs::last_write_time(file + ".new", fs::last_write_time(file));
-                                    fs::rename(file + ".new", file);
-                                    return 0;
-                                  },
-                                  State::kDropped, Reason::kChanged, AgentCounter::dropped_files},
-                      SourceFault{"IsRemoved",
-                                  [](const std::string& file, Arguments&) {
-                                    fs::remove(file);
-                                    return 0;
-                                  },
-                                  State::kDropped, Reason::kChanged, AgentCounter::dropped_files}),
-    [](const ::testing::TestParamInfo<SourceFault>& fault) { return fault.param.name; });
-
-TEST_F(PlacementTest, ShortReadsAndWritesLoseNothing) {
-  scratch_.file("pfs/f", noise((1 << 20) + 12345, 1));
-  const struct stat st = source_stat("f");
+TEST_F(PlacementTest, WhatOthersLeftNoRoomForIsTriedAgainWhenThereIsRoom) {
+  for (const char* name : {"a", "b"}) scratch_.file(std::string("pfs/") + name, noise(100000, 1));
+  tiers_[0].min_free.bytes = kMiB;
   start();
-  Intercept reads(Call::kPread, [](Arguments& a) {
-    a.bytes = std::min<size_t>(a.bytes, 77777);
+  std::atomic<uint64_t> free{2};
+  Intercept statvfs(Call::kFstatvfs, [&](Arguments& a) {
+    a.fs->f_bavail = free * kMiB / a.fs->f_frsize;
     return 0;
   });
-  Intercept writes(Call::kPwrite, [](Arguments& a) {
-    a.bytes = std::min<size_t>(a.bytes, 5003);
-    return 0;
-  });
-  demand("f");
-  expect_placed("f", st);
-  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), static_cast<uint64_t>(st.st_size));
+  EXPECT_EQ(demand("a"), state_word(State::kPlaced));
+  free = 1;  // a rival has written
+  EXPECT_EQ(demand("b"), state_word(State::kNoFit, Reason::kTierError));
+  EXPECT_FALSE(tier().closed()) << "there may be room for a smaller one";
+  const int64_t first = tier().next_probe_ns();
+  ASSERT_TRUE(eventually([&] { return tier().next_probe_ns() != first; })) << "there still is no room";
+  free = 2;
+  ASSERT_TRUE(eventually([&] { return state("b") == State::kKnown; }));
+  EXPECT_EQ(demand("b"), state_word(State::kPlaced));
 }
 
-TEST_F(PlacementTest, AnOpenThatFailsGivesTheFileUp) {
-  for (const char* name : {"stale", "io"}) scratch_.file("pfs/" + std::string(name), "x");
+TEST_F(PlacementTest, PrefetchKeepsToTheRatesAndDemandDoesNot) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  config_.pfs_opens = 1;
+  for (int i = 0; i < 20; ++i) scratch_.file("pfs/" + std::to_string(i), noise(1000, 1));
   start();
-  Intercept opens(Call::kOpenBeneath, [](Arguments& a) {
-    if (a.flags & O_PATH) return 0;
-    return std::string(a.path) == "stale" ? ESTALE : EIO;
-  });
-  EXPECT_EQ(demand("stale"), state_word(State::kPass, Reason::kSourceError));
-  EXPECT_EQ(demand("io"), state_word(State::kPass, Reason::kSourceError));
-  EXPECT_EQ(counter(AgentCounter::source_errors), 2u);
-  EXPECT_EQ(files_on(), 0);
+  walk();
+  pass(500);
+  EXPECT_LE(counter(AgentCounter::agent_opens_pfs), 3u) << "20 files were opened at 1 per second";
+  for (int i = 0; i < 20; ++i) demand(std::to_string(i));
+  EXPECT_EQ(counter(AgentCounter::staged_files), 20u);
 }
 
-// ---- a tier that fails
-
-struct TierFault {
-  const char* name;
-  Call call;
-  int error;
-  bool tmpfile;
-};
-void PrintTo(const TierFault& fault, std::ostream* out) { *out << fault.name; }
-
-class TierFaults : public PlacementTest, public ::testing::WithParamInterface<TierFault> {};
-
-TEST_P(TierFaults, TheTierIsClosedAndLaterTriedAgain) {
-  scratch_.file("pfs/f", noise((1 << 20) + 1000, 1));
-  scratch_.file("pfs/next", noise(1000, 2));
-  scratch_.file("pfs/later", noise(1000, 3));
-  const struct stat next = source_stat("next"), later = source_stat("later");
-  add_tier("disk", 1 << 20);
-  Intercept opens(Call::kOpenat, [&](Arguments& a) {
-    return !GetParam().tmpfile && (a.flags & O_TMPFILE) == O_TMPFILE ? EOPNOTSUPP : 0;
-  });
+// Names that are not there take room in the catalog for good: before there are many, tasks are told to look.
+TEST_F(PlacementTest, TasksAreToldToLookWhereMuchIsNotThere) {
+  scratch_.file("pfs/f", "x");
   start();
-  {
-    Intercept fault(GetParam().call, GetParam().error);
-    demand("f");
-    expect_given_up("f", State::kNoFit, Reason::kTierError);
-    EXPECT_EQ(counter(AgentCounter::tier_errors), 1u);
-    EXPECT_TRUE(tier().closed());
-    EXPECT_EQ(catalog_->header().tiers[0].failed, GetParam().error == EIO ? 1u : 0u);
+  for (int i = 0; i < 60; ++i) demand("none" + std::to_string(i));
+  EXPECT_EQ((*board_)->header.look_first, 0u);
+  for (int i = 60; i < 70; ++i) demand("none" + std::to_string(i));
+  EXPECT_EQ((*board_)->header.look_first, 1u);
+  for (int i = 0; i < 30; ++i) {
+    scratch_.file("pfs/f" + std::to_string(i), "x");
+    demand("f" + std::to_string(i));
   }
-  demand("next");
-  expect_placed("next", next, 1);
-  demand("later");
-  expect_placed("later", later, 1);
-  ASSERT_TRUE(eventually([&] { return !tier().closed() && state("f") == State::kKnown; }));
-  const struct stat first = source_stat("f");
-  demand("f");
-  expect_placed("f", first, 0);
+  EXPECT_EQ((*board_)->header.look_first, 0u) << "there are more that are there";
 }
-
-INSTANTIATE_TEST_SUITE_P(Of, TierFaults,
-                         ::testing::Values(TierFault{"NoSpaceToAllocate", Call::kFallocate, ENOSPC, true},
-                                           TierFault{"NoSpaceToWrite", Call::kPwrite, ENOSPC, true},
-                                           TierFault{"WriteError", Call::kPwrite, EIO, true},
-                                           TierFault{"NoDirectory", Call::kMkdirat, EROFS, true},
-                                           TierFault{"NoTimes", Call::kFutimens, EIO, true},
-                                           TierFault{"NoName", Call::kLinkat, EIO, true},
-                                           TierFault{"NoSpaceToAllocateNoTmpfile", Call::kFallocate, ENOSPC,
-                                                     false},
-                                           TierFault{"WriteErrorNoTmpfile", Call::kPwrite, EIO, false},
-                                           TierFault{"NoNameNoTmpfile", Call::kRenameat, EIO, false}),
-                         [](const ::testing::TestParamInfo<TierFault>& fault) { return fault.param.name; });
 
 // ---- stopping
 
 TEST_F(PlacementTest, StopEndsACopyInTheMiddle) {
-  for (const bool tmpfile : {true, false}) {
-    Intercept opens(Call::kOpenat, [&](Arguments& a) {
-      return !tmpfile && (a.flags & O_TMPFILE) == O_TMPFILE ? EOPNOTSUPP : 0;
-    });
-    scratch_.file("pfs/f", noise((4 << 20) - 1, 1));
-    start();
-    std::atomic<int> reads{0};
-    std::atomic<bool> held{true};
-    Intercept slow(Call::kPread,
-                   [&](Arguments&) { return ++reads != 3 || eventually([&] { return !held; }) ? 0 : EIO; });
-    placement_->demand(rel("f"));
-    ASSERT_TRUE(eventually([&] { return reads == 3; }));
-    std::thread stopper([&] { placement_->stop(); });
-    EXPECT_TRUE(quiet());
-    held = false;
-    stopper.join();
-    EXPECT_EQ(reads, 3) << "it finishes the piece that it is copying, no more";
-    EXPECT_NE(state("f"), State::kPlaced);
-    EXPECT_EQ(files_on(), 0);
-    EXPECT_EQ(tier().used(), 0u);
-    EXPECT_FALSE(tier().closed());
-    EXPECT_EQ(counter(AgentCounter::tier_errors), 0u);
-    EXPECT_EQ(counter(AgentCounter::put_off_files), 0u) << "nothing was short";
-    end();
-  }
+  scratch_.file("pfs/f", noise((4 << 20) - 1, 1));
+  start();
+  std::atomic<int> reads{0};
+  std::atomic<bool> held{true};
+  const Intercept slow(
+      Call::kPread, [&](Arguments&) { return ++reads != 3 || eventually([&] { return !held; }) ? 0 : EIO; });
+  placement_->demand(rel("f"));
+  ASSERT_TRUE(eventually([&] { return reads == 3; }));
+  std::thread stopper([&] { placement_->stop(); });
+  EXPECT_TRUE(quiet());
+  held = false;
+  stopper.join();
+  EXPECT_EQ(reads, 3) << "it finishes the piece that it is copying, no more";
+  EXPECT_NE(state("f"), State::kPlaced);
+  EXPECT_EQ(files_on(), 0);
+  EXPECT_EQ(tier().used(), 0u);
+  EXPECT_FALSE(tier().closed());
+  EXPECT_EQ(counter(AgentCounter::tier_errors) + counter(AgentCounter::put_off_files), 0u);
 }
 
 TEST_F(PlacementTest, StopWithWorkWaitingAndStopTwice) {
