@@ -38,10 +38,28 @@ class EvictTest : public PlacementTest {
     ::utimensat(AT_FDCWD, (pfs_ + "/" + path).c_str(), times, 0);
   }
   // All of them, in this order.
-  void place_all(int files) {
-    for (int i = 0; i < files; ++i) ASSERT_EQ(demand(name(i)), kPlaced);
+  void place(const std::vector<std::string>& paths) {
+    for (const std::string& path : paths) ASSERT_EQ(demand(path), kPlaced) << path;
     ASSERT_TRUE(eventually([&] { return is_idle(); }));
   }
+  void place_all(int files) {
+    std::vector<std::string> paths;
+    for (int i = 0; i < files; ++i) paths.push_back(name(i));
+    place(paths);
+  }
+  // Starts with so many files that are placed.
+  void start_with(int files) {
+    make(files);
+    start();
+    place_all(files);
+  }
+  // A file with these names.
+  void make_linked(const std::vector<std::string>& paths) {
+    make(paths[0], 1);
+    for (size_t i = 1; i < paths.size(); ++i)
+      std::filesystem::create_hard_link(pfs_ + "/" + paths[0], pfs_ + "/" + paths[i]);
+  }
+  Ref ref_of(const std::string& path) const { return catalog_->reader().find(rel(path)).ref; }
   // Whether this process has something open whose path begins so.
   static bool is_open(const std::string& path) {
     std::error_code closed;

@@ -7,28 +7,13 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <vector>
 
+#include "runtime/placement/copying.h"
 #include "tests/evict_fixture.h"
 
 namespace monarch {
 namespace {
-
-// How often the thread looks for what is to be removed, or tries to remove it.
-class Looks {
- public:
-  int made() const { return made_; }
-
- private:
-  std::atomic<int> made_{0};
-  const Intercept opens_{Call::kOpenat, [this](Arguments&) {
-                           ++made_;
-                           return 0;
-                         }};
-  const Intercept removes_{Call::kUnlinkat, [this](Arguments&) {
-                             ++made_;
-                             return 0;
-                           }};
-};
 
 TEST_F(EvictTest, TheLastPlacedGoFirstAndNothingIsReservedBeyondTheQuota) {
   constexpr int kFiles = 20, kStay = 5;
@@ -86,9 +71,7 @@ TEST_F(EvictTest, AnInodeThatIsUsedAgainLeadsToItsNewCopy) {
 
 TEST_F(EvictTest, ACopyThatIsOpenIsPassedOver) {
   constexpr int kFiles = 5;
-  make(kFiles);
-  start();
-  place_all(kFiles);
+  start_with(kFiles);
   Fd held = open_copy(name(4));
   void* map = ::mmap(nullptr, kBytes, PROT_READ, MAP_SHARED, open_copy(name(3)).get(), 0);
   ASSERT_NE(map, MAP_FAILED);
@@ -107,9 +90,7 @@ TEST_F(EvictTest, ACopyThatIsOpenIsPassedOver) {
 
 // It is the PFS's for all who come, and who has it reads on.
 TEST_F(EvictTest, ACopyThatStaysOpenIsTakenAtLastAndCountsUntilItIsClosed) {
-  make(2);
-  start();
-  place_all(2);
+  start_with(2);
   Fd held = open_copy(name(0));
   const Entry* entry = entry_of(held);
   ASSERT_NE(entry, nullptr);
@@ -137,9 +118,7 @@ TEST_F(EvictTest, ACopyThatStaysOpenIsTakenAtLastAndCountsUntilItIsClosed) {
 // Only so many that are open are taken, and each of them keeps a descriptor.
 TEST_F(EvictTest, CopiesThatStayOpenDoNotKeepWhatNobodyHasOpen) {
   constexpr int kFiles = 260, kTaken = 256;
-  make(kFiles);
-  start();
-  place_all(kFiles);
+  start_with(kFiles);
   std::vector<Fd> held;
   for (int i = 0; i < kFiles; ++i) held.push_back(open_copy(name(i)));
   set_quota(0);
@@ -153,78 +132,24 @@ TEST_F(EvictTest, CopiesThatStayOpenDoNotKeepWhatNobodyHasOpen) {
   ASSERT_TRUE(keeps_to(0));
 }
 
-// Those that are to leave take their space until they are closed: what is closed meanwhile goes, too.
-TEST_F(EvictTest, WhatIsClosedMeanwhileGoesAlthoughOthersAreToLeave) {
-  constexpr int kFiles = 4;
-  make(kFiles);
-  start();
-  place_all(kFiles);
-  std::vector<Fd> held;
-  for (int i = 0; i < kFiles; ++i) held.push_back(open_copy(name(i)));
-  set_quota(2 * kSpace);
-  ASSERT_TRUE(eventually([&] { return placed(kFiles) == numbers(0, 2); }));
-  EXPECT_EQ(tier().used(), kFiles * kSpace);
-  held[1].reset();
-  ASSERT_TRUE(is_gone(name(1)));
-  EXPECT_EQ(placed(kFiles), numbers(0, 1));
-  held[2].reset();
-  ASSERT_TRUE(keeps_to(2 * kSpace));
-  EXPECT_EQ(placed(kFiles), numbers(0, 1));
-}
-
 TEST_F(EvictTest, EachTimeThoseWhoHaveCopiesOpenAreGivenTime) {
-  make(2);
-  start();
-  place_all(2);
+  start_with(2);
   set_quota(kSpace);
   ASSERT_TRUE(keeps_to(kSpace));
   const Fd held = open_copy(name(0));
   clock_.advance_ms(4000);
-  const Looks looks;
+  std::atomic<int> looks{0};
+  const Intercept opens(Call::kOpenat, [&](Arguments&) {
+    ++looks;
+    return 0;
+  });
   set_quota(0);
-  ASSERT_TRUE(eventually([&] { return looks.made() >= 2; }));
+  ASSERT_TRUE(eventually([&] { return looks >= 2; }));
   EXPECT_EQ(state(name(0)), State::kPlaced);
 }
 
-TEST_F(EvictTest, WhatIsWaitedForIsLookedAtNowAndThen) {
-  make(1);
-  start();
-  place_all(1);
-  const Fd held = open_copy(name(0));
-  set_quota(0);
-  ASSERT_TRUE(eventually([&] { return word(name(0)) == kHeld; }));
-  const Looks looks;
-  pass(20000);
-  EXPECT_GE(looks.made(), 2);
-  EXPECT_LE(looks.made(), 40) << "one a second";
-}
-
-// It is a candidate from the time before.
-TEST_F(EvictTest, WhatWasWithdrawnMeanwhileIsNotRemovedOnceMore) {
-  make(2);
-  start();
-  place_all(2);
-  const Ref ref = catalog_->reader().find(rel(name(1))).ref;
-  Fd held = open_copy(name(1));
-  set_quota(0);
-  ASSERT_TRUE(is_gone(name(0)));
-  placement_->withdraw(ref, tier().open_copy(ref));
-  clock_.advance_ms(4000);
-  {
-    const Looks looks;
-    ASSERT_TRUE(eventually([&] { return looks.made() >= 3; }));
-  }
-  EXPECT_EQ(counter(AgentCounter::evicted_files), 1u);
-  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
-  EXPECT_EQ(tier().used(), kSpace);
-  held.reset();
-  ASSERT_TRUE(keeps_to(0));
-}
-
 TEST_F(EvictTest, NothingIsRemovedAfterTheEnd) {
-  make(1);
-  start();
-  place_all(1);
+  start_with(1);
   placement_->stop();
   std::atomic<int> threads{0};
   const Intercept starts(Call::kStartThread, [&](Arguments&) {
@@ -260,9 +185,7 @@ TEST_F(EvictTest, WhatNobodyHasReadGoesBeforeWhatWasPlacedEarlier) {
 }
 
 TEST_F(EvictTest, WhatTheJobHasChangedServesNobodyAndGoesFirst) {
-  make(3);
-  start();
-  place_all(3);
+  start_with(3);
   set_invalid(board_->get(), rel(name(0)).hash);
   set_quota(2 * kSpace);
   ASSERT_TRUE(keeps_to(2 * kSpace));
@@ -271,13 +194,10 @@ TEST_F(EvictTest, WhatTheJobHasChangedServesNobodyAndGoesFirst) {
 
 TEST_F(EvictTest, NamesThatShareACopyGoTogether) {
   make(1);
-  make("a", 1);
-  for (const char* name : {"b", "c"}) std::filesystem::create_hard_link(pfs_ + "/a", pfs_ + "/" + name);
+  make_linked({"a", "b", "c"});
   start();
-  for (const char* name : {"b", "a", "c"}) ASSERT_EQ(demand(name), kPlaced);
-  ASSERT_EQ(demand(name(0)), kPlaced);
+  place({"b", "a", "c", name(0)});
   ASSERT_EQ(tier().used(), 2 * kSpace);
-  ASSERT_TRUE(eventually([&] { return is_idle(); }));
   Fd held = open_copy("c");
   set_quota(kSpace);
   ASSERT_TRUE(keeps_to(kSpace)) << "the other file";
@@ -300,13 +220,11 @@ TEST_F(EvictTest, NamesThatShareACopyGoTogether) {
 
 // As when another node says that the copy is not what was read on the PFS.
 TEST_F(EvictTest, ACopyThatIsWithdrawnTakesItsSpaceAsLongAsItIsOpen) {
-  scratch_.file("pfs/a", noise(kBytes, 1));
-  for (const char* name : {"b", "c"}) std::filesystem::create_hard_link(pfs_ + "/a", pfs_ + "/" + name);
+  make_linked({"a", "b", "c"});
   start();
-  for (const char* name : {"a", "b"}) ASSERT_EQ(demand(name), kPlaced);
-  ASSERT_TRUE(eventually([&] { return is_idle(); }));
+  place({"a", "b"});
   Fd held = open_copy("b");
-  const Ref ref = catalog_->reader().find(rel("a")).ref;
+  const Ref ref = ref_of("a");
   placement_->withdraw(ref, tier().open_copy(ref));
   for (const char* name : {"a", "b"}) EXPECT_EQ(word(name), kHeld) << name;
   EXPECT_EQ((*board_)->placed_bytes[0], 0u);
@@ -329,22 +247,15 @@ TEST_F(EvictTest, WhatIsWithdrawnBeforeItIsPublishedNeverIs) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   make(2);
   start();
-  std::atomic<int> waits{0};
-  std::atomic<bool> goes_on{false};
-  const Intercept written(Call::kFinishSync, [&](Arguments&) {
-    ++waits;
-    EXPECT_TRUE(eventually([&] { return goes_on.load(); }));
-    return 0;
-  });
+  Held written(Call::kFinishSync);
   walk();
-  ASSERT_TRUE(eventually([&] { return waits > 0 && files_on() == 2; }));
-  const Ref ref = catalog_->reader().find(rel(name(0))).ref;
+  ASSERT_TRUE(eventually([&] { return written.is_reached() && files_on() == 2; }));
+  const Ref ref = ref_of(name(0));
   EXPECT_EQ(state(name(0)), State::kStaging);
   placement_->withdraw(ref, tier().open_copy(ref));
-  goes_on = true;
+  written.go_on();
   ASSERT_TRUE(placed_at_last(name(1)));
-  ASSERT_TRUE(settles(name(0)));
-  EXPECT_EQ(word(name(0)), state_word(State::kNoFit, Reason::kTierError));
+  EXPECT_TRUE(eventually([&] { return word(name(0)) == state_word(State::kNoFit, Reason::kTierError); }));
   EXPECT_TRUE(eventually([&] { return tier().used() == kSpace; }));
   EXPECT_EQ(files_on(), 1);
   EXPECT_EQ((*board_)->placed_bytes[0], kBytes);
@@ -352,50 +263,28 @@ TEST_F(EvictTest, WhatIsWithdrawnBeforeItIsPublishedNeverIs) {
 }
 
 TEST_F(EvictTest, OnlyTheCopyThatIsSpoiltIsWithdrawn) {
-  make(2);
-  start();
-  place_all(2);
-  const auto ref_of = [&](int i) { return catalog_->reader().find(rel(name(i))).ref; };
-  placement_->withdraw(ref_of(0), tier().open_copy(ref_of(1)));
-  placement_->withdraw(ref_of(0), Fd());
+  start_with(2);
+  const Ref spoilt = ref_of(name(0));
+  placement_->withdraw(spoilt, tier().open_copy(ref_of(name(1))));
+  placement_->withdraw(spoilt, Fd());
   EXPECT_EQ(placed(2), numbers(0, 2));
-  for (int again = 0; again < 2; ++again) placement_->withdraw(ref_of(0), tier().open_copy(ref_of(0)));
+  for (int again = 0; again < 2; ++again) placement_->withdraw(spoilt, tier().open_copy(spoilt));
   EXPECT_EQ(placed(2), numbers(1, 2));
   EXPECT_TRUE(eventually([&] { return tier().used() == kSpace; }));
   EXPECT_EQ((*board_)->placed_bytes[0], kBytes);
-}
-
-TEST_F(EvictTest, ANameThatIsSettledOtherwiseStaysSo) {
-  scratch_.file("pfs/a", noise(kBytes, 1));
-  std::filesystem::create_hard_link(pfs_ + "/a", pfs_ + "/b");
-  start();
-  for (const char* name : {"a", "b"}) ASSERT_EQ(demand(name), kPlaced);
-  ASSERT_TRUE(eventually([&] { return is_idle(); }));
-  constexpr uint64_t kWritten = state_word(State::kDropped, Reason::kWritten);
-  catalog_->entry(catalog_->reader().find(rel("b")).ref).state = kWritten;
-  set_quota(0);
-  ASSERT_TRUE(keeps_to(0));
-  EXPECT_EQ(word("a"), kNoFit);
-  EXPECT_EQ(word("b"), kWritten);
-  EXPECT_EQ(files_on(), 0);
 }
 
 // Its space is given back once, by whoever took the copy away.
 TEST_F(EvictTest, ACopyThatWasTakenAwayCanStillBeLost) {
   make(1);
   start();
-  std::atomic<bool> waits{false}, goes_on{false};
   {
-    const Intercept lost(Call::kFinishSync, [&](Arguments&) {
-      waits = true;
-      EXPECT_TRUE(eventually([&] { return goes_on.load(); }));
-      return EIO;
-    });
+    Held lost(Call::kFinishSync, EIO);
     ASSERT_EQ(demand(name(0)), kPlaced);
-    ASSERT_TRUE(eventually([&] { return waits.load(); }));
+    ASSERT_TRUE(eventually([&] { return lost.is_reached(); }));
     set_quota(0);
     EXPECT_TRUE(eventually([&] { return word(name(0)) == kHeld && (*board_)->placed_bytes[0] == 0; }));
-    goes_on = true;
+    lost.go_on();
     EXPECT_TRUE(eventually([&] { return tier().closed(); }));
   }
   EXPECT_TRUE(keeps_to(0));
@@ -404,35 +293,12 @@ TEST_F(EvictTest, ACopyThatWasTakenAwayCanStillBeLost) {
   EXPECT_EQ(files_on(), 0);
 }
 
-// Likewise: it takes its space until that goes back.
-TEST_F(EvictTest, ACopyThatWasReplacedCanStillBeLost) {
-  make(1);
-  start();
-  const uint64_t newer = again_word(catalog_->add(rel("newer"), DT_UNKNOWN));
-  {
-    const Intercept lost(Call::kFinishSync, [&](Arguments&) {
-      EXPECT_TRUE(placed_at_last(name(0)));
-      catalog_->entry(catalog_->reader().find(rel(name(0))).ref).state = newer;
-      return EIO;
-    });
-    placement_->demand(rel(name(0)));
-    ASSERT_TRUE(eventually([&] { return tier().closed(); }));
-  }
-  placement_->stop();
-  EXPECT_EQ(word(name(0)), newer) << "who opens it finds the newer copy";
-  EXPECT_EQ(tier().used(), kSpace);
-  EXPECT_EQ(files_on(), 1);
-}
-
 TEST_F(EvictTest, ACopyWithHolesGivesBackWhatItCounts) {
-  const std::string path = scratch_.file("pfs/f0", "begin");
-  std::filesystem::resize_file(path, 1 << 20);
+  std::filesystem::resize_file(scratch_.file("pfs/f0", "begin"), 1 << 20);
   for (const char* name : {"a", "b"}) scratch_.file(std::string("pfs/") + name, noise(1 << 20, 1));
   start();
-  for (const char* name : {"a", "b"}) ASSERT_EQ(demand(name), kPlaced);
-  ASSERT_EQ(demand("f0"), kPlaced);
+  place({"a", "b", "f0"});
   EXPECT_LT(tier().used(), 5u << 19);
-  ASSERT_TRUE(eventually([&] { return is_idle(); }));
   set_quota(2 << 20);
   ASSERT_TRUE(keeps_to(2 << 20));
   EXPECT_EQ(tier().used(), 2u << 20) << "what the two others take";
@@ -440,65 +306,34 @@ TEST_F(EvictTest, ACopyWithHolesGivesBackWhatItCounts) {
 }
 
 TEST_F(EvictTest, ACopyThatSomebodyRemovedCountsNoMore) {
-  make(1);
-  start();
-  place_all(1);
+  start_with(1);
   std::filesystem::remove(copy_of(name(0)));
   set_quota(0);
   ASSERT_TRUE(keeps_to(0));
   EXPECT_TRUE(is_gone(name(0)));
 }
 
-TEST_F(EvictTest, ACopyThatCannotBeRemovedCountsUntilItIs) {
-  make(1);
-  start();
-  place_all(1);
-  {
-    const Intercept removes(Call::kUnlinkat, EIO);
-    set_quota(0);
-    ASSERT_TRUE(eventually([&] { return word(name(0)) == kHeld; }));
-    EXPECT_EQ(tier().used(), kSpace);
-  }
-  ASSERT_TRUE(keeps_to(0));
-  EXPECT_EQ(files_on(), 0);
-  EXPECT_EQ(word(name(0)), kNoFit);
-}
-
-TEST_F(EvictTest, ACopyOfWhichOneNameCannotBeRemovedCountsUntilItIs) {
-  make("a", 1);
-  std::filesystem::create_hard_link(pfs_ + "/a", pfs_ + "/b");
-  for (const std::string kept : {"a", "b"}) {
+TEST_F(EvictTest, ACopyOfWhichANameCannotBeRemovedCountsUntilItIs) {
+  make("alone", 0);
+  make_linked({"a", "b"});
+  for (const auto& [names, kept] :
+       {std::pair(std::vector<std::string>{"alone"}, "alone"), {{"a", "b"}, "a"}, {{"a", "b"}, "b"}}) {
+    SCOPED_TRACE(kept);
     start();
-    for (const char* name : {"a", "b"}) ASSERT_EQ(demand(name), kPlaced);
-    ASSERT_TRUE(eventually([&] { return is_idle(); }));
+    place(names);
     const std::string own = copy_of(kept);
     {
       const Intercept removes(Call::kUnlinkat, [&](Arguments& a) { return own.ends_with(a.path) ? EIO : 0; });
       set_quota(0);
-      ASSERT_TRUE(eventually([&] { return files_on() == 1 && word("a") == kHeld; })) << kept;
-      EXPECT_EQ(tier().used(), kSpace) << kept;
+      ASSERT_TRUE(eventually([&] { return files_on() == 1 && word(names[0]) == kHeld; }));
+      EXPECT_EQ(tier().used(), kSpace);
     }
     ASSERT_TRUE(keeps_to(0));
     EXPECT_EQ(files_on(), 0);
+    EXPECT_EQ(word(names[0]), kNoFit);
     end();
     EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
   }
-}
-
-TEST_F(EvictTest, AnAgentThatWasStoppedWhileItLookedLooksAgainSoon) {
-  make(1);
-  start();
-  place_all(1);
-  std::atomic<int64_t> stopped{0};
-  const Intercept removes(Call::kUnlinkat, [&](Arguments&) {
-    if (stopped != 0) return 0;
-    clock_.advance_ms(600 * 1000);
-    stopped = clock_.now_ns();
-    return EIO;
-  });
-  set_quota(0);
-  EXPECT_TRUE(keeps_to(0));
-  EXPECT_LE(clock_.now_ns() - stopped, 2'000'000'000);
 }
 
 TEST_F(EvictTest, WhatFitsOnAnotherTierIsPlacedThere) {
@@ -575,35 +410,23 @@ TEST_F(EvictTest, ReadersGetTheCopyOrThePfsWhileQuotasChange) {
 }
 
 TEST_F(EvictTest, LackOfDescriptorsPutsItOff) {
-  constexpr int kFiles = 8;
-  make(kFiles);
-  start();
-  place_all(kFiles);
+  start_with(1);
   {
     std::atomic<int> opens{0};
-    const Intercept none(Call::kOpenat, [&](Arguments&) { return ++opens <= 2 ? EMFILE : 0; });
+    const Intercept none(Call::kOpenat, [&](Arguments&) {
+      ++opens;
+      return EMFILE;
+    });
     set_quota(0);
-    ASSERT_TRUE(keeps_to(0));
+    ASSERT_TRUE(eventually([&] { return opens >= 3; }));
+    EXPECT_EQ(state(name(0)), State::kPlaced) << "it may be open";
   }
+  ASSERT_TRUE(keeps_to(0));
   EXPECT_EQ(files_on(), 0);
-  set_quota(kSpace);
-  ASSERT_EQ(demand(name(0)), kPlaced);
-  ASSERT_TRUE(eventually([&] { return is_idle(); }));
-  const Fd held = open_copy(name(0));
-  std::atomic<int> opens{0};
-  const Intercept none(Call::kOpenat, [&](Arguments&) {
-    ++opens;
-    return EMFILE;
-  });
-  set_quota(0);
-  ASSERT_TRUE(eventually([&] { return opens >= 3; }));
-  EXPECT_EQ(state(name(0)), State::kPlaced) << "it may be open";
 }
 
 TEST_F(EvictTest, WithoutAThreadItIsDoneLater) {
-  make(1);
-  start();
-  place_all(1);
+  start_with(1);
   {
     const Intercept none(Call::kStartThread, EAGAIN);
     set_quota(0);
@@ -611,6 +434,129 @@ TEST_F(EvictTest, WithoutAThreadItIsDoneLater) {
   }
   placement_->keep_to_quotas();
   EXPECT_TRUE(keeps_to(0));
+}
+
+// ---- large files, whole ones and parts
+
+class EvictLargeTest : public EvictTest {
+ protected:
+  static constexpr uint64_t kLarge = 3 << 20;
+  EvictLargeTest() { config_.stage_wait_max = 1 << 20; }
+  int parts() {
+    const std::string dir = tier().copies_path() + "/part";
+    return std::filesystem::exists(dir)
+               ? static_cast<int>(std::distance(std::filesystem::directory_iterator(dir), {}))
+               : 0;
+  }
+  // The tier has room for a part of "large".
+  void make_too_large() {
+    tiers_[0].quota.bytes = 2 << 20;
+    make_large("large");
+  }
+  void stage_what_fits() {
+    stage("large", 0);
+    ASSERT_TRUE(are_staged(2));
+  }
+  void make_large(const std::string& name) { scratch_.file("pfs/" + name, noise(kLarge, 1)); }
+  void stage(const std::string& name, uint32_t chunk) {
+    demand(name);
+    placement_->demand_chunk(rel(name), chunk);
+  }
+  bool are_staged(uint64_t chunks) {
+    return eventually([&] { return counter(AgentCounter::staged_chunks) >= chunks; });
+  }
+  void expect_nothing_left(const std::string& path) {
+    EXPECT_TRUE(is_gone(path));
+    EXPECT_EQ(parts() + files_on(), 0);
+    EXPECT_EQ(tier().used(), 0u);
+    EXPECT_EQ(tier().promised(), 0u);
+    EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+  }
+};
+
+TEST_F(EvictLargeTest, AWholeOneIsRemovedAndStagedAgain) {
+  make_large("large");
+  start();
+  demand("large");
+  for (int turn = 0; turn < 3; ++turn) {
+    placement_->demand_chunk(rel("large"), 1);
+    ASSERT_TRUE(placed_at_last("large"));
+    set_quota(kLarge - 1);
+    ASSERT_TRUE(keeps_to(kLarge - 1));
+    expect_nothing_left("large");
+    set_quota(kLarge);
+    EXPECT_EQ(state_of(demand("large")), State::kLarge);
+  }
+}
+
+TEST_F(EvictLargeTest, APartIsRemovedAlsoWhileItIsFilled) {
+  make_large("large");
+  start();
+  {
+    Held reads(Call::kPread, 0, [](const Arguments& a) { return a.offset != 0; });
+    stage("large", 0);
+    ASSERT_TRUE(are_staged(1) && eventually([&] { return reads.is_reached(); }));
+    set_quota(0);
+    ASSERT_TRUE(eventually([&] { return word("large") == kHeld && parts() == 0; }));
+    EXPECT_EQ(tier().used(), kLarge) << "a thread copies into it";
+    reads.go_on();
+    ASSERT_TRUE(keeps_to(0));
+  }
+  expect_nothing_left("large");
+  EXPECT_EQ(counter(AgentCounter::staged_chunks), 1u) << "the others came to nothing";
+  set_quota(kLarge);
+  stage("large", 2);
+  ASSERT_TRUE(placed_at_last("large"));
+  EXPECT_TRUE(contents(copy_of("large")) == contents(pfs_ + "/large"));
+}
+
+TEST_F(EvictLargeTest, APartThatIsParkedOrKeptIsRemoved) {
+  make_too_large();
+  start();
+  stage_what_fits();
+  EXPECT_EQ(tier().used(), 2u << 20);
+  set_quota((2 << 20) - 1);
+  ASSERT_TRUE(keeps_to((2 << 20) - 1));
+  expect_nothing_left("large");
+  set_quota(kLarge);
+  stage("large", 0);
+  ASSERT_TRUE(placed_at_last("large"));
+}
+
+TEST_F(EvictLargeTest, APartThatNobodyFillsJustNowIsRemoved) {
+  make_large("large");
+  start_without_filling();
+  stage("large", 1);
+  ASSERT_TRUE(are_staged(1));
+  make_large("other");
+  stage("other", 1);
+  ASSERT_TRUE(are_staged(2));
+  set_quota(kLarge);
+  ASSERT_TRUE(keeps_to(kLarge));
+  EXPECT_TRUE(is_gone("other"));
+  EXPECT_TRUE(eventually([&] { return !is_open(pfs_ + "/other"); })) << "nor is its source kept";
+  EXPECT_EQ(state("large"), State::kLarge);
+  set_quota(0);
+  ASSERT_TRUE(keeps_to(0));
+  expect_nothing_left("large");
+  EXPECT_TRUE(eventually([&] { return !is_open(pfs_ + "/large"); })) << "nor is its source kept";
+  EXPECT_EQ(counter(AgentCounter::evicted_files), 0u) << "no whole copy was, which would have been staged";
+}
+
+TEST_F(EvictLargeTest, OfAPartOthersAreToldThatNoMoreOfItComes) {
+  struct Told : PfsSource {
+    using PfsSource::PfsSource;
+    void given_up(Ref ref) noexcept override { refs.push_back(ref); }
+    std::vector<Ref> refs;  // while one thread copies
+  };
+  config_.threads = 1;
+  make_too_large();
+  prepare();
+  const Told* const told = make_placement<Told>();
+  ASSERT_TRUE(placement_->start().ok());
+  stage_what_fits();
+  placement_->stop();
+  EXPECT_EQ(told->refs, std::vector<Ref>{ref_of("large")});
 }
 
 }  // namespace

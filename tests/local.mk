@@ -95,7 +95,6 @@ unit_config = \
 unit_evict = \
 	%D%/credit_test.cc \
 	%D%/evict_test.cc \
-	%D%/evict_large_test.cc \
 	%D%/hard_links_test.cc
 unit_fuzz = \
 	%D%/fuzz_test.cc \
