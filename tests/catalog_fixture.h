@@ -9,6 +9,7 @@
 #include <string>
 
 #include "runtime/metadata/catalog.h"
+#include "tests/scratch.h"
 
 namespace monarch {
 
@@ -24,6 +25,13 @@ inline std::unique_ptr<Catalog> make_catalog(const std::string& run_dir) {
   EXPECT_TRUE(catalog.ok()) << catalog.error().text;
   return catalog.ok() ? catalog.take() : nullptr;
 }
+
+class CatalogTest : public ::testing::Test {
+ protected:
+  const Scratch scratch_;
+  const std::unique_ptr<Catalog> catalog_ = make_catalog(scratch_.path());
+  const CatalogReader& reader_ = catalog_->reader();
+};
 
 // The path of an entry as a reader sees it.
 inline std::string path_of(const CatalogReader& reader, const Entry& e) {

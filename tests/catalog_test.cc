@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is found in a catalog, what is placed and dropped, and which catalogs readers refuse.
+// What is found in a catalog and what is placed, listings of directories, and what tasks saw.
 #include "runtime/metadata/catalog.h"
 
 #include <dirent.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <random>
 #include <set>
 #include <unordered_map>
 
@@ -17,35 +19,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST(Catalog, FindsNothingThatIsLikeWhatWasAdded) {
-  Scratch scratch;
-  const auto catalog = make_catalog(scratch.path());
-  const Ref ref = catalog->add(rel("train/a/1.jpg"), DT_REG);
-  EXPECT_EQ(catalog->add(rel("train/a/1.jpg"), DT_UNKNOWN), ref) << "one entry per path";
-  EXPECT_EQ(catalog->path_of(ref), "train/a/1.jpg");
-  EXPECT_TRUE(catalog->reader().find(rel("train/a/1.jpg")));
+TEST_F(CatalogTest, FindsNothingThatIsLikeWhatWasAdded) {
+  const Ref ref = catalog_->add(rel("train/a/1.jpg"), DT_REG);
+  EXPECT_EQ(catalog_->add(rel("train/a/1.jpg"), DT_UNKNOWN), ref) << "one entry per path";
+  EXPECT_EQ(catalog_->path_of(ref), "train/a/1.jpg");
+  EXPECT_TRUE(reader_.find(rel("train/a/1.jpg")));
   for (const char* other :
        {"train/a/1.jp", "train/a/1.jpg2", "train/1.jpg", "train/a", "a/1.jpg", "1.jpg", "train/b/1.jpg"})
-    EXPECT_FALSE(catalog->reader().find(rel(other))) << other;
-  EXPECT_FALSE(catalog->reader().find(rel("train/a/1.jpg", 1))) << "the same path below another root";
+    EXPECT_FALSE(reader_.find(rel(other))) << other;
+  EXPECT_FALSE(reader_.find(rel("train/a/1.jpg", 1))) << "the same path below another root";
 }
 
-TEST(Catalog, PathsBelowAnEntryLeaveItAlone) {
-  Scratch scratch;
-  const auto catalog = make_catalog(scratch.path());
-  const Ref file = catalog->add(rel("a/f"), DT_REG);
-  catalog->entry(file).size = 4567;
-  ASSERT_TRUE(catalog->place(file, 0, 5, source_stat(1)));
-  const Ref below = catalog->add(rel("a/f/x/y"), DT_UNKNOWN);  // a task asks for what is not there
+TEST_F(CatalogTest, PathsBelowAnEntryLeaveItAlone) {
+  const Ref file = catalog_->add(rel("a/f"), DT_REG);
+  catalog_->entry(file).size = 4567;
+  ASSERT_TRUE(catalog_->place(file, 0, 5, source_stat(1)));
+  const Ref below = catalog_->add(rel("a/f/x/y"), DT_UNKNOWN);  // a task asks for what is not there
   ASSERT_NE(below, 0u);
-  EXPECT_EQ(catalog->path_of(below), "a/f/x/y");
-  const Entry& e = catalog->entry(file);
+  EXPECT_EQ(catalog_->path_of(below), "a/f/x/y");
+  const Entry& e = catalog_->entry(file);
   EXPECT_EQ(e.state, state_word(State::kPlaced));
   EXPECT_EQ(e.size, 4567u);
   EXPECT_EQ(e.type, DT_REG);
-  for (const char* above : {"", "a", "a/f/x"})
-    EXPECT_FALSE(catalog->reader().find(rel(above))) << "nobody named it";
-  EXPECT_EQ(catalog->header().entry_count, 2u);
+  for (const char* above : {"", "a", "a/f/x"}) EXPECT_FALSE(reader_.find(rel(above))) << "nobody named it";
+  EXPECT_EQ(catalog_->header().entry_count, 2u);
 }
 
 // Two names that the index keeps under one hash.
@@ -78,23 +75,19 @@ TEST(Catalog, NamesOfOneHashAreNotTakenForEachOther) {
 }
 
 // As when somebody removes copies: their inodes come to be others'.
-TEST(Catalog, AnInodeIsTheCopyThatWasPlacedLast) {
-  Scratch scratch;
-  const auto catalog = make_catalog(scratch.path());
-  const Ref before = catalog->add(rel("before"), DT_REG), now = catalog->add(rel("now"), DT_REG);
-  ASSERT_TRUE(catalog->place(before, 0, 7, source_stat(1)));
-  ASSERT_TRUE(catalog->place(now, 0, 7, source_stat(2)));
-  const Identity* id = catalog->reader().find_copy(0, 7);
+TEST_F(CatalogTest, AnInodeIsTheCopyThatWasPlacedLast) {
+  const Ref before = catalog_->add(rel("before"), DT_REG), now = catalog_->add(rel("now"), DT_REG);
+  ASSERT_TRUE(catalog_->place(before, 0, 7, source_stat(1)));
+  ASSERT_TRUE(catalog_->place(now, 0, 7, source_stat(2)));
+  const Identity* id = reader_.find_copy(0, 7);
   ASSERT_NE(id, nullptr);
   EXPECT_EQ(id->entry, now);
-  EXPECT_EQ(catalog->reader().find_copy(1, 7), nullptr) << "of another tier";
+  EXPECT_EQ(reader_.find_copy(1, 7), nullptr) << "of another tier";
 }
 
-TEST(Catalog, OnlyRegularFilesAreStaged) {
-  Scratch scratch;
-  const auto catalog = make_catalog(scratch.path());
+TEST_F(CatalogTest, OnlyRegularFilesAreStaged) {
   const auto word = [&](const char* name, uint8_t type) {
-    return catalog->entry(catalog->add(rel(name), type)).state.load();
+    return catalog_->entry(catalog_->add(rel(name), type)).state.load();
   };
   EXPECT_EQ(word("reg", DT_REG), state_word(State::kKnown));
   EXPECT_EQ(word("unknown", DT_UNKNOWN), state_word(State::kKnown));
@@ -103,28 +96,24 @@ TEST(Catalog, OnlyRegularFilesAreStaged) {
     EXPECT_EQ(word(std::to_string(type).c_str(), type), state_word(State::kPass, Reason::kNotRegular));
 }
 
-TEST(Catalog, TheHeaderTellsRootsPrefixesAndTiers) {
-  Scratch scratch;
-  const auto catalog = make_catalog(scratch.path());
+TEST_F(CatalogTest, TheHeaderTellsRootsPrefixesAndTiers) {
   CatalogReader reader;
-  ASSERT_TRUE(reader.open(scratch.path().c_str()));
+  ASSERT_TRUE(reader.open(scratch_.path().c_str()));
   const CatalogFacts& h = reader.facts();
   EXPECT_EQ(h.root_count, 2u);
   EXPECT_EQ(h.roots[1].dev, 2u);
   EXPECT_EQ(h.prefix_count, 2u);
-  EXPECT_STREQ(h.prefixes[1].path, "/more");
-  EXPECT_EQ(h.prefixes[1].len, 5u);
+  EXPECT_EQ(std::string(h.prefixes[1].path, h.prefixes[1].len), "/more");
   EXPECT_EQ(h.prefixes[1].root, 1u);
   EXPECT_EQ(h.tier_count, 2u);
   EXPECT_STREQ(h.tiers[1].name, "ssd");
   EXPECT_STREQ(h.tiers[1].path, "/ssd/job");
   EXPECT_EQ(h.tiers[1].dev, 8u);
-  EXPECT_EQ(h.stage_wait_max, 64u << 20);
   EXPECT_FALSE(reader.walked(0));
-  catalog->set_walked(1);
+  catalog_->set_walked(1);
   EXPECT_FALSE(reader.walked(0));
   EXPECT_TRUE(reader.walked(1));
-  for (const auto& file : fs::directory_iterator(scratch.path()))
+  for (const auto& file : fs::directory_iterator(scratch_.path()))
     EXPECT_EQ(file.status().permissions(), static_cast<fs::perms>(0600)) << file.path();
 }
 
@@ -160,60 +149,240 @@ TEST(Catalog, HasNoMoreEntriesThanItMay) {
   Scratch scratch;
   ReadPolicy policy;
   policy.max_entries = 2;
-  const auto catalog = Catalog::create(scratch.path(), {{1}}, {}, {}, policy);
-  ASSERT_TRUE(catalog.ok());
-  const auto add = [&](const std::string& path) {
-    return (*catalog)->add(rel_path(0, path.data(), path.size()), DT_REG) != 0;
-  };
-  EXPECT_TRUE(add("a") && add("d/b"));
-  EXPECT_FALSE(add("c"));
-  EXPECT_TRUE(add("a") && add("d/b")) << "they are there";
+  const Result<std::unique_ptr<Catalog>> made = Catalog::create(scratch.path(), {{1}}, {}, {}, policy);
+  ASSERT_TRUE(made.ok());
+  Catalog& catalog = **made;
+  EXPECT_TRUE(catalog.add(rel("a"), DT_REG) && catalog.add(rel("d/b"), DT_REG));
+  EXPECT_FALSE(catalog.add(rel("c"), DT_REG));
+  EXPECT_TRUE(catalog.add(rel("a"), DT_REG) && catalog.add(rel("d/b"), DT_REG)) << "they are there";
 }
 
-TEST(Catalog, FilesThatAreAlikeShareTheirAttributes) {
-  Scratch scratch;
-  const auto catalog = make_catalog(scratch.path());
+TEST_F(CatalogTest, FilesThatAreAlikeShareTheirAttributes) {
   std::set<Ref> attributes;
   for (int i = 0; i < 1000; ++i) {
-    const Ref ref = catalog->add(rel("f" + std::to_string(i)), DT_REG);
+    const Ref ref = catalog_->add(rel("f" + std::to_string(i)), DT_REG);
     const uint32_t mode = S_IFREG | (i % 2 ? 0644 : 0600);
-    ASSERT_TRUE(catalog->place(ref, 0, 1000 + static_cast<uint64_t>(i), source_stat(1, mode)));
-    const Identity* id = catalog->reader().identity(catalog->entry(ref).identity);
-    EXPECT_EQ(catalog->reader().attributes(id->attributes)->mode, mode);
+    ASSERT_TRUE(catalog_->place(ref, 0, 1000 + static_cast<uint64_t>(i), source_stat(1, mode)));
+    const Identity* id = reader_.identity(catalog_->entry(ref).identity);
+    EXPECT_EQ(reader_.attributes(id->attributes)->mode, mode);
     attributes.insert(id->attributes);
   }
   EXPECT_EQ(attributes.size(), 2u);
 }
 
-TEST(Catalog, NamesOfCopiesAreThoseOfTheLayout) {
-  char name[kCopyNameBytes];
-  copy_name(0xa15f, name);
-  EXPECT_STREQ(name, "5f/0000a15f");
-  copy_name(0xfedcba98, name);
-  EXPECT_STREQ(name, "98/fedcba98");
-}
-
-TEST(CatalogReader, FindsNothingWhereFilesAreMissing) {
-  Scratch scratch;
-  {
-    const auto catalog = make_catalog(scratch.path());
-    ASSERT_NE(catalog->add(rel("a/f"), DT_REG), 0u);
-    ASSERT_TRUE(catalog->place(catalog->add(rel("a/f"), DT_REG), 0, 5, source_stat(1)));
-  }
-  for (const char* missing : {"index.0", "entries.0", "dirs.0"}) {
-    fs::rename(scratch / missing, scratch / "aside");
+TEST_F(CatalogTest, ReadersFindNothingWhereFilesAreMissing) {
+  ASSERT_TRUE(catalog_->place(catalog_->add(rel("a/f"), DT_REG), 0, 5, source_stat(1)));
+  for (const char* missing : {"index.0", "entries.0", "dirs.0", "inodes.0", "idents.0"}) {
+    fs::rename(scratch_ / missing, scratch_ / "aside");
     CatalogReader reader;
-    ASSERT_TRUE(reader.open(scratch.path().c_str()));
-    EXPECT_FALSE(reader.find(rel("a/f"))) << missing;
-    fs::rename(scratch / "aside", scratch / missing);
+    ASSERT_TRUE(reader.open(scratch_.path().c_str()));
+    EXPECT_FALSE(reader.find(rel("a/f")) && reader.find_copy(0, 5)) << missing;
+    fs::rename(scratch_ / "aside", scratch_ / missing);
     EXPECT_TRUE(reader.find(rel("a/f"))) << "it looks again";
   }
-  for (const char* missing : {"inodes.0", "idents.0"}) {
-    fs::resize_file(scratch / missing, 0);
-    CatalogReader reader;
-    ASSERT_TRUE(reader.open(scratch.path().c_str()));
-    EXPECT_EQ(reader.find_copy(0, 5), nullptr) << missing;
+}
+
+using Names = std::vector<std::pair<std::string, uint64_t>>;  // name, d_ino
+
+// Enters a directory with so many files, "." and "..".
+bool add_directory(Catalog* catalog, const std::string& path, uint32_t files, int64_t seconds) {
+  if (!path.empty() && !catalog->add(rel(path), DT_DIR)) return false;
+  std::vector<NameInDirectory> names;
+  for (uint32_t i = 0; i < files; ++i) {
+    const std::string name = (path.empty() ? "f" : path + "/f") + std::to_string(i);
+    names.push_back({catalog->add(rel(name), DT_REG), (uint64_t{7} << 32) + i});
+    if (!names.back().entry) return false;
+    if (i == files / 2) names.push_back({kDot, 5});
   }
+  names.push_back({kDotDot, 6});
+  return catalog->add_listing(rel(path), directory_stat(path.size() + 5, seconds), names);
+}
+
+Names names_of(const CatalogReader& reader, const Listing& listing) {
+  Names names;
+  Ref block = 0;
+  for (uint32_t i = 0; i < listing.count; ++i) {
+    const ListedName* n = reader.listed_name(listing, &block, i);
+    if (!n) return {};
+    const Entry* e = n->entry == kDot || n->entry == kDotDot ? nullptr : reader.entry(n->entry);
+    names.emplace_back(e                  ? std::string(e->name, e->name_len)
+                       : n->entry == kDot ? "."
+                                          : "..",
+                       uint64_t{n->ino[1]} << 32 | n->ino[0]);
+  }
+  Ref none = 0;
+  EXPECT_EQ(reader.listed_name(listing, &none, listing.count), nullptr);
+  return names;
+}
+
+TEST_F(CatalogTest, HoldsNamesInTheirOrder) {
+  CatalogReader reader;
+  ASSERT_TRUE(reader.open(scratch_.path().c_str()));
+  EXPECT_EQ(reader.listing(rel("")), nullptr);
+  EXPECT_EQ(reader.listing(rel("d")), nullptr);
+  for (const uint32_t files : {0u, 1u, kNamesInBlock - 2, kNamesInBlock, 5 * kNamesInBlock}) {
+    const std::string path = files ? "d" + std::to_string(files) : "";
+    ASSERT_TRUE(add_directory(catalog_.get(), path, files, 1000));
+    const Listing* listing = reader.listing(rel(path));
+    ASSERT_NE(listing, nullptr) << path;
+    EXPECT_EQ(listing->dev, 42u);
+    EXPECT_EQ(listing->ino, path.size() + 5);
+    EXPECT_EQ(listing->mtime, 1000000000001);
+    EXPECT_EQ(listing->ctime, 1000000000002);
+    const Names names = names_of(reader, *listing);
+    ASSERT_EQ(names.size(), files + (files ? 2 : 1));
+    for (uint32_t i = 0, at = 0; i < files; ++i, ++at) {
+      EXPECT_EQ(names[at], Names::value_type("f" + std::to_string(i), (uint64_t{7} << 32) + i));
+      if (i == files / 2) {
+        EXPECT_EQ(names[++at], Names::value_type(".", 5));
+      }
+    }
+    EXPECT_EQ(names.back(), Names::value_type("..", 6));
+  }
+  EXPECT_EQ(reader.listing(rel("", 1)), nullptr) << "another root";
+  EXPECT_EQ(reader.listing(rel("d1/f0")), nullptr) << "a file";
+}
+
+TEST_F(CatalogTest, AFileIsNoDirectoryAndADirectoryNoFile) {
+  const Ref file = catalog_->add(rel("f"), DT_REG);
+  ASSERT_TRUE(catalog_->place(file, 0, 5, source_stat(1)));
+  EXPECT_FALSE(catalog_->add_listing(rel("f"), directory_stat(1, 1), {}));
+  EXPECT_FALSE(catalog_->add_listing(rel("absent"), directory_stat(1, 1), {}));
+  EXPECT_NE(reader_.identity_of(*reader_.find(rel("f")).entry), nullptr);
+  ASSERT_TRUE(add_directory(catalog_.get(), "d", 3, 1));
+  const Ref directory = reader_.find(rel("d")).ref;
+  EXPECT_EQ(reader_.identity_of(catalog_->entry(directory)), nullptr);
+  EXPECT_FALSE(catalog_->place(directory, 0, 6, source_stat(2)));
+  EXPECT_EQ(catalog_->start_chunks(directory, 0, source_stat(2)), 0u);
+  EXPECT_NE(reader_.listing(rel("d")), nullptr);
+}
+
+TEST_F(CatalogTest, TheWalkTellsTheTypeOfWhatWasAskedForBefore) {
+  const auto type_after = [&](const char* name, uint8_t type) {
+    const Ref ref = catalog_->add(rel(name), DT_UNKNOWN);
+    EXPECT_EQ(catalog_->add(rel(name), type), ref);
+    return catalog_->entry(ref).type.load();
+  };
+  EXPECT_EQ(type_after("file", DT_REG), DT_REG);
+  EXPECT_EQ(type_after("directory", DT_DIR), DT_DIR);
+  EXPECT_EQ(type_after("link", DT_LNK), DT_LNK);
+  EXPECT_EQ(type_after("fifo", DT_FIFO), DT_UNKNOWN) << "whoever stages it looks at it before it opens it";
+  const Ref placed = catalog_->add(rel("placed"), DT_UNKNOWN);
+  ASSERT_TRUE(catalog_->place(placed, 0, 5, source_stat(1)));
+  catalog_->add(rel("placed"), DT_DIR);
+  EXPECT_EQ(catalog_->entry(placed).type, DT_UNKNOWN) << "it was a file when it was copied";
+}
+
+Seen seen_file(Ref entry, uint32_t hash, uint32_t mode) {
+  Seen seen{};
+  seen.entry = entry;
+  seen.hash = hash;
+  seen.values.mode = mode;
+  seen.values.dev = 1;
+  seen.values.ino = 77;
+  seen.values.size = 1234;
+  seen.values.blocks = 9;
+  seen.values.atime = -5;
+  seen.values.mtime = 6;
+  seen.values.ctime = 7000000001;
+  return seen;
+}
+
+TEST_F(CatalogTest, ATaskTellsOfAFileUntilItIsPlaced) {
+  const Ref ref = catalog_->add(rel("a/f"), DT_REG), link = catalog_->add(rel("a/l"), DT_LNK);
+  const Entry& e = catalog_->entry(ref);
+  EXPECT_TRUE(catalog_->add_seen(seen_file(ref, e.hash, S_IFREG | 0644)));
+  EXPECT_TRUE(catalog_->add_seen(seen_file(link, catalog_->entry(link).hash, S_IFLNK | 0777)));
+  const SeenFile* seen = reader_.seen_file(e);
+  ASSERT_NE(seen, nullptr);
+  EXPECT_EQ(seen->size, 1234u);
+  EXPECT_EQ(seen->mtime, 6);
+  EXPECT_EQ(seen->identity.atime, -5);
+  EXPECT_EQ(seen->identity.ctime, 7000000001);
+  EXPECT_EQ(seen->identity.pfs_ino, 77u);
+  EXPECT_EQ(seen->identity.blocks, 9u);
+  EXPECT_EQ(reader_.attributes(seen->identity.attributes)->mode, uint32_t{S_IFREG | 0644});
+  EXPECT_EQ(reader_.identity_of(e), nullptr) << "no copy may be compared with it";
+  EXPECT_EQ(e.size, 0u);
+  EXPECT_FALSE(catalog_->add_seen(seen_file(ref, e.hash, S_IFREG | 0644))) << "once";
+  catalog_->drop(ref, State::kNoFit, Reason::kTierError);
+  EXPECT_NE(reader_.seen_file(e), nullptr);
+
+  ASSERT_TRUE(catalog_->place(ref, 0, 5, source_stat(78)));
+  EXPECT_EQ(reader_.seen_file(e), nullptr);
+  EXPECT_EQ(reader_.identity_of(e)->pfs_ino, 78u);
+  EXPECT_EQ(seen->identity.pfs_ino, 77u) << "who still reads it finds it whole";
+  EXPECT_FALSE(catalog_->add_seen(seen_file(ref, e.hash, S_IFREG | 0644))) << "the agent knows better";
+}
+
+TEST_F(CatalogTest, ALargeFileGetsItsOwnIdentity) {
+  for (const bool chunks : {false, true}) {
+    const Ref ref = catalog_->add(rel(chunks ? "a" : "b"), DT_REG);
+    catalog_->entry(ref).state = large_word(0);
+    ASSERT_TRUE(catalog_->add_seen(seen_file(ref, catalog_->entry(ref).hash, S_IFREG | 0644)));
+    struct stat st = source_stat(78);
+    st.st_size = 5 * kChunkBytes;
+    if (chunks) {
+      ASSERT_NE(catalog_->start_chunks(ref, 0, st), 0u);
+      EXPECT_EQ(reader_.identity_of(catalog_->entry(ref))->pfs_ino, 78u);
+    }
+    ASSERT_TRUE(catalog_->place(ref, 0, 5u + chunks, st));
+    EXPECT_EQ(reader_.identity_of(catalog_->entry(ref))->pfs_ino, 78u);
+    EXPECT_EQ(reader_.find_copy(0, 5u + chunks)->entry, ref);
+  }
+}
+
+TEST_F(CatalogTest, WhatIsTrueOfNoEntryIsRefused) {
+  const Ref ref = catalog_->add(rel("a/f"), DT_REG), directory = catalog_->add(rel("a/d"), DT_DIR);
+  const Ref fifo = catalog_->add(rel("a/p"), DT_FIFO), dropped = catalog_->add(rel("a/x"), DT_REG);
+  catalog_->entry(dropped).state = state_word(State::kDropped, Reason::kChanged);
+  const auto hash = [&](Ref r) { return catalog_->entry(r).hash; };
+  constexpr uint32_t kFile = S_IFREG | 0644;
+  EXPECT_FALSE(catalog_->add_seen(seen_file(ref, hash(ref), S_IFLNK | 0777))) << "another type";
+  EXPECT_FALSE(catalog_->add_seen(seen_file(directory, hash(directory), S_IFDIR | 0755)));
+  EXPECT_FALSE(catalog_->add_seen(seen_file(fifo, hash(fifo), S_IFIFO | 0644)));
+  EXPECT_FALSE(catalog_->add_seen(seen_file(dropped, hash(dropped), kFile)));
+  Seen elsewhere = seen_file(ref, hash(ref), kFile);
+  elsewhere.values.dev = 2;
+  EXPECT_FALSE(catalog_->add_seen(elsewhere)) << "another device";
+  EXPECT_FALSE(catalog_->add_seen(seen_file(ref, hash(ref) + 1, kFile))) << "another name's";
+  std::mt19937 random(1);
+  for (uint32_t i = 0; i < 100000; ++i) {  // whatever a task writes there
+    const Ref other = i < 1000 ? i : static_cast<Ref>(random());
+    if (other == ref) continue;
+    EXPECT_FALSE(catalog_->add_seen(seen_file(other, hash(ref), kFile))) << other;
+    EXPECT_FALSE(catalog_->add_seen(seen_file(other, static_cast<uint32_t>(random()), kFile))) << other;
+  }
+  EXPECT_TRUE(catalog_->add_seen(seen_file(ref, hash(ref), kFile)));
+}
+
+TEST_F(CatalogTest, ReadersSeeWholeListingsWhileTheyAreMade) {
+  constexpr uint32_t kDirectories = 300, kReaders = 3;
+  const auto size_of = [](uint32_t d) { return d * 37 % 3000; };
+  std::atomic<uint32_t> made{0};
+  std::atomic<bool> failed{false};
+  std::atomic<uint64_t> looked{0};
+  Threads readers(kReaders, [&](uint32_t r) {
+    CatalogReader reader;
+    std::mt19937 random(r);
+    if (!reader.open(scratch_.path().c_str())) failed = true;
+    for (bool last = false; !failed && !last;) {
+      last = made.load(std::memory_order_acquire) == kDirectories;
+      const uint32_t known = made.load(std::memory_order_acquire);
+      const uint32_t d = random() % 2 ? std::min(known, kDirectories - 1) : random() % kDirectories;
+      const Listing* listing = reader.listing(rel("d" + std::to_string(d)));
+      if (!listing && d < known) failed = true;
+      if (listing && names_of(reader, *listing).size() != size_of(d) + (size_of(d) ? 2 : 1)) failed = true;
+      looked += listing != nullptr;
+    }
+  });
+  for (uint32_t d = 0; d < kDirectories && !failed; ++d) {
+    if (!add_directory(catalog_.get(), "d" + std::to_string(d), size_of(d), d)) failed = true;
+    made.store(d + 1, std::memory_order_release);
+  }
+  readers.join();
+  EXPECT_FALSE(failed);
+  EXPECT_GT(looked, 10u);
 }
 
 }  // namespace

@@ -79,7 +79,6 @@ unit_base = \
 unit_catalog = \
 	%D%/board_test.cc \
 	%D%/catalog_test.cc \
-	%D%/catalog_listing_test.cc \
 	%D%/catalog_model_test.cc \
 	%D%/change_watch_test.cc \
 	%D%/dataset_test.cc \

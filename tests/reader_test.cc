@@ -88,20 +88,12 @@ TEST_F(ReaderTest, EachValueOfTheHeaderIsLookedAt) {
   EXPECT_FALSE(opens());
 }
 
-TEST_F(ReaderTest, WhatIsOpenedTwiceIsMappedOnce) {
-  const auto mappings = [] {
-    std::ifstream in("/proc/self/maps");
-    return std::count(std::istreambuf_iterator<char>(in), {}, '\n');
-  };
-  CatalogHeader* h = header();
-  const auto before = mappings();
-  for (int i = 0; i < 20; ++i) EXPECT_TRUE(reader_.open(run_.c_str()));
-  h->tier_count = kMaxTiers + 1;
-  for (int i = 0; i < 20; ++i) EXPECT_FALSE(opens());
-  EXPECT_LT(mappings(), before + 10);
-  const uint64_t pages = pages_mapped();
+TEST_F(ReaderTest, WhatIsOpenedAgainAndAgainIsMappedOnce) {
+  const uint64_t before = pages_mapped();
+  for (int i = 0; i < 300; ++i) EXPECT_TRUE(reader_.open(run_.c_str()));
+  header()->tier_count = kMaxTiers + 1;
   for (int i = 0; i < 300; ++i) EXPECT_FALSE(opens());
-  EXPECT_LT(pages_mapped(), pages + 300);
+  EXPECT_LT(pages_mapped(), before + 300);
 }
 
 TEST_F(ReaderTest, ADirectoryThatOthersMayEnterByNowIsForeign) {
@@ -138,48 +130,30 @@ TEST_F(ReaderTest, NoReferenceLeadsOutOfItsSegment) {
 }
 
 TEST_F(ReaderTest, NoLengthLeadsOutOfItsSegment) {
+  char text[kPathBytes];
+  RelPath path;
   uint32_t len = 0;
   ASSERT_NE(reader_.named_entry(file_, &len), nullptr);
   EXPECT_EQ(len, 4u);
-  const Ref late = static_cast<Ref>((segment_bytes(0) - sizeof(Entry)) / 8);
-  Entry* e = entry(late);
-  e->name_len = 9;
-  e->dir = reader_.entry(file_)->dir;
-  EXPECT_EQ(reader_.named_entry(late, &len), nullptr);
-  char text[kPathBytes];
-  RelPath path;
-  ASSERT_NE(reader_.entry(late), nullptr);
-  EXPECT_FALSE(reader_.path_of(*reader_.entry(late), text, sizeof text, &path));
+  for (int i = 0; i < 3000; ++i)
+    catalog_->add(rel("dir/" + std::to_string(i)), DT_REG);  // more than one segment
+  for (const uint32_t segment : {0, 1}) {
+    SCOPED_TRACE(segment);
+    const uint64_t place = segment_start(segment) + segment_bytes(segment) - sizeof(Entry);
+    const Ref last = static_cast<Ref>(place / 8);
+    auto* e = reinterpret_cast<Entry*>(written<char>("entries." + std::to_string(segment)) + place -
+                                       segment_start(segment));
+    e->name_len = 9;
+    e->dir = reader_.entry(file_)->dir;
+    EXPECT_EQ(reader_.named_entry(last, &len), nullptr);
+    ASSERT_NE(reader_.entry(last), nullptr);
+    EXPECT_FALSE(reader_.path_of(*reader_.entry(last), text, sizeof text, &path));
+  }
   EXPECT_TRUE(reader_.path_of(*reader_.entry(file_), text, sizeof text, &path));
   EXPECT_EQ(std::string(path.path, path.len), "dir/file");
   EXPECT_FALSE(reader_.path_of(*reader_.entry(file_), text, 8, &path)) << "more than there is room for";
   entry(file_)->root = 2;
   EXPECT_FALSE(reader_.path_of(*reader_.entry(file_), text, sizeof text, &path)) << "of no root";
-}
-
-TEST_F(ReaderTest, AnEntryIsWhatTheIndexHasOfIt) {
-  const uint32_t hash = rel("dir/file").hash;
-  EXPECT_TRUE(reader_.is_entry(file_, hash));
-  EXPECT_FALSE(reader_.is_entry(other_, hash));
-  EXPECT_FALSE(reader_.is_entry(file_, hash + 1));
-}
-
-TEST_F(ReaderTest, NorInALaterSegment) {
-  std::string last;
-  for (int i = 0; i < 3000; ++i) catalog_->add(rel(last = "dir/" + std::to_string(i)), DT_REG);
-  const Ref ref = reader_.find(rel(last)).ref;
-  ASSERT_GE(uint64_t{ref} * 8, segment_start(1)) << "all names are in the first";
-  const uint64_t end = segment_start(1) + segment_bytes(1);
-  ASSERT_LT(uint64_t{ref} * 8, end);
-  const Ref late = static_cast<Ref>((end - sizeof(Entry)) / 8);
-  auto* e = reinterpret_cast<Entry*>(written<char>("entries.1") + 8 * uint64_t{late} - segment_start(1));
-  e->name_len = 9;
-  e->dir = reader_.entry(file_)->dir;
-  char text[kPathBytes];
-  RelPath path;
-  ASSERT_NE(reader_.entry(late), nullptr);
-  EXPECT_FALSE(reader_.path_of(*reader_.entry(late), text, sizeof text, &path));
-  EXPECT_TRUE(reader_.path_of(*reader_.entry(ref), text, sizeof text, &path));
 }
 
 TEST_F(ReaderTest, AListingIsOneOnlyIfAllItsNamesCanBeRead) {
@@ -198,21 +172,6 @@ TEST_F(ReaderTest, AListingIsOneOnlyIfAllItsNamesCanBeRead) {
                                     std::vector<NameInDirectory>(20000, {file_, 1})));
   ASSERT_TRUE(std::filesystem::exists(run_ + "/lists.1"));
   EXPECT_FALSE(without("lists.1"));
-}
-
-TEST(EmptyCatalog, WhatComesLaterIsMapped) {
-  const Scratch scratch;
-  const std::unique_ptr<Catalog> catalog = make_catalog(scratch.path());
-  catalog->add_listing(rel(""), directory_stat(5, 100), {});
-  CatalogReader reader;
-  ASSERT_TRUE(reader.open(scratch.path().c_str()));
-  EXPECT_NE(reader.listing(rel("")), nullptr);
-  const Ref file = catalog->add(rel("file"), DT_REG);
-  catalog->add_listing(rel("", 1), directory_stat(6, 100), {{file, 1}});
-  std::filesystem::rename(scratch / "entries.0", scratch / "moved");
-  EXPECT_EQ(reader.listing(rel("", 1)), nullptr) << "its names cannot be read";
-  std::filesystem::rename(scratch / "moved", scratch / "entries.0");
-  EXPECT_NE(reader.listing(rel("", 1)), nullptr);
 }
 
 TEST_F(ReaderTest, AFileHasNoListing) {
@@ -265,7 +224,6 @@ TEST_F(ReaderTest, AHintThatLeadsNowhereDoesNoHarm) {
   header()->index_generation = ~0u;
   reader_.expect(*reader_.entry(file_));
   EXPECT_FALSE(reader_.find(rel("dir/file")));
-  EXPECT_FALSE(reader_.is_entry(file_, rel("dir/file").hash));
 }
 
 }  // namespace
