@@ -48,15 +48,9 @@ TEST_F(DatasetTest, IsKnownByAllItsNames) {
   }
 }
 
-TEST_F(DatasetTest, ThatIsMissingIsAnError) {
-  const Result<Dataset> missing = Dataset::open({scratch_ / "missing"});
-  ASSERT_FALSE(missing.ok());
-  EXPECT_EQ(missing.error().code, ENOENT);
-  EXPECT_NE(missing.error().text.find(scratch_ / "missing"), std::string::npos);
+TEST_F(DatasetTest, ThatIsMissingOrOfTooManyDirectoriesIsAnError) {
+  EXPECT_EQ(Dataset::open({scratch_ / "missing"}).error().code, ENOENT);
   EXPECT_EQ(Dataset::open({scratch_.file("file", "x")}).error().code, ENOTDIR);
-}
-
-TEST_F(DatasetTest, OfTooManyDirectoriesIsAnError) {
   std::vector<std::string> paths;
   for (uint32_t i = 0; i < kMaxRoots; ++i) paths.push_back(scratch_.dir("d" + std::to_string(i)));
   EXPECT_TRUE(Dataset::open(paths).ok());

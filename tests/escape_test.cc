@@ -11,26 +11,23 @@
 namespace monarch {
 namespace {
 
-TEST(Escape, WhatIsPlainStays) {
-  EXPECT_EQ(escaped(""), "");
-  EXPECT_EQ(escaped("open /scratch/x: Permission denied"), "open /scratch/x: Permission denied");
-  EXPECT_EQ(escaped("Größe 数据 🙂"), "Größe 数据 🙂");
-}
-
-TEST(Escape, NothingMakesAnotherLineOrMovesTheCursor) {
-  EXPECT_EQ(escaped("x\n2026-11-22 root: all is well\r"), "x\\n2026-11-22 root: all is well\\x0d");
-  EXPECT_EQ(escaped(std::string_view("\0\t\x1b[2J\x7f", 7)), "\\x00\\t\\x1b[2J\\x7f");
-  EXPECT_EQ(escaped("\xc2\x85|\xe2\x80\xa8|\xe2\x80\xae"), "\\xc2\\x85|\\xe2\\x80\\xa8|\\xe2\\x80\\xae");
-  EXPECT_EQ(escaped("a\\nb"), "a\\\\nb");
-}
-
-TEST(Escape, BytesThatAreNotUtf8) {
-  EXPECT_EQ(escaped("\xff\xfe"), "\\xff\\xfe");
-  EXPECT_EQ(escaped("\xc3"), "\\xc3");                             // cut in the middle
-  EXPECT_EQ(escaped("\xc0\x8a"), "\\xc0\\x8a");                    // a line break in two bytes
-  EXPECT_EQ(escaped("\xe0\x80\x8a"), "\\xe0\\x80\\x8a");           // and in three
-  EXPECT_EQ(escaped("\xed\xa0\x80"), "\\xed\\xa0\\x80");           // half of a pair
-  EXPECT_EQ(escaped("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");  // beyond the last character
+TEST(Escape, WhatIsPlainStaysAndNothingMakesAnotherLineOrMovesTheCursor) {
+  for (const char* plain : {"", "open /scratch/x: Permission denied", "Größe 数据 🙂"})
+    EXPECT_EQ(escaped(plain), plain);
+  using namespace std::string_view_literals;
+  for (const auto& [text, out] : std::vector<std::pair<std::string_view, std::string>>{
+           {"x\n2026-11-22 root: all is well\r", "x\\n2026-11-22 root: all is well\\x0d"},
+           {"\0\t\x1b[2J\x7f"sv, "\\x00\\t\\x1b[2J\\x7f"},
+           {"\xc2\x85|\xe2\x80\xa8|\xe2\x80\xae", "\\xc2\\x85|\\xe2\\x80\\xa8|\\xe2\\x80\\xae"},
+           {"a\\nb", "a\\\\nb"},
+           // Bytes that are not UTF-8:
+           {"\xff\xfe", "\\xff\\xfe"},
+           {"\xc3", "\\xc3"},                              // cut in the middle
+           {"\xc0\x8a", "\\xc0\\x8a"},                     // a line break in two bytes
+           {"\xe0\x80\x8a", "\\xe0\\x80\\x8a"},            // and in three
+           {"\xed\xa0\x80", "\\xed\\xa0\\x80"},            // half of a pair
+           {"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"}})  // beyond the last character
+    EXPECT_EQ(escaped(text), out);
 }
 
 TEST(Escape, IsCutAtWholeCharacters) {

@@ -65,7 +65,6 @@ unit_agent = \
 	%D%/grant_watch_test.cc \
 	%D%/membership_test.cc
 unit_base = \
-	%D%/clock_test.cc \
 	%D%/copier_test.cc \
 	%D%/escape_test.cc \
 	%D%/memory_test.cc \

@@ -30,6 +30,11 @@ class MountsTest : public ::testing::Test {
     const int got = detach_mounts(jobs.get(), name, owner, what_to_detach);
     m->check(got == want, what + ": " + std::to_string(got) + " detached");
   }
+  void bind(PrivateMounts* m, const std::string& what, const std::string& where) const {
+    scratch_.dir(where);
+    m->check(::mount((scratch_ / what).c_str(), (scratch_ / where).c_str(), nullptr, MS_BIND, nullptr) == 0,
+             "bind");
+  }
   const Scratch scratch_;
 };
 
@@ -55,10 +60,7 @@ TEST_F(MountsTest, TheJobsOwnMemoryIsDetachedAndNoOther) {
 TEST_F(MountsTest, BelowWhatHasNoPathNothingIsDetached) {
   EXPECT_EQ(detach_mounts(-1, "job", kOwner, Detach::kAll), 0);
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    scratch_.dir("seen/again");
-    m->check(::mount((scratch_ / "jobs").c_str(), (scratch_ / "seen/again").c_str(), nullptr, MS_BIND,
-                     nullptr) == 0,
-             "bind");
+    bind(m, "jobs", "seen/again");
     const Fd moved(::open((scratch_ / "seen/again/job").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     m->check(::rename((scratch_ / "jobs/job").c_str(), (scratch_ / "x").c_str()) == 0, "moved out of it");
     m->check(detach_mounts(moved.get(), "sub", kOwner, Detach::kAll) == 0, "it is below no mount");
@@ -123,14 +125,8 @@ TEST_F(MountsTest, OnTheDirectoryItselfAllUsersAreDetached) {
 TEST_F(MountsTest, WhatIsSeenElsewhereIsFoundThere) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     // The tier is also seen, with its root, at another place; and a part of it.
-    scratch_.dir("again");
-    scratch_.dir("part");
-    m->check(
-        ::mount((scratch_ / "jobs").c_str(), (scratch_ / "again").c_str(), nullptr, MS_BIND, nullptr) == 0,
-        "bind");
-    m->check(
-        ::mount((scratch_ / "jobs/job").c_str(), (scratch_ / "part").c_str(), nullptr, MS_BIND, nullptr) == 0,
-        "bind");
+    bind(m, "jobs", "again");
+    bind(m, "jobs/job", "part");
     m->tmpfs("again/job2", kTmpfsSource);
     detached(m, "job", kOwner, 0, "another job's");
     detached(m, "job2", kOwner, 1, "seen at another place of the same file system");
@@ -143,27 +139,15 @@ TEST_F(MountsTest, WhatIsSeenElsewhereIsFoundThere) {
 
 TEST_F(MountsTest, WhatCoversTheWayIsNotEntered) {
   if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
+  for (const char* below : {"again/job/sub", "again/job/sub/deep"})
+    in_private_mounts(scratch_, [&](PrivateMounts* m) {
+      bind(m, "jobs", "again");
+      m->fuse(below, kOwner);
+      m->fuse("again/job", 0, ",allow_other");
+      detached(m, "job", kOwner, 0, "below what covers it, which hangs");
+    });
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    scratch_.dir("again");
-    m->check(
-        ::mount((scratch_ / "jobs").c_str(), (scratch_ / "again").c_str(), nullptr, MS_BIND, nullptr) == 0,
-        "bind");
-    m->fuse("again/job/sub", kOwner);
-    m->fuse("again/job", 0, ",allow_other");
-    detached(m, "job", kOwner, 0, "below what covers it, which hangs");
-  });
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    m->check(
-        ::mount((scratch_ / "jobs").c_str(), (scratch_ / "again").c_str(), nullptr, MS_BIND, nullptr) == 0,
-        "bind");
-    m->fuse("again/job/sub/deep", kOwner);
-    m->fuse("again/job", 0, ",allow_other");
-    detached(m, "job", kOwner, 0, "further below it");
-  });
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    m->check(
-        ::mount((scratch_ / "jobs").c_str(), (scratch_ / "again").c_str(), nullptr, MS_BIND, nullptr) == 0,
-        "bind");
+    bind(m, "jobs", "again");
     m->tmpfs("again/job2", kTmpfsSource);
     m->tmpfs("again", "foreign");
     scratch_.dir("again/job2");

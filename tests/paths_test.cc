@@ -26,56 +26,53 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST(Paths, AbsolutePathCleansWhatIsText) {
-  EXPECT_EQ(*absolute_path("/a//b/./c/"), "/a/b/c");
-  EXPECT_EQ(*absolute_path("/"), "/");
-  EXPECT_EQ(*absolute_path("//."), "/");
-  EXPECT_EQ(*absolute_path("/a/../b"), "/a/../b") << "'..' may lead through a symbolic link";
-  EXPECT_EQ(*absolute_path("/a/.hidden/..."), "/a/.hidden/...");
+TEST(Paths, AbsolutePathStartsAtTheWorkingDirectoryAndCleansWhatIsText) {
+  const std::string cwd = fs::current_path(), here = cwd == "/" ? "" : cwd;
+  for (const auto& [path, absolute] : std::vector<std::pair<std::string, std::string>>{
+           {"/a//b/./c/", "/a/b/c"},
+           {"/", "/"},
+           {"//.", "/"},
+           {"/a/.hidden/...", "/a/.hidden/..."},
+           {"/a/../b", "/a/../b"},  // '..' may lead through a symbolic link
+           {"x/./y", here + "/x/y"},
+           {".", cwd}})
+    EXPECT_EQ(*absolute_path(path), absolute);
   EXPECT_FALSE(absolute_path("").ok());
 }
 
-TEST(Paths, AbsolutePathStartsAtTheWorkingDirectory) {
-  const std::string cwd = fs::current_path();
-  EXPECT_EQ(*absolute_path("x/./y"), (cwd == "/" ? "" : cwd) + "/x/y");
-  EXPECT_EQ(*absolute_path("."), cwd);
-}
-
 TEST(Paths, IsBelowComparesWholeComponents) {
-  EXPECT_TRUE(is_below("/a/b", "/a"));
-  EXPECT_TRUE(is_below("/a", "/a"));
-  EXPECT_TRUE(is_below("/a", "/"));
-  EXPECT_FALSE(is_below("/ab", "/a"));
-  EXPECT_FALSE(is_below("/a", "/a/b"));
-  EXPECT_FALSE(is_below("/b/a", "/a"));
+  for (const auto& [path, above] : {std::pair("/a/b", "/a"), {"/a", "/a"}, {"/a", "/"}})
+    EXPECT_TRUE(is_below(path, above)) << path;
+  for (const auto& [path, above] : {std::pair("/ab", "/a"), {"/a", "/a/b"}, {"/b/a", "/a"}})
+    EXPECT_FALSE(is_below(path, above)) << path;
 }
 
 TEST(Size, ParsesUnitsAndFractions) {
-  EXPECT_EQ(*parse_size("0"), 0u);
-  EXPECT_EQ(*parse_size("4096"), 4096u);
-  EXPECT_EQ(*parse_size("512K"), 512u << 10);
-  EXPECT_EQ(*parse_size("500m"), 500u << 20);
-  EXPECT_EQ(*parse_size("1.5T"), uint64_t{3} << 39);
-  EXPECT_EQ(*parse_size("10GB"), uint64_t{10} << 30);
-  EXPECT_EQ(*parse_size("10GiB"), uint64_t{10} << 30);
-  EXPECT_EQ(*parse_size("8P"), uint64_t{8} << 50);
-}
-
-TEST(Size, RefusesWhatIsNoSize) {
+  for (const auto& [text, bytes] :
+       std::vector<std::pair<std::string, uint64_t>>{{"0", 0},
+                                                     {"4096", 4096},
+                                                     {"512K", 512 << 10},
+                                                     {"500m", 500 << 20},
+                                                     {"1.5T", uint64_t{3} << 39},
+                                                     {"10GB", uint64_t{10} << 30},
+                                                     {"10GiB", uint64_t{10} << 30},
+                                                     {"8P", uint64_t{8} << 50}})
+    EXPECT_EQ(*parse_size(text), bytes) << text;
   for (const char* bad : {"", "-1", "G", "ten", "10X", "10 G", "10Gb", "10GBs", "1e3", "0x10", "nan", "inf",
                           "9999999P", "1,5G"})
     EXPECT_FALSE(parse_size(bad).ok()) << bad;
-  EXPECT_NE(parse_size("10X").error().text.find("'10X'"), std::string::npos);
 }
 
 TEST(Size, FormatsThreeDigits) {
-  EXPECT_EQ(format_size(0), "0");
-  EXPECT_EQ(format_size(1023), "1023");
-  EXPECT_EQ(format_size(1024), "1.00K");
-  EXPECT_EQ(format_size(12700000000), "11.8G");
-  EXPECT_EQ(format_size(uint64_t{500} << 20), "500M");
-  EXPECT_EQ(format_size((uint64_t{1} << 30) - 1), "1.00G");
-  EXPECT_EQ(format_size(UINT64_MAX), "16.0E");
+  for (const auto& [bytes, text] :
+       std::vector<std::pair<uint64_t, std::string>>{{0, "0"},
+                                                     {1023, "1023"},
+                                                     {1024, "1.00K"},
+                                                     {12700000000, "11.8G"},
+                                                     {uint64_t{500} << 20, "500M"},
+                                                     {(uint64_t{1} << 30) - 1, "1.00G"},
+                                                     {UINT64_MAX, "16.0E"}})
+    EXPECT_EQ(format_size(bytes), text);
 }
 
 class OpenBeneath : public ::testing::Test {
@@ -92,37 +89,32 @@ class OpenBeneath : public ::testing::Test {
   Scratch scratch_;
 };
 
-TEST_F(OpenBeneath, OpensFilesAndDirectories) {
+TEST_F(OpenBeneath, OpensWhatIsThereAndFollowsNoLink) {
   scratch_.file("d/e/f", "x");
-  EXPECT_EQ(open_errno("d/e/f"), 0);
-  EXPECT_EQ(open_errno("d/e"), 0);
-  EXPECT_EQ(open_errno("d", O_RDONLY | O_DIRECTORY | O_CLOEXEC), 0);
-  EXPECT_EQ(open_errno(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), 0);
-  EXPECT_EQ(open_errno("d/e/f", O_PATH | O_CLOEXEC), 0);
-  EXPECT_EQ(open_errno("d/new", O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC), 0);
-  EXPECT_TRUE(fs::exists(scratch_ / "d/new"));
-}
-
-TEST_F(OpenBeneath, SaysWhatIsMissing) {
-  scratch_.file("f", "x");
-  EXPECT_EQ(open_errno("missing"), ENOENT);
-  EXPECT_EQ(open_errno("missing/f"), ENOENT);
-  EXPECT_EQ(open_errno("f/below"), ENOTDIR);
-  EXPECT_EQ(open_errno(std::string(256, 'n')), ENAMETOOLONG);
-  EXPECT_EQ(open_errno(std::string(256, 'n') + "/f"), ENAMETOOLONG);
-}
-
-TEST_F(OpenBeneath, FollowsNoSymbolicLink) {
-  scratch_.file("d/f", "x");
-  fs::create_symlink("d/f", scratch_ / "link");
+  fs::create_symlink("d/e/f", scratch_ / "link");
   fs::create_directory_symlink("d", scratch_ / "dir");
   fs::create_symlink("nowhere", scratch_ / "dangling");
-  for (const int flags : {O_RDONLY | O_CLOEXEC, O_PATH | O_CLOEXEC}) {
-    EXPECT_EQ(open_errno("link", flags), ELOOP);
-    EXPECT_EQ(open_errno("dir/f", flags), ELOOP);
-    EXPECT_EQ(open_errno("dangling", flags), ELOOP);
-  }
-  EXPECT_EQ(open_errno("dir", O_RDONLY | O_DIRECTORY | O_CLOEXEC), ELOOP);
+  constexpr int kRead = O_RDONLY | O_CLOEXEC, kPath = O_PATH | O_CLOEXEC, kDir = kRead | O_DIRECTORY;
+  struct Case {
+    std::string path;
+    std::vector<int> flags;
+    int error;
+  };
+  for (const Case& c : {Case{"d/e/f", {kRead, kPath}, 0},
+                        {"d/e", {kRead, kDir}, 0},
+                        {".", {kDir}, 0},
+                        {"d/new", {O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC}, 0},
+                        {"missing", {kRead}, ENOENT},
+                        {"missing/f", {kRead}, ENOENT},
+                        {"d/e/f/below", {kRead}, ENOTDIR},
+                        {std::string(256, 'n'), {kRead}, ENAMETOOLONG},
+                        {std::string(256, 'n') + "/f", {kRead}, ENAMETOOLONG},
+                        {"link", {kRead, kPath}, ELOOP},
+                        {"dir/e", {kRead, kPath}, ELOOP},
+                        {"dangling", {kRead, kPath}, ELOOP},
+                        {"dir", {kDir}, ELOOP}})
+    for (const int flags : c.flags) EXPECT_EQ(open_errno(c.path, flags), c.error) << c.path << " " << flags;
+  EXPECT_TRUE(fs::exists(scratch_ / "d/new"));
 }
 
 TEST_F(OpenBeneath, StaysOnTheFileSystem) {
@@ -154,36 +146,26 @@ TEST_F(OpenBeneath, AsksNobodyWhatIsMounted) {
   });
 }
 
-TEST(RemoveTree, RemovesAllKindsOfFiles) {
+TEST(RemoveTree, RemovesAllKindsOfFilesAndFollowsNoLink) {
   Scratch scratch;
   scratch.file("outside/kept", "x");
+  scratch.file("file", "x");
   scratch.file("tree/a/b/c", "x");
   scratch.dir("tree/empty");
   scratch.file("tree/name\nwith\xff", "x");
   ASSERT_EQ(::mkfifo((scratch / "tree/fifo").c_str(), 0600), 0);
   fs::create_symlink("nowhere", scratch / "tree/dangling");
-  fs::create_directory_symlink(scratch / "outside", scratch / "tree/link");
+  for (const char* link : {"tree/link", "link"})
+    fs::create_directory_symlink(scratch / "outside", scratch / link);
   const Fd base(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const int before = open_descriptors();
-  const Status removed = remove_tree(base.get(), "tree");
-  EXPECT_TRUE(removed.ok()) << removed.error().text;
-  EXPECT_FALSE(fs::exists(scratch / "tree"));
-  EXPECT_TRUE(fs::exists(scratch / "outside/kept")) << "followed a symbolic link";
-  EXPECT_EQ(open_descriptors(), before);
-}
-
-TEST(RemoveTree, OfAMissingTreeAFileAndALink) {
-  Scratch scratch;
-  scratch.file("file", "x");
-  scratch.file("dir/kept", "x");
-  fs::create_directory_symlink("dir", scratch / "link");
-  const Fd base(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  for (const char* name : {"missing", "file", "link"}) {
+  for (const char* name : {"missing", "file", "link", "tree"}) {
     const Status removed = remove_tree(base.get(), name);
     EXPECT_TRUE(removed.ok()) << removed.error().text;
     EXPECT_FALSE(fs::is_symlink(scratch / name) || fs::exists(scratch / name)) << name;
   }
-  EXPECT_TRUE(fs::exists(scratch / "dir/kept"));
+  EXPECT_TRUE(fs::exists(scratch / "outside/kept"));
+  EXPECT_EQ(open_descriptors(), before);
 }
 
 TEST(RemoveTree, GoesOnAfterAnErrorAndReportsTheFirst) {
@@ -194,7 +176,6 @@ TEST(RemoveTree, GoesOnAfterAnErrorAndReportsTheFirst) {
   const Status removed = remove_tree(base.get(), "tree");
   ASSERT_FALSE(removed.ok());
   EXPECT_EQ(removed.error().code, EIO);
-  EXPECT_EQ(removed.error().text, std::string("remove 7: ") + strerror(EIO));
   EXPECT_TRUE(fs::exists(scratch / "tree/7"));
   EXPECT_EQ(std::distance(fs::directory_iterator(scratch / "tree"), {}), 1);
 }

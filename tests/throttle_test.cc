@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "runtime/base/clock.h"
 #include "runtime/base/throttle.h"
 
 #include <gtest/gtest.h>
@@ -68,6 +69,18 @@ TEST_F(ThrottleTest, WaiterGivesUpAtItsNextSlice) {
   clock_.advance_ms(20);
   waiters.join();
   EXPECT_EQ(gave_up, 2);
+}
+
+TEST(SystemClockTest, WaitAndSleepLastUntilTheTime) {
+  Clock& clock = system_clock();
+  int64_t until = clock.now_ns() + 1'000'000;
+  clock.sleep_until(until);
+  EXPECT_GE(clock.now_ns(), until);
+  Mutex lock;
+  Condition condition;
+  MutexLock hold(lock);
+  until = clock.now_ns() + 1'000'000;
+  while (clock.now_ns() < until) clock.wait_until(&condition, &hold, until);
 }
 
 }  // namespace
