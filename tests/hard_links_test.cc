@@ -7,6 +7,7 @@
 #include <atomic>
 #include <filesystem>
 #include <thread>
+#include <vector>
 
 #include "tests/placement_fixture.h"
 
@@ -25,69 +26,61 @@ struct stat file(uint64_t inode, int64_t changed = 1) {
   return st;
 }
 
-// Gives each name the copy, but those that it is told to refuse.
-struct Links {
-  std::vector<Ref> linked, refused;
-  HardLinks::Link link() {
-    return [this](Ref name, const HardLinks::Copy&) {
-      for (const Ref no : refused)
-        if (no == name) return false;
-      linked.push_back(name);
-      return true;
-    };
-  }
-};
-
 using Refs = std::vector<Ref>;
 const HardLinks::Take kNothing = [](Ref) {};
 
-TEST(HardLinksTest, TheFirstNameCopiesAndTheOthersWait) {
-  HardLinks files;
-  Links links;
-  EXPECT_EQ(files.begin(1, file(5), links.link()), Turn::kCopy);
-  EXPECT_EQ(files.begin(2, file(5), links.link()), Turn::kWaits);
-  EXPECT_EQ(files.begin(3, file(6), links.link()), Turn::kCopy) << "another file";
-  EXPECT_EQ(files.awaited_by(2), 1u);
-  EXPECT_EQ(files.awaited_by(1), 0u);
-  EXPECT_TRUE(links.linked.empty());
-  EXPECT_TRUE(files.published({1, 0, 99}, links.link()).empty());
-  EXPECT_EQ(links.linked, Refs{2});
-  EXPECT_EQ(files.awaited_by(2), 0u);
-  EXPECT_EQ(files.begin(4, file(5), links.link()), Turn::kLinked);
-  EXPECT_EQ(links.linked, (Refs{2, 4}));
-  const HardLinks::Names names = files.ended(1, kNothing);
+class HardLinksTest : public ::testing::Test {
+ protected:
+  Turn begin(Ref name, const struct stat& source) { return files_.begin(name, source, link_); }
+  void publish(Ref name) { EXPECT_TRUE(files_.published({name, 0, 99}, link_).empty()); }
+
+  HardLinks files_;
+  Refs linked_;
+  const HardLinks::Link link_ = [this](Ref name, const HardLinks::Copy&) {
+    linked_.push_back(name);
+    return true;
+  };
+};
+
+TEST_F(HardLinksTest, TheFirstNameCopiesAndTheOthersWait) {
+  EXPECT_EQ(begin(1, file(5)), Turn::kCopy);
+  EXPECT_EQ(begin(2, file(5)), Turn::kWaits);
+  EXPECT_EQ(begin(3, file(6)), Turn::kCopy) << "another file";
+  EXPECT_EQ(files_.awaited_by(2), 1u);
+  EXPECT_EQ(files_.awaited_by(1), 0u);
+  EXPECT_TRUE(linked_.empty());
+  publish(1);
+  EXPECT_EQ(linked_, Refs{2});
+  EXPECT_EQ(files_.awaited_by(2), 0u);
+  EXPECT_EQ(begin(4, file(5)), Turn::kLinked);
+  EXPECT_EQ(linked_, (Refs{2, 4}));
+  const HardLinks::Names names = files_.ended(1, kNothing);
   EXPECT_EQ(names.linked, (Refs{2, 4}));
   EXPECT_TRUE(names.waiting.empty());
-  EXPECT_EQ(files.begin(2, file(5), links.link()), Turn::kCopy) << "the copy is gone";
+  EXPECT_EQ(begin(2, file(5)), Turn::kCopy) << "the copy is gone";
 }
 
-TEST(HardLinksTest, WhoWaitedIsToldOfAFailure) {
-  HardLinks files;
-  Links links;
-  files.begin(1, file(5), links.link());
-  files.begin(2, file(5), links.link());
-  files.begin(3, file(5), links.link());
-  EXPECT_EQ(files.ended(1, kNothing).waiting, (Refs{2, 3}));
-  EXPECT_EQ(files.awaited_by(2), 0u);
-  EXPECT_TRUE(files.ended(1, kNothing).waiting.empty()) << "once";
-  EXPECT_TRUE(files.published({1, 0, 99}, links.link()).empty());
-  EXPECT_TRUE(links.linked.empty());
+TEST_F(HardLinksTest, WhoWaitedIsToldOfAFailure) {
+  for (const Ref name : {1, 2, 3}) begin(name, file(5));
+  EXPECT_EQ(files_.ended(1, kNothing).waiting, (Refs{2, 3}));
+  EXPECT_EQ(files_.awaited_by(2), 0u);
+  EXPECT_TRUE(files_.ended(1, kNothing).waiting.empty()) << "once";
+  publish(1);
+  EXPECT_TRUE(linked_.empty());
 }
 
-TEST(HardLinksTest, ANameIsTakenBeforeItIsOneOfItsOwn) {
-  HardLinks files;
-  Links links;
-  files.begin(1, file(5), links.link());
-  files.published({1, 0, 99}, links.link());
-  ASSERT_EQ(files.begin(2, file(5), links.link()), Turn::kLinked);
+TEST_F(HardLinksTest, ANameIsTakenBeforeItIsOneOfItsOwn) {
+  begin(1, file(5));
+  publish(1);
+  ASSERT_EQ(begin(2, file(5)), Turn::kLinked);
   std::atomic<bool> taken{false}, begun{false};
   std::atomic<int> looks{0};
   std::thread evictor([&] {
     while (!begun) std::this_thread::yield();
-    while (files.maker_of(2) != 2) ++looks;
+    while (files_.maker_of(2) != 2) ++looks;
     EXPECT_TRUE(taken);
   });
-  files.ended(1, [&](Ref name) {
+  files_.ended(1, [&](Ref name) {
     EXPECT_EQ(name, 2u);
     begun = true;
     EXPECT_TRUE(eventually([&] { return looks >= 2 || others_sleep(); })) << "it looks, or waits to look";
@@ -96,30 +89,25 @@ TEST(HardLinksTest, ANameIsTakenBeforeItIsOneOfItsOwn) {
   evictor.join();
 }
 
-TEST(HardLinksTest, AChangedFileIsAnother) {
-  HardLinks files;
-  Links links;
-  files.begin(1, file(5), links.link());
-  EXPECT_EQ(files.begin(2, file(5, 2), links.link()), Turn::kCopy);
-  files.published({1, 0, 99}, links.link());
-  EXPECT_EQ(files.begin(3, file(5, 2), links.link()), Turn::kCopy);
-  EXPECT_EQ(files.begin(4, file(5), links.link()), Turn::kLinked);
+TEST_F(HardLinksTest, AChangedFileIsAnother) {
+  begin(1, file(5));
   struct stat longer = file(5), later = file(5);  // within one tick of the PFS's clock
   longer.st_size = 1001;
   later.st_mtim.tv_nsec = 1;
-  EXPECT_EQ(files.begin(5, longer, links.link()), Turn::kCopy);
-  EXPECT_EQ(files.begin(6, later, links.link()), Turn::kCopy);
+  EXPECT_EQ(begin(2, file(5, 2)), Turn::kCopy);
+  publish(1);
+  Ref name = 3;
+  for (const struct stat& changed : {file(5, 2), longer, later})
+    EXPECT_EQ(begin(name++, changed), Turn::kCopy);
+  EXPECT_EQ(begin(name, file(5)), Turn::kLinked);
 }
 
-TEST(HardLinksTest, NotMoreNamesThanItMayRemember) {
-  HardLinks files;
-  Links links;
+TEST_F(HardLinksTest, NotMoreNamesThanItMayRemember) {
   constexpr Ref kMost = 65536;
-  for (Ref name = 1; name <= kMost; ++name)
-    ASSERT_EQ(files.begin(name, file(name), links.link()), Turn::kCopy);
-  EXPECT_EQ(files.begin(kMost + 1, file(1), links.link()), Turn::kCopy) << "a copy of its own";
-  files.ended(2, kNothing);
-  EXPECT_EQ(files.begin(kMost + 1, file(1), links.link()), Turn::kWaits);
+  for (Ref name = 1; name <= kMost; ++name) ASSERT_EQ(begin(name, file(name)), Turn::kCopy);
+  EXPECT_EQ(begin(kMost + 1, file(1)), Turn::kCopy) << "a copy of its own";
+  files_.ended(2, kNothing);
+  EXPECT_EQ(begin(kMost + 1, file(1)), Turn::kWaits);
 }
 
 class HardLinksPlacementTest : public PlacementTest {
@@ -169,27 +157,6 @@ TEST_F(HardLinksPlacementTest, NamesThatAreAskedForShareOneCopy) {
   EXPECT_EQ((*board_)->placed_bytes[0], 10000u);
 }
 
-TEST_F(HardLinksPlacementTest, PrefetchReadsEachFileOnce) {
-  config_.prefetch = AgentConfig::Prefetch::kOn;
-  constexpr unsigned kFiles = 20, kNames = 10;
-  for (unsigned i = 0; i < kFiles; ++i) {
-    std::vector<std::string> names;
-    for (unsigned k = 0; k < kNames; ++k) names.push_back(std::to_string(i) + "." + std::to_string(k));
-    make(names, i);
-  }
-  start();
-  walk();
-  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == kFiles * kNames; }));
-  for (unsigned i = 0; i < kFiles; ++i)
-    for (unsigned k = 0; k < kNames; ++k) {
-      const std::string name = std::to_string(i) + "." + std::to_string(k);
-      EXPECT_EQ(state(name), State::kPlaced);
-      EXPECT_TRUE(contents(copy_of(name)) == contents(pfs_ + "/" + name)) << name;
-    }
-  EXPECT_EQ(counter(AgentCounter::staged_bytes), kFiles * 10000u);
-  EXPECT_EQ(tier().used(), kFiles * space());
-}
-
 TEST_F(HardLinksPlacementTest, WhoWaitsForANameHastensTheCopy) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   config_.threads = 4;
@@ -199,13 +166,13 @@ TEST_F(HardLinksPlacementTest, WhoWaitsForANameHastensTheCopy) {
     SCOPED_TRACE(found);
     start();
     EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
-    catalog_->add(rel("a"), DT_REG);
-    placement_->catalog_grew();
-    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) == 1; }));
-    if (found) {
-      catalog_->add(rel("b"), DT_REG);
+    uint64_t opens = 0;
+    for (const std::string name : {"a", "b"}) {
+      if (name == "b" && !found) continue;
+      catalog_->add(rel(name), DT_REG);
       placement_->catalog_grew();
-      ASSERT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) == 2; }));
+      ++opens;
+      ASSERT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) == opens; }));
     }
     pass(100);
     EXPECT_EQ(state("a"), State::kStaging) << "it waits for the rate";
@@ -216,33 +183,22 @@ TEST_F(HardLinksPlacementTest, WhoWaitsForANameHastensTheCopy) {
   }
 }
 
-TEST_F(HardLinksPlacementTest, ALostCopyIsLostUnderAllNames) {
-  make({"a", "b"});
-  start();
-  Intercept lost(Call::kFinishSync, [&](Arguments&) { return placed_at_last("b") ? EIO : ETIME; });
-  demand("a");
-  demand("b");
-  const uint64_t given_up = state_word(State::kNoFit, Reason::kTierError);
-  ASSERT_TRUE(eventually([&] { return word("a") == given_up && word("b") == given_up; }));
-  ASSERT_TRUE(eventually([&] { return files_on() == 0 && tier().used() == 0; }));
-  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
-}
-
-// Of which there is a newer copy by then.
-TEST_F(HardLinksPlacementTest, ANameThatWasStagedAgainOutlivesALostCopy) {
-  make({"a", "b"});
+TEST_F(HardLinksPlacementTest, ALostCopyIsLostUnderAllNamesButThatOfANewerOne) {
+  make({"a", "b", "c"});
   start();
   const uint64_t newer = again_word(catalog_->add(rel("newer"), DT_UNKNOWN));
-  Intercept lost(Call::kFinishSync, [&](Arguments&) {
-    EXPECT_TRUE(placed_at_last("b"));
-    catalog_->entry(catalog_->reader().find(rel("b")).ref).state = newer;
+  const Intercept lost(Call::kFinishSync, [&](Arguments&) {
+    EXPECT_TRUE(placed_at_last("b") && placed_at_last("c"));
+    catalog_->entry(catalog_->reader().find(rel("c")).ref).state = newer;
     return EIO;
   });
   demand("a");
-  demand("b");
+  for (const char* name : {"b", "c"}) placement_->demand(rel(name));
   ASSERT_TRUE(eventually([&] { return files_on() == 0 && tier().used() == 0; }));
-  EXPECT_EQ(word("a"), state_word(State::kNoFit, Reason::kTierError));
-  EXPECT_EQ(word("b"), newer);
+  const uint64_t given_up = state_word(State::kNoFit, Reason::kTierError);
+  EXPECT_TRUE(eventually([&] { return word("a") == given_up && word("b") == given_up; }));
+  EXPECT_EQ(word("c"), newer);
+  EXPECT_EQ((*board_)->placed_bytes[0], 0u);
 }
 
 // One of its names is there still, and takes its space.
@@ -251,16 +207,12 @@ TEST_F(HardLinksPlacementTest, ALostCopyWithANameThatStaysIsCounted) {
   start();
   std::string kept;
   {
-    std::atomic<bool> held{true};
-    const Intercept lost(Call::kFinishSync, [&](Arguments&) {
-      (void)eventually([&] { return !held; });
-      return EIO;
-    });
+    Held lost(Call::kFinishSync, EIO);
     demand("a");
     demand("b");
     kept = copy_of("b");
     const Intercept stays(Call::kUnlinkat, [&](Arguments& a) { return kept.ends_with(a.path) ? EPERM : 0; });
-    held = false;
+    lost.go_on();
     ASSERT_TRUE(eventually([&] { return state("a") == State::kNoFit && state("b") == State::kNoFit; }));
     placement_->stop();
   }
@@ -287,44 +239,40 @@ TEST_F(HardLinksPlacementTest, WhoWaitedForACopyThatFailedGetsItsVerdict) {
   EXPECT_EQ(files_on(), 0);
 }
 
-TEST_F(HardLinksPlacementTest, WithoutLinksOnTheTierEachNameHasItsCopy) {
+TEST_F(HardLinksPlacementTest, NamesHaveTheirOwnCopiesWhereTheyCannotShareOne) {
   make({"a", "b"});
-  start();
-  Intercept none(Call::kLinkat, [&](Arguments& a) { return a.flags == 0 ? EPERM : 0; });  // of a name
-  demand("a");
-  demand("b");
-  EXPECT_EQ(state("b"), State::kPlaced);
-  EXPECT_NE(inode_of("a"), inode_of("b"));
-  EXPECT_EQ(tier().used(), 2 * space());
-}
-
-TEST_F(HardLinksPlacementTest, WhoWaitedAndCannotBeLinkedGetsItsCopy) {
-  make({"a", "b"});
-  start();
-  std::atomic<int> names{0};
-  Intercept none(Call::kLinkat, [&](Arguments&) {
-    if (++names == 1) {  // the copy of "a" gets its name while "b" waits for it
-      placement_->demand(rel("b"));
-      eventually([&] { return state("b") == State::kStaging; });
-      EXPECT_TRUE(quiet()) << "they wait for this one";
+  int names = 0;
+  struct Case {
+    const char* where;
+    Call call;
+    Intercept::Handler handler;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"the tier has no links", Call::kLinkat, [](Arguments& a) { return a.flags == 0 ? EPERM : 0; }},
+           {"the one that waits for the copy cannot be linked", Call::kLinkat,
+            [&](Arguments&) {
+              if (++names == 1) {  // the copy gets its name
+                placement_->demand(rel("b"));
+                eventually([&] { return state("b") == State::kStaging; });
+                EXPECT_TRUE(quiet()) << "they wait for this one";
+              }
+              return names == 2 || names == 3 ? EPERM : 0;
+            }},
+           {"times do not tell of changes", Call::kFstatResult, [](Arguments& a) {
+              a.st->st_ctim.tv_nsec = 0;
+              return 0;
+            }}}) {
+    SCOPED_TRACE(c.where);
+    start();
+    {
+      const Intercept none(c.call, c.handler);
+      for (const char* name : {"a", "b"}) EXPECT_EQ(demand(name), state_word(State::kPlaced));
     }
-    return names == 2 || names == 3 ? EPERM : 0;
-  });
-  demand("a");
-  ASSERT_TRUE(placed_at_last("b"));
-  EXPECT_NE(inode_of("a"), inode_of("b"));
-  EXPECT_EQ(tier().used(), 2 * space());
-}
-
-TEST_F(HardLinksPlacementTest, NamesHaveTheirOwnCopiesWhereTimesDoNotTellOfChanges) {
-  make({"a", "b"});
-  start();
-  const Intercept seconds(Call::kFstatResult, [](Arguments& a) {
-    a.st->st_ctim.tv_nsec = 0;
-    return 0;
-  });
-  for (const char* name : {"a", "b"}) EXPECT_EQ(demand(name), state_word(State::kPlaced));
-  EXPECT_NE(inode_of("a"), inode_of("b"));
+    EXPECT_NE(inode_of("a"), inode_of("b"));
+    EXPECT_EQ(tier().used(), 2 * space());
+    end();
+    EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "runtime/placement/credit.h"
+#include "tests/gate.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {
@@ -56,14 +57,6 @@ TEST_F(Prefetch, CopiesFewFilesOfSeveralPiecesAtATime) {
   EXPECT_EQ(counter(AgentCounter::prefetch_files), kFiles);
 }
 
-TEST_F(Prefetch, WhatIsAskedForDoesNotStandInLine) {
-  start_and_fill_the_line();
-  EXPECT_EQ(counter(AgentCounter::staged_files), 0u);
-  for (uint32_t i = kFiles; i-- > 0;) EXPECT_EQ(state_of(demand(name(i))), State::kPlaced) << name(i);
-  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), kFiles) << "each file once";
-  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), kFiles * kBytes) << "each byte once";
-}
-
 TEST_F(Prefetch, WhatTheJobWritesWhileItStandsInLineIsNotCopied) {
   start_and_fill_the_line();
   for (uint32_t i = 0; i < kFiles; ++i) set_invalid(board_->get(), rel(name(i)).hash);
@@ -74,91 +67,44 @@ TEST_F(Prefetch, WhatTheJobWritesWhileItStandsInLineIsNotCopied) {
   EXPECT_LE(counter(AgentCounter::agent_bytes_pfs) - read, kInHand * kBytes);
 }
 
-TEST_F(Prefetch, TheLineIsWorkedOffAlthoughTheTiersGetFull) {
-  tiers_.clear();
-  add_tier("ssd", kBytes);
-  start();
-  walk();
-  // Prefetch itself ends after some that do not fit.
-  ASSERT_TRUE(eventually(
-      [&] { return board_->get()->header.full == 1 && counter(AgentCounter::staged_files) == 1; }));
-  for (uint32_t i = 0; i < kFiles; ++i)
-    EXPECT_TRUE(eventually([&] { return state(name(i)) != State::kStaging; })) << name(i);
-  EXPECT_EQ(counter(AgentCounter::no_fit_files) + 1, counter(AgentCounter::agent_opens_pfs));
-}
-
-TEST_F(Prefetch, WhatIsAskedForWhileItIsOpenedDoesNotStandInLine) {
-  config_.pfs_bandwidth = kTrickle;
-  start();
-  const Intercept opens(Call::kOpenBeneath, [&](Arguments& a) {
-    if (name(5) == a.path && state(name(5)) == State::kStaging) placement_->demand(rel(name(5)));
-    return 0;
-  });
-  for (uint32_t i = 0; i < kFiles; ++i) catalog_->add(rel(name(i)), DT_REG);
-  placement_->catalog_grew();
-  EXPECT_TRUE(placed_at_last(name(5)));
-}
-
 // A thread that looks for more holds the queue's lock. Who asks for the file waits for it first, then who
 // puts the file back.
 TEST_F(Prefetch, WhatIsAskedForWhileItIsPutBackIsCopied) {
-  class Gates : public PfsSource {
-   public:
+  struct Gates : PfsSource {
     using PfsSource::PfsSource;
     std::unique_ptr<SourceFile> open(Ref ref, const std::string& path, Need need,
                                      const Copier& copier) override {
-      if (path == name(0) && !opening.exchange(true)) {
-        EXPECT_TRUE(monarch::eventually([&] { return may_open.load(); }));
-      }
+      if (path == name(0)) opens.pass();
       return PfsSource::open(ref, path, need, copier);
     }
     bool is_ours(Ref ref) override {
-      if (ref == other && !holds.exchange(true)) {
-        EXPECT_TRUE(monarch::eventually([&] { return may_go_on.load(); }));
-      }
+      if (ref == other) looks.pass();
       return true;
     }
     std::atomic<Ref> other = 0;
-    std::atomic<bool> opening = false, may_open = false, holds = false, may_go_on = false;
+    Gate opens, looks;
   };
   config_.prefetch = AgentConfig::Prefetch::kAuto;
   config_.prefetch_burst = 3 * PrefetchCredit::kOpenBytes;
   prepare();
   Gates* const gates = make_placement<Gates>();
+  gates->opens.shut();
+  gates->looks.shut();
   ASSERT_TRUE(placement_->start().ok());
   catalog_->add(rel(name(0)), DT_REG);
   placement_->catalog_grew();
-  EXPECT_TRUE(eventually([&] { return gates->opening.load(); }));
+  EXPECT_TRUE(gates->opens.await_waiting(1));
   gates->other = catalog_->add(rel(name(1)), DT_REG);
   std::thread grows([&] { placement_->catalog_grew(); });
-  EXPECT_TRUE(eventually([&] { return gates->holds.load(); }));
+  EXPECT_TRUE(gates->looks.await_waiting(1));
   std::thread asks([&] { placement_->demand(rel(name(0))); });
   EXPECT_TRUE(quiet());
-  gates->may_open = true;
+  gates->opens.open();
   EXPECT_TRUE(quiet());
-  gates->may_go_on = true;
+  gates->looks.open();
   asks.join();
   grows.join();
   EXPECT_TRUE(placed_at_last(name(0)));
-}
-
-TEST_F(Prefetch, RestsAfterAShortage) {
-  start();
-  scratch_.file("pfs/short", "x");
-  const int64_t begin = clock_.now_ns();
-  {
-    const Intercept opens(Call::kOpenBeneath, EMFILE);
-    EXPECT_EQ(demand("short"), state_word(State::kNoFit, Reason::kTierError));
-  }
-  std::atomic<int64_t> first{0};
-  const Intercept opens(Call::kOpenBeneath, [&](Arguments&) {
-    if (first == 0) first = clock_.now_ns();
-    return 0;
-  });
-  catalog_->add(rel(name(0)), DT_REG);
-  placement_->catalog_grew();
-  EXPECT_TRUE(placed_at_last(name(0))) << "by itself";
-  EXPECT_EQ(first - begin, 1'000'000'000);
 }
 
 TEST_F(Prefetch, StopDoesNotWaitForTheLine) {

@@ -39,15 +39,11 @@ class QueueTest : public PlacementTest {
                                             return due_.load();
                                           },
                                           [this] { return rests_.load(); },
-                                          [this](uint64_t bytes) { return can_pay(bytes); },
-                                          [this](uint64_t bytes) { return uint64_t{can_pay(bytes)}; },
+                                          [this](uint64_t bytes) { return bytes < money_; },
+                                          [this](uint64_t bytes) { return uint64_t{bytes < money_}; },
                                           [](uint64_t) {}, [this] { return next_look_ns_.load(); }});
     }
     return *queue_;
-  }
-  bool can_pay(uint64_t bytes) {
-    if (meanwhile_) meanwhile_();
-    return bytes < money_;
   }
   std::optional<uint32_t> next_chunk(Ref ref) {
     const auto at = chunks_.find(ref);
@@ -74,6 +70,13 @@ class QueueTest : public PlacementTest {
     for (const auto& [work, one] : taken_) queue().done(work, one);
     taken_.clear();
   }
+  // The usual threads, for kOne.
+  void all_work() {
+    for (int i = 0; i < config_.threads; ++i) {
+      queue().demand(kOne);
+      EXPECT_EQ(take().ref, kOne);
+    }
+  }
   bool idle() { return take().why == Why::kLook; }
   Ref file(const std::string& name, uint64_t bytes) {
     const Ref ref = catalog_->add(rel(name), DT_REG);
@@ -93,8 +96,7 @@ class QueueTest : public PlacementTest {
   std::atomic<uint64_t> money_{UINT64_MAX};  // pays for a file of less
   std::atomic<int64_t> next_look_ns_{INT64_MAX};
   std::atomic<int> asked_{0};
-  std::function<void()> meanwhile_;  // before it is said what a file costs
-  std::map<Ref, uint32_t> chunks_;   // to fill
+  std::map<Ref, uint32_t> chunks_;  // to fill
   std::unique_ptr<PlacementContext> context_;
   std::optional<WorkQueue> queue_;
   std::list<Copier> copiers_;
@@ -108,10 +110,7 @@ bool operator==(const Work& a, const Work& b) {
 // What comes from other nodes is waited for by more threads than the PFS is to see.
 TEST_F(QueueTest, AThreadForMoreTakesOnlyWhatSomebodyWaitsFor) {
   (void)catalog_->add(rel("f"), DT_REG);
-  for (int i = 0; i < config_.threads; ++i) {
-    queue().demand(kOne);
-    EXPECT_EQ(take().ref, kOne);
-  }
+  all_work();
   chunks_[kOne] = 1;
   queue().fill(kOne, WorkQueue::Place::kWanted);
   std::atomic<Ref> taken{0};
@@ -208,24 +207,11 @@ TEST_F(QueueTest, AfterItsEndOnlyTheLineIsWorkedOff) {
   EXPECT_TRUE(idle());
 }
 
-TEST_F(QueueTest, TheLineIsShort) {
-  config_.threads = 20;
-  for (int i = 0; i < 10; ++i) catalog_->add(rel(std::to_string(i)), DT_REG);
-  fill_turns();
-  int taken = 0;
-  for (; !idle(); ++taken) EXPECT_FALSE(take_turn(kTwo, copier()));
-  EXPECT_EQ(taken, 4);
-}
-
-TEST_F(QueueTest, WhoIsHurriedWaitsForNoTurn) {
+TEST_F(QueueTest, WhoStandsInLineIsHurried) {
   fill_turns();
   Copier* hurried = copier();
   hurried->hurry();
-  EXPECT_TRUE(take_turn(kTwo, hurried));
-}
-
-TEST_F(QueueTest, WhoStandsInLineIsHurried) {
-  fill_turns();
+  EXPECT_TRUE(take_turn(kOne, hurried)) << "it waits for no turn";
   EXPECT_FALSE(take_turn(kTwo, copier()));
   EXPECT_FALSE(take_turn(kThree, copier()));
   queue().hurry(kOne);
@@ -253,23 +239,15 @@ TEST_F(QueueTest, WhoWorksOnAFileIsHurriedAndNoOther) {
 }
 
 TEST_F(QueueTest, FilesAreFilledInTheirOrder) {
+  using Place = WorkQueue::Place;
   config_.threads = 20;
-  const std::vector<std::pair<Ref, WorkQueue::Place>> files = {{1, WorkQueue::Place::kLast},
-                                                               {2, WorkQueue::Place::kFirst},
-                                                               {3, WorkQueue::Place::kWanted},
-                                                               {4, WorkQueue::Place::kWanted},
-                                                               {5, WorkQueue::Place::kLast}};
-  for (const auto& [ref, place] : files) {
-    chunks_[ref] = 1;
+  Ref ref = 0;
+  for (const Place place : {Place::kLast, Place::kFirst, Place::kWanted, Place::kWanted, Place::kLast}) {
+    chunks_[++ref] = 1;
     queue().fill(ref, place);
   }
-  for (const Ref ref : {3u, 4u, 2u, 1u, 5u}) EXPECT_EQ(take().ref, ref);
+  for (const Ref next : {3u, 4u, 2u, 1u, 5u}) EXPECT_EQ(take().ref, next);
   EXPECT_TRUE(idle());
-  for (const auto& [ref, place] : files) {
-    chunks_[ref] = 1;
-    queue().fill(ref, place);
-  }
-  for (const Ref ref : {3u, 4u, 2u, 1u, 5u}) EXPECT_EQ(take().ref, ref) << "as before";
 }
 
 TEST_F(QueueTest, WhatIsWantedAsAWholeHasAllThreadsButOne) {
@@ -360,10 +338,7 @@ TEST_F(QueueTest, AThreadForMoreRestsAfterSomeTime) {
                             return {};
                           })
                   .ok());
-  for (int i = 0; i < config_.threads; ++i) {
-    queue().demand(kOne);
-    EXPECT_EQ(take().ref, kOne);
-  }
+  all_work();
   std::optional<Work> work;
   std::thread more([&] { work = queue().take(mine, WorkQueue::Thread::kMore); });
   ASSERT_TRUE(clock_.await_waiting(1));
@@ -416,13 +391,6 @@ TEST_F(QueueTest, WhatWasPassedOverIsNotForgottenForOneOfNoKnownSize) {
   EXPECT_EQ(take().ref, large);
   done();
   EXPECT_EQ(take().ref, unknown);
-}
-
-TEST_F(QueueTest, WhatSomebodyAsksForAtThatMomentIsNotPrefetched) {
-  const Ref ref = file("a", 100);
-  meanwhile_ = [&] { catalog_->entry(ref).state = state_word(State::kQueued); };
-  EXPECT_TRUE(idle());
-  EXPECT_EQ(state("a"), State::kQueued);
 }
 
 TEST_F(QueueTest, WhatWasPutBackIsTakenOnceItCanBePaidFor) {
@@ -478,27 +446,6 @@ TEST_F(QueueTest, ALargeFileThatWasOnlyOpenedIsPrefetchedAfterTheOthers) {
   EXPECT_TRUE(idle()) << "once";
 }
 
-TEST_F(QueueTest, WhatIsAnotherNodesIsNotPrefetched) {
-  class Shared : public PfsSource {
-   public:
-    using PfsSource::PfsSource;
-    bool is_ours(Ref ref) override { return ref != other; }
-    Ref other = 0;
-  };
-  auto source = std::make_unique<Shared>(catalog_.get(), &*dataset_, board_->get(), &*rates_);
-  source->other = file("other", 10);
-  source_ = std::move(source);
-  const Ref own = file("own", 10);
-  EXPECT_EQ(take().ref, own);
-  done();
-  EXPECT_TRUE(idle());
-  EXPECT_EQ(state("other"), State::kKnown);
-  const Ref large = catalog_->reader().find(rel("other")).ref;
-  catalog_->entry(large).state = large_word(0);
-  queue().prefetch_large(large);
-  EXPECT_TRUE(idle());
-}
-
 // Nothing tells a thread that there is money again: one looks, and tells the others.
 TEST_F(QueueTest, WhoCannotPayLooksAgainByItself) {
   config_.threads = 20;
@@ -534,12 +481,6 @@ TEST_F(QueueTest, WhoCannotPayLooksAgainByItself) {
   }
   context_->stopping = true;
   queue().wake();
-}
-
-TEST_F(QueueTest, NothingIsTakenFromOneThatStops) {
-  queue().demand(kOne);
-  context_->stopping = true;
-  EXPECT_FALSE(queue().take(copier()));
 }
 
 }  // namespace

@@ -77,20 +77,6 @@ TEST_F(TierHealthTest, PrefetchGoesOnWhileAFileOfUsualSizeFits) {
   EXPECT_TRUE(is_prefetched());
 }
 
-TEST_F(TierHealthTest, RoomThatGrowsAtThatMomentIsFound) {
-  health_->note_size(1000);
-  no_room(kMisfits - 1);
-  int looks = 0;
-  const Intercept sizes(Call::kFstatvfs, [&](Arguments& a) {
-    if (++looks <= 2) a.fs->f_bavail = 0;  // of both tiers
-    return 0;
-  });
-  no_room(1);
-  EXPECT_EQ(looks, 4);
-  EXPECT_FALSE(is_full());
-  EXPECT_TRUE(is_prefetched());
-}
-
 TEST_F(TierHealthTest, WhereRoomGrewWhatDidNotFitIsTriedAgain) {
   health_->note_size(2 * kQuota);
   no_room(kMisfits);
@@ -100,27 +86,6 @@ TEST_F(TierHealthTest, WhereRoomGrewWhatDidNotFitIsTriedAgain) {
   no_room(kMisfits - 1);
   EXPECT_FALSE(is_full()) << "it is counted anew";
   EXPECT_TRUE(is_prefetched());
-}
-
-TEST_F(TierHealthTest, AnErrorOfOneFileClosesNothing) {
-  health_->failed(1, Error{EFBIG, "one"});
-  EXPECT_FALSE(tier(1).closed());
-  health_->failed(1, Error{ENOSPC, "full"});
-  EXPECT_TRUE(tier(1).closed());
-  EXPECT_FALSE(is_failed(1));
-  health_->failed(1, Error{EIO, "broken"});
-  EXPECT_TRUE(is_failed(1));
-  EXPECT_FALSE(is_failed(0));
-  EXPECT_FALSE(tier(0).closed());
-  EXPECT_EQ(counter(AgentCounter::tier_errors), 3u);
-}
-
-TEST_F(TierHealthTest, NothingIsDueWithoutCause) {
-  EXPECT_EQ(health_->due(), INT64_MAX);
-  tier(1).close("a test");
-  EXPECT_EQ(health_->due(), tier(1).next_probe_ns());
-  health_->ran_short(EMFILE);
-  EXPECT_LT(health_->due(), tier(1).next_probe_ns()) << "what is first";
 }
 
 TEST_F(TierHealthTest, AShortageEndsWhenItIsTime) {
@@ -152,15 +117,6 @@ TEST_F(TierHealthTest, EachPauseIsLongerUntilACopySucceeds) {
   for (const int64_t seconds : {1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300}) EXPECT_EQ(pause(), seconds);
   health_->placed();
   EXPECT_EQ(pause(), 1);
-}
-
-TEST_F(TierHealthTest, ALookWithoutCauseTriesNothingAgain) {
-  set_state(kTried);
-  tier(0).close("a test");
-  catalog_->set_tier_failed(0, true);
-  health_->look();
-  EXPECT_EQ(word("f"), kTried);
-  EXPECT_TRUE(is_failed(0));
 }
 
 TEST_F(TierHealthTest, AShortageDoesNotBeginAnewWhatHadEnded) {

@@ -16,29 +16,7 @@ namespace monarch {
 namespace {
 
 constexpr uint64_t kMostBytes = 64 * kMiB;
-constexpr Ref kMostKept = 256;
-
-// What is waited for does not end before let_go(); then all does.
-class Device {
- public:
-  ~Device() { let_go(); }
-  void let_go() { held_ = false; }
-  bool is_waited_for() const { return waits_ > 0; }
-  int waits() const { return waits_; }
-  bool waits_in(std::thread::id thread) const { return thread_ == thread; }
-
- private:
-  int wait() {
-    thread_ = std::this_thread::get_id();
-    ++waits_;
-    eventually([this] { return !held_; });
-    return 0;
-  }
-  std::atomic<bool> held_{true};
-  std::atomic<int> waits_{0};
-  std::atomic<std::thread::id> thread_{};
-  const Intercept sync_{Call::kFinishSync, [this](Arguments&) { return wait(); }};
-};
+constexpr int kMostKept = 256;
 
 class WriteBackTest : public ::testing::Test {
  protected:
@@ -77,12 +55,11 @@ class WriteBackTest : public ::testing::Test {
 };
 
 TEST_F(WriteBackTest, IsWaitedForInAnotherThread) {
-  Device device;
+  Held device(Call::kFinishSync);
   for (const Ref entry : {1u, 2u, 3u}) add(entry);
-  ASSERT_TRUE(eventually([&] { return device.is_waited_for(); }));
-  EXPECT_FALSE(device.waits_in(std::this_thread::get_id()));
+  ASSERT_TRUE(eventually([&] { return device.is_reached(); }));
   EXPECT_EQ(ended_, 0);
-  device.let_go();
+  device.go_on();
   EXPECT_TRUE(ends(3));
   EXPECT_EQ(lost_, 0);
 }
@@ -103,80 +80,48 @@ TEST_F(WriteBackTest, OnlySomeErrorsSayThatACopyIsLost) {
   }
 }
 
-TEST_F(WriteBackTest, NoMoreBytesAreKeptThanMayBe) {
-  Device device;
-  add(1, 2 * kMostBytes);  // alone
-  std::thread second = adder(2);
-  EXPECT_TRUE(quiet());
-  device.let_go();
-  second.join();
-  EXPECT_GE(ended_when_added_, 1);
-  EXPECT_TRUE(ends(2));
-}
-
-TEST_F(WriteBackTest, NoMoreCopiesAreKeptThanMayBe) {
-  Device device;
-  for (Ref entry = 1; entry <= kMostKept; ++entry) add(entry);
-  EXPECT_EQ(ended_, 0);
-  std::thread last = adder(kMostKept + 1);
-  EXPECT_TRUE(quiet());
-  device.let_go();
-  last.join();
-  EXPECT_GE(ended_when_added_, 1);
-  EXPECT_TRUE(ends(kMostKept + 1));
+TEST_F(WriteBackTest, NoMoreIsKeptThanMayBe) {
+  for (const bool of_bytes : {true, false}) {
+    SCOPED_TRACE(of_bytes);
+    ended_ = 0;
+    Held device(Call::kFinishSync);
+    const int most = of_bytes ? 1 : kMostKept;
+    for (int i = 0; i < most; ++i) add(1, of_bytes ? 2 * kMostBytes : 1);  // one of any size, alone
+    EXPECT_EQ(ended_, 0);
+    std::thread one_more = adder(2);
+    EXPECT_TRUE(quiet());
+    device.go_on();
+    one_more.join();
+    EXPECT_GE(ended_when_added_, 1);
+    EXPECT_TRUE(ends(most + 1));
+  }
 }
 
 TEST_F(WriteBackTest, WhatIsHurriedIsPublishedAtOnceAndOnce) {
-  Device device;
+  Held device(Call::kFinishSync);
   add(1);
-  ASSERT_TRUE(eventually([&] { return device.is_waited_for(); }));
+  ASSERT_TRUE(eventually([&] { return device.is_reached(); }));
   add(2);
   add(3, 1, NamedCopy::Stage::kPublished);
   add(4, 1, NamedCopy::Stage::kRefused);
   for (const Ref entry : {2u, 3u, 4u, 5u, 1u, 2u}) write_back_->hurry(entry);
   EXPECT_EQ(published_, (std::vector<Ref>{2, 1}));
-  device.let_go();
+  device.go_on();
   EXPECT_TRUE(ends(4));
 }
 
-TEST_F(WriteBackTest, OneThatIsStoppedTakesNoCopy) {
-  const int before = open_descriptors();
-  write_back_->stop();
-  add(1);
-  EXPECT_EQ(open_descriptors(), before);
-  EXPECT_EQ(ended_, 0);
-}
-
 TEST_F(WriteBackTest, WhatIsKeptIsForgottenAtItsEnd) {
-  Device device;
+  Held device(Call::kFinishSync);
   add(1, kMostBytes);
-  ASSERT_TRUE(eventually([&] { return device.is_waited_for(); }));
+  ASSERT_TRUE(eventually([&] { return device.is_reached(); }));
   std::thread second = adder(2, kMostBytes);
   EXPECT_TRUE(quiet());
   std::thread stop([&] { write_back_->stop(); });
   second.join();  // it does not wait for the device any more
   EXPECT_EQ(ended_when_added_, 0);
-  device.let_go();
+  device.go_on();
   stop.join();
-  EXPECT_EQ(device.waits(), 1);
-  EXPECT_EQ(ended_, 1);
-}
-
-// Without a thread of its own, those that add wait for each other.
-TEST_F(WriteBackTest, WhoWaitsForAnotherEndsWithIt) {
-  const Intercept threads(Call::kStartThread, EAGAIN);
-  Device device;
-  std::thread first = adder(1);
-  ASSERT_TRUE(eventually([&] { return device.is_waited_for(); }));
-  std::thread second([&] { add(2); });
-  EXPECT_TRUE(quiet());
-  EXPECT_EQ(device.waits(), 1);
-  write_back_->stop();
-  second.join();
-  EXPECT_EQ(ended_, 0);
-  device.let_go();
-  first.join();
-  EXPECT_EQ(device.waits(), 1);
+  EXPECT_EQ(device.reached(), 1);
   EXPECT_EQ(ended_, 1);
 }
 
