@@ -152,6 +152,12 @@ class ShareWalkTest : public ::testing::Test {
     for (uint32_t i = 0; i < nodes_.size(); ++i) expect_all(i);
   }
 
+  void walk_all(uint32_t count) {
+    make(count);
+    start_all();
+    expect_all();
+  }
+
   const Scratch scratch_;
   const std::string pfs_ = scratch_.dir("pfs");
   const LaterBy quiet_{kDays};
@@ -167,9 +173,7 @@ class ShareWalkTest : public ::testing::Test {
 
 TEST_F(ShareWalkTest, EachDirectoryIsReadOnceForAllNodes) {
   tree(60, 5);
-  make(12);
-  start_all();
-  expect_all();
+  walk_all(12);
   EXPECT_EQ(read(), paths_.size());
   EXPECT_EQ(nodes_[0]->counter(AgentCounter::walk_dirs), paths_.size());
   for (uint32_t i = 1; i < 12; ++i) EXPECT_EQ(nodes_[i]->counter(AgentCounter::walk_files), 300u);
@@ -180,50 +184,6 @@ TEST_F(ShareWalkTest, EachDirectoryIsReadOnceForAllNodes) {
   EXPECT_GT(asked(11, 1), 0u);
   EXPECT_EQ(asked(11, 2), 0u);
   EXPECT_EQ(asked(0, 3), 0u) << "two are asked whether they walk already";
-}
-
-TEST_F(ShareWalkTest, ALargeDirectoryComesInParts) {
-  tree(2, 3);
-  long_directory(3000);
-  std::atomic<size_t> parts{0};
-  spoil_ = [&](List list) {
-    parts += !list.parts.empty();
-    return list;
-  };
-  make(2);
-  start_all();
-  expect_all();
-  EXPECT_EQ(read(), paths_.size());
-  EXPECT_GT(parts, 8u) << "of at most 64 KiB";
-}
-
-TEST_F(ShareWalkTest, NotAllAskTheFirstNodeWhileTheirParentStarts) {
-  tree(20, 3);
-  options_.start_ms = 300;
-  away_ms_ = 0;
-  make(12);
-  is_[1] = Is::kAway;
-  for (const NodeIndex node : {0u, 9u}) start(node);
-  expect_all(0);
-  EXPECT_TRUE(eventually([&] { return asked(9, 1) > 3; }));
-  EXPECT_EQ(asked(9, 0), 0u);
-  away_ms_ = 50;
-  expect_all(9);
-  EXPECT_GT(asked(9, 0), 0u) << "it does not come";
-  EXPECT_EQ(read(), paths_.size());
-}
-
-// That its parent is not there says nothing of who walks.
-TEST_F(ShareWalkTest, WhoWalksIsAskedThoughAParentIsAwayForLong) {
-  tree(20, 3);
-  make(12);
-  is_[1] = Is::kAway;
-  away_ms_ = 150;
-  for (const NodeIndex node : {0u, 9u}) start(node);
-  expect_all(9);
-  EXPECT_GT(asked(9, 0), 0u);
-  EXPECT_EQ(asked(9, 2), 0u) << "nobody else walks";
-  EXPECT_EQ(read(), paths_.size());
 }
 
 // NTFS and FUSE have names of more than 255 bytes, and FUSE any type.
@@ -310,29 +270,23 @@ TEST_F(ShareWalkTest, AnotherGoesOnWhereOneEndsInTheMiddle) {
   }
 }
 
-TEST_F(ShareWalkTest, AParentThatHearsNothingIsPassedOver) {
-  tree(60, 5);
-  make(12);
-  is_[1] = Is::kHangs;  // it hears nothing, either
-  start_all();
-  for (const NodeIndex node : {0u, 2u, 9u, 10u, 11u}) expect_all(node);
-  EXPECT_GT(asked(9, 0), 0u);
-  is_[1] = Is::kThere;
-  expect_all();
-  EXPECT_EQ(read(), paths_.size());
-}
-
-TEST_F(ShareWalkTest, AParentThatIsNotToldIsPassedOver) {
+TEST_F(ShareWalkTest, AParentThatHearsNothingOrHasNoWalkIsPassedOver) {
   tree(60, 5);
   options_.silence_ms = 1500;
-  make(12);
-  is_[1] = Is::kDeaf;
-  start_all();
-  for (const NodeIndex node : {9u, 10u, 11u}) {
-    expect_all(node);
-    EXPECT_GT(asked(node, 1), 0u);
-    EXPECT_GT(asked(node, 0), 0u);
-    EXPECT_EQ(nodes_[node]->counter(AgentCounter::walk_dirs), 0u);
+  none_ms_ = 50;
+  for (const Is is : {Is::kHangs, Is::kDeaf, Is::kThere}) {
+    SCOPED_TRACE(static_cast<int>(is));
+    make(12);
+    is_[1] = is;
+    for (uint32_t i = 0; i < 12; ++i)
+      if (i != 1 || is != Is::kThere) start(i);  // where it is there, it does not walk
+    for (const NodeIndex node : {0u, 2u, 9u, 10u, 11u}) {
+      expect_all(node);
+      EXPECT_EQ(nodes_[node]->counter(AgentCounter::walk_dirs), node == 0 ? paths_.size() : 0u);
+    }
+    EXPECT_GT(asked(9, 1), 0u);
+    EXPECT_GT(asked(9, 0), 0u);
+    end_all();
   }
 }
 
@@ -363,33 +317,20 @@ TEST_F(ShareWalkTest, AWalkThatGoesOnIsWaitedFor) {
   EXPECT_EQ(this->read(), paths_.size());
 }
 
-// As in mid-partition: none hears of another. Each reads all, and has all.
-TEST_F(ShareWalkTest, AllMayWalk) {
+// As in mid-partition: none hears of another. Or no other has a walk, as where prefetch is off.
+TEST_F(ShareWalkTest, WhereNobodyTellsEachReadsAll) {
   tree(20, 3);
+  options_.silence_ms = 400;
+  none_ms_ = 50;
   make(3);
   for (auto& is : is_) is = Is::kAway;
   start_all();
   expect_all();
   EXPECT_EQ(read(), 3 * paths_.size());
-}
-
-TEST_F(ShareWalkTest, WhereNobodyWalksEachDoes) {
-  tree(20, 3);
-  options_.silence_ms = 400;
-  none_ms_ = 50;
+  end_all();
   make(2);
-  start(1);  // the first one has no walk: prefetch is off there
+  start(1);
   expect_all(1);
-}
-
-TEST_F(ShareWalkTest, AParentWithoutAWalkIsPassedOver) {
-  tree(20, 3);
-  none_ms_ = 50;
-  make(12);
-  for (const NodeIndex node : {0u, 9u}) start(node);
-  expect_all(9);
-  EXPECT_LT(nodes_[9]->passed_ms(), options_.silence_ms / 2);
-  EXPECT_EQ(read(), paths_.size());
 }
 
 // Though nothing of it is told.
@@ -411,9 +352,7 @@ TEST_F(ShareWalkTest, AWalkWhoseLogIsFullIsWaitedFor) {
     EXPECT_TRUE(eventually([&] { return asked(1, 0) > before + 1 || nodes_[0]->walked(); }));
     return 0;
   });
-  make(2);
-  start_all();
-  expect_all();
+  walk_all(2);
   EXPECT_GT(nodes_[1]->passed_ms(), 2 * options_.silence_ms);
   EXPECT_EQ(read(), 2 * paths_.size()) << "nothing was told";
 }
@@ -421,17 +360,13 @@ TEST_F(ShareWalkTest, AWalkWhoseLogIsFullIsWaitedFor) {
 TEST_F(ShareWalkTest, WhatALogHasNoRoomForIsReadByEach) {
   tree(20, 3);
   options_.most_log = 500;
-  make(2);
-  start_all();
-  expect_all();
+  walk_all(2);
   EXPECT_LT(nodes_[1]->counter(AgentCounter::walk_dirs), paths_.size()) << "some were told";
   EXPECT_GT(nodes_[1]->counter(AgentCounter::walk_dirs), 0u);
   end_all();
   long_directory(300);
   options_.most_log = 30000;
-  make(2);
-  start_all();
-  expect_all();
+  walk_all(2);
   EXPECT_EQ(nodes_[1]->counter(AgentCounter::walk_dirs), 1u) << "that one alone";
 }
 
@@ -489,9 +424,7 @@ TEST_F(ShareWalkTest, WhatIsNoListIsNotTaken) {
     SCOPED_TRACE(&spoil - spoils.data());
     wrong_ = 0;
     spoil_ = spoil;
-    make(2);
-    start_all();
-    expect_all();
+    walk_all(2);
     EXPECT_EQ(wrong_ > 0, &spoil != &spoils.back()) << "the end may still come";
     EXPECT_EQ(nodes_[1]->counter(AgentCounter::walk_dirs), paths_.size()) << "it reads all itself";
     EXPECT_EQ(nodes_[1]->parts.catalog->header().entry_count, nodes_[0]->parts.catalog->header().entry_count);

@@ -12,36 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST_F(PlacementTest, TheWalkTellsTypesApart) {
-  config_.prefetch = AgentConfig::Prefetch::kOn;
-  scratch_.file("pfs/d/f", "x");
-  fs::create_symlink("d/f", pfs_ + "/link");
-  ASSERT_EQ(::mkfifo((pfs_ + "/fifo").c_str(), 0600), 0);
-  start();
-  walk();
-  ASSERT_TRUE(placed_at_last("d/f"));
-  EXPECT_EQ(word("fifo"), state_word(State::kPass, Reason::kNotRegular));
-  EXPECT_EQ(word("link"), state_word(State::kPass, Reason::kSymlink));
-  EXPECT_EQ(word("d"), state_word(State::kPass, Reason::kNotRegular));
-  EXPECT_EQ(counter(AgentCounter::walk_files), 1u);
-}
-
-TEST_F(PlacementTest, TheWalkSaysWhenItIsNotComplete) {
-  scratch_.file("pfs/good/f", "x");
-  scratch_.file("pfs/bad/f", "x");
-  start();
-  Intercept opens(Call::kOpenBeneath, [](Arguments& a) {
-    return (a.flags & O_DIRECTORY) && std::string(a.path) == "bad" ? EACCES : 0;
-  });
-  start_walk();
-  ASSERT_TRUE(eventually(
-      [&] { return counter(AgentCounter::walk_errors) == 1 && counter(AgentCounter::walk_files) == 1; }));
-  walker_->stop();
-  EXPECT_FALSE(walked()) << "absent paths may exist";
-  EXPECT_TRUE(catalog_->reader().find(rel("good/f")));
-  EXPECT_FALSE(catalog_->reader().find(rel("bad/f")));
-}
-
 TEST_F(PlacementTest, TheWalkKeepsWhatDirectoriesHoldOnceTheyAreQuiet) {
   for (int i = 0; i < 30; ++i) scratch_.file("pfs/d/f" + std::to_string(i), "x");
   fs::create_symlink("d/f1", pfs_ + "/link");
@@ -101,9 +71,8 @@ TEST_F(PlacementTest, DemandsAndTheWalkMeet) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   std::vector<std::string> files, directories;
   for (uint32_t i = 0; i < 400; ++i) {
-    const std::string dir = "a" + std::to_string(i % 20) + "/b" + std::to_string(i % 40);
-    files.push_back(dir + "/f" + std::to_string(i));
-    directories.push_back(dir);
+    directories.push_back("a" + std::to_string(i % 20) + "/b" + std::to_string(i % 40));
+    files.push_back(directories.back() + "/f" + std::to_string(i));
     scratch_.file("pfs/" + files.back(), noise(i, i));
   }
   start();
@@ -117,32 +86,38 @@ TEST_F(PlacementTest, DemandsAndTheWalkMeet) {
   }).join();
   for (const std::string& file : files) ASSERT_TRUE(placed_at_last(file)) << file;
   ASSERT_TRUE(eventually([&] { return walked(); }));
-  for (const std::string& dir : directories) {
-    ASSERT_TRUE(settles(dir));
-    EXPECT_EQ(word(dir), state_word(State::kPass, Reason::kNotRegular)) << dir;
-  }
+  for (const std::string& dir : directories)
+    EXPECT_TRUE(eventually([&] { return word(dir) == state_word(State::kPass, Reason::kNotRegular); }))
+        << dir;
   placement_->stop();
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), files.size());
   EXPECT_EQ(counter(AgentCounter::staged_files), files.size());
   EXPECT_EQ(files_on(), static_cast<int>(files.size()));
-  for (const std::string& file : files) EXPECT_EQ(contents(copy_of(file)), contents(pfs_ + "/" + file));
 }
 
-// Half a directory is no directory: what readdir(3) did not tell may be there.
-TEST_F(PlacementTest, AWalkThatFailsInTheMiddleOfADirectoryIsNotComplete) {
+// Absent paths may exist then. Half a directory is none: what readdir(3) did not tell may be there.
+TEST_F(PlacementTest, TheWalkSaysWhenItIsNotComplete) {
   for (int i = 0; i < 5; ++i) scratch_.file("pfs/f" + std::to_string(i), "x");
-  for (const int error : {EIO, ENOMEM, ESTALE}) {
-    SCOPED_TRACE(error);
-    if (!placement_) start();
-    const uint64_t before = counter(AgentCounter::walk_errors);
-    std::atomic<int> calls{0};
-    Intercept fault(Call::kReaddir, [&](Arguments&) { return ++calls == 4 ? error : 0; });
+  start();
+  uint64_t errors = 0;
+  const auto is_incomplete_if = [&](Call call, const Intercept::Handler& fails) {
+    const Intercept fault(call, fails);
     start_walk();
-    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::walk_errors) == before + 1; }));
+    EXPECT_TRUE(eventually([&] { return counter(AgentCounter::walk_errors) == errors + 1; }));
+    ++errors;
     walker_->stop();
-    EXPECT_FALSE(walked()) << "absent paths may exist";
+    EXPECT_FALSE(walked());
+  };
+  for (const int error : {EIO, ENOMEM, ESTALE}) {
+    is_incomplete_if(Call::kReaddir,
+                     [error, calls = 0](Arguments&) mutable { return ++calls == 4 ? error : 0; });
     EXPECT_EQ(catalog_->reader().listing(rel("")), nullptr);
   }
+  scratch_.file("pfs/bad/f", "x");
+  is_incomplete_if(Call::kOpenBeneath, [](Arguments& a) {
+    return (a.flags & O_DIRECTORY) && std::string(a.path) == "bad" ? EACCES : 0;
+  });
+  EXPECT_FALSE(catalog_->reader().find(rel("bad/f")));
 }
 
 // What it is told of, in their order.
@@ -177,17 +152,22 @@ class ToldWalkTest : public PlacementTest {
         catalog_.get(), &*dataset_, board_->get(), &rates_->pfs_stats, [this] { placement_->catalog_grew(); },
         watch_.get(), clock_);
   }
-  // What a walk of all tells; the catalog is empty again then.
+  void start_anew() {
+    if (placement_) end();
+    start();
+    make_walker();
+  }
+  // What a walk of all tells; it walks with so many threads.
+  bool tells(Heard* heard, int threads = 1) {
+    start_anew();
+    walker_->start(threads, heard);
+    return eventually([&] { return heard->ends == 1; });
+  }
+  // The same; the catalog is empty again then.
   std::vector<WalkedDirectory> told() {
     Heard heard;
-    start();
-    make_walker();
-    walker_->start(2, &heard);
-    EXPECT_TRUE(eventually([&] { return heard.ends == 1; }));
-    EXPECT_TRUE(walked());
-    end();
-    start();
-    make_walker();
+    EXPECT_TRUE(tells(&heard, 2) && walked());
+    start_anew();
     return heard.directories();
   }
   void expect_all_listed() {
@@ -209,14 +189,6 @@ class ToldWalkTest : public PlacementTest {
     const auto first = std::find_if(all.begin(), all.end(), [](const auto& one) { return one.path == "d"; });
     ASSERT_NE(first, all.end());
     EXPECT_EQ(first->listing, WalkedDirectory::Listed::kLater);
-  }
-  // That a change is marked; nothing walks any more then.
-  void expect_watched() {
-    scratch_.file("pfs/a/b/c/h", "y");
-    EXPECT_TRUE(eventually([&] { return is_invalid(*board_->get(), rel("a/b/c/h").hash); }));
-    walker_.reset();
-    placement_.reset();
-    watch_.reset();
   }
   static constexpr int64_t kDays = 3 * 86400;
 };
@@ -241,9 +213,7 @@ TEST_F(ToldWalkTest, WhatAnotherWalkHasReadIsNotReadAgain) {
     EXPECT_EQ(counter(AgentCounter::walk_dirs), 0u);
     EXPECT_EQ(counter(AgentCounter::walk_files), 5u);
     EXPECT_EQ(heard.directories().size(), 0u);
-    end();
-    start();
-    make_walker();
+    start_anew();
   }
 }
 
@@ -258,9 +228,7 @@ TEST_F(ToldWalkTest, WhatAnotherWalkHasNotReadIsReadHere) {
     expect_all_listed();
     EXPECT_EQ(counter(AgentCounter::walk_dirs), 1u);
     EXPECT_EQ(counter(AgentCounter::walk_files), 5u);
-    end();
-    start();
-    make_walker();
+    start_anew();
   }
 }
 
@@ -311,15 +279,6 @@ TEST_F(ToldWalkTest, AnOldTimeOfADirectoryThatWasChangedJustNowIsNotBelieved) {
   expect_put_off(all);
 }
 
-TEST_F(ToldWalkTest, ChangesAreWatchedForInWhatIsRead) {
-  watches_ = true;
-  start();
-  make_walker();
-  walker_->start(2);
-  ASSERT_TRUE(eventually([&] { return walked(); }));
-  expect_watched();
-}
-
 // What changed since is not what was told: the kernel's values tell.
 TEST_F(ToldWalkTest, AListingIsThatOfTheDirectoryAsItWas) {
   const LaterBy quiet(kDays);
@@ -333,15 +292,25 @@ TEST_F(ToldWalkTest, AListingIsThatOfTheDirectoryAsItWas) {
   EXPECT_NE(catalog_->reader().listing(rel("a"))->ctime, nanoseconds(st.st_ctim));
 }
 
-TEST_F(ToldWalkTest, ChangesAreWatchedForWhereAnotherWalkHasRead) {
+TEST_F(ToldWalkTest, ChangesAreWatchedForAlsoWhereAnotherWalkHasRead) {
   const LaterBy quiet(kDays);
   const std::vector<WalkedDirectory> all = told();
-  end();
   watches_ = true;
-  start();
-  make_walker();
-  for (const WalkedDirectory& directory : all) EXPECT_TRUE(walker_->enter(directory));
-  expect_watched();
+  for (const bool by_another : {false, true}) {
+    start_anew();
+    if (by_another) {
+      for (const WalkedDirectory& directory : all) EXPECT_TRUE(walker_->enter(directory));
+    } else {
+      walker_->start(2);
+      ASSERT_TRUE(eventually([&] { return walked(); }));
+    }
+    scratch_.file("pfs/a/b/c/h", "y");
+    EXPECT_TRUE(eventually([&] { return is_invalid(*board_->get(), rel("a/b/c/h").hash); }));
+    walker_.reset();
+    placement_.reset();
+    watch_.reset();
+    end();
+  }
 }
 
 TEST_F(ToldWalkTest, WhatDoesNotFitIsNotEntered) {
@@ -362,17 +331,19 @@ TEST_F(ToldWalkTest, WhatDoesNotFitIsNotEntered) {
 
 TEST_F(ToldWalkTest, WhatCouldNotBeReadIsNotTold) {
   const LaterBy quiet(kDays);
-  Heard heard;
-  start();
-  make_walker();
-  Intercept opens(Call::kOpenBeneath, [](Arguments& a) {
-    return (a.flags & O_DIRECTORY) && std::string(a.path) == "a/b" ? EACCES : 0;
-  });
-  walker_->start(1, &heard);
-  ASSERT_TRUE(eventually([&] { return heard.ends == 1; }));
-  EXPECT_FALSE(walked());
+  Heard heard, half;
+  {
+    const Intercept opens(Call::kOpenBeneath, [](Arguments& a) {
+      return (a.flags & O_DIRECTORY) && std::string(a.path) == "a/b" ? EACCES : 0;
+    });
+    ASSERT_TRUE(tells(&heard));
+    EXPECT_FALSE(walked());
+  }
   for (const WalkedDirectory& directory : heard.directories()) EXPECT_NE(directory.path, "a/b");
   EXPECT_EQ(heard.directories().size(), 3u);
+  const Intercept fault(Call::kReaddir, [calls = 0](Arguments&) mutable { return ++calls == 4 ? EIO : 0; });
+  ASSERT_TRUE(tells(&half));
+  for (const WalkedDirectory& directory : half.directories()) EXPECT_NE(directory.path, "") << "half of it";
 }
 
 // Other nodes know a subvolume's device by other numbers.
@@ -381,57 +352,33 @@ TEST_F(ToldWalkTest, AListingOnAnotherDeviceIsNotTold) {
   struct stat st;
   ASSERT_EQ(::stat((pfs_ + "/a/b").c_str(), &st), 0);
   Heard heard;
-  start();
-  make_walker();
   Intercept other(Call::kFstatResult, [&](Arguments& a) {
     if (a.st->st_ino == st.st_ino) a.st->st_dev += 1;
     return 0;
   });
-  walker_->start(1, &heard);
-  ASSERT_TRUE(eventually([&] { return heard.ends == 1; }));
+  ASSERT_TRUE(tells(&heard));
   EXPECT_EQ(heard.directories().size(), 5u);
   for (const WalkedDirectory& directory : heard.directories())
     EXPECT_EQ(directory.listing == WalkedDirectory::Listed::kNow, directory.path != "a/b") << directory.path;
 }
 
-TEST_F(ToldWalkTest, ALongDirectoryIsToldOfMeanwhile) {
+// Each name costs a call where the file system tells no types, and one may be slow.
+TEST_F(ToldWalkTest, ALongOrSlowDirectoryIsToldOfMeanwhile) {
   const LaterBy quiet(kDays);
-  for (int i = 0; i < 5000; ++i) scratch_.file("pfs/long/" + std::to_string(i), "");
-  Heard heard;
-  start();
-  make_walker();
-  walker_->start(1, &heard);
-  ASSERT_TRUE(eventually([&] { return heard.ends == 1; }));
-  EXPECT_EQ(heard.long_ones, 1);
-}
-
-// Each name costs a call there, and one may be slow.
-TEST_F(ToldWalkTest, AFileSystemThatTellsNoTypesIsToldOfMeanwhile) {
-  const LaterBy quiet(kDays);
-  Heard heard;
-  start();
-  make_walker();
-  Intercept types(Call::kReaddirResult, [](Arguments& a) {
-    a.name->d_type = DT_UNKNOWN;
-    return 0;
-  });
-  walker_->start(1, &heard);
-  ASSERT_TRUE(eventually([&] { return heard.ends == 1; }));
+  Heard slow, long_one;
+  {
+    const Intercept types(Call::kReaddirResult, [](Arguments& a) {
+      a.name->d_type = DT_UNKNOWN;
+      return 0;
+    });
+    ASSERT_TRUE(tells(&slow));
+  }
   EXPECT_TRUE(walked());
-  EXPECT_EQ(heard.directories().size(), 5u);
-  EXPECT_EQ(heard.long_ones, 10) << "names";
-}
-
-TEST_F(ToldWalkTest, HalfADirectoryIsNotTold) {
-  const LaterBy quiet(kDays);
-  Heard heard;
-  start();
-  make_walker();
-  std::atomic<int> calls{0};
-  Intercept fault(Call::kReaddir, [&](Arguments&) { return ++calls == 4 ? EIO : 0; });
-  walker_->start(1, &heard);
-  ASSERT_TRUE(eventually([&] { return heard.ends == 1; }));
-  for (const WalkedDirectory& directory : heard.directories()) EXPECT_NE(directory.path, "");
+  EXPECT_EQ(slow.directories().size(), 5u);
+  EXPECT_EQ(slow.long_ones, 10) << "names";
+  for (int i = 0; i < 5000; ++i) scratch_.file("pfs/long/" + std::to_string(i), "");
+  ASSERT_TRUE(tells(&long_one));
+  EXPECT_EQ(long_one.long_ones, 1);
 }
 
 // For lack of threads the walk is slower, or there is none.
