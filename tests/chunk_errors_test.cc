@@ -394,9 +394,8 @@ TEST_F(ChunkErrors, WhatIsParkedWhileItIsCopiedIsFinished) {
   const std::string content = noise(kMiB + 1, 1);
   for (int i = 0; i <= kOthers; ++i) scratch_.file("pfs/" + std::to_string(i), content);
   start_slowly(4);
-  Held reads(Call::kPread, 0, [first = true](const Arguments& a) mutable {
-    return a.offset == kMiB && std::exchange(first, false);
-  });
+  std::atomic<bool> first{true};
+  Held reads(Call::kPread, 0, [&](const Arguments& a) { return a.offset == kMiB && first.exchange(false); });
   stage("0");
   ask("0", 1);
   ASSERT_TRUE(eventually([&] { return reads.is_reached(); }));

