@@ -69,26 +69,6 @@ TEST_F(HardLinksTest, WhoWaitedIsToldOfAFailure) {
   EXPECT_TRUE(linked_.empty());
 }
 
-TEST_F(HardLinksTest, ANameIsTakenBeforeItIsOneOfItsOwn) {
-  begin(1, file(5));
-  publish(1);
-  ASSERT_EQ(begin(2, file(5)), Turn::kLinked);
-  std::atomic<bool> taken{false}, begun{false};
-  std::atomic<int> looks{0};
-  std::thread evictor([&] {
-    while (!begun) std::this_thread::yield();
-    while (files_.maker_of(2) != 2) ++looks;
-    EXPECT_TRUE(taken);
-  });
-  files_.ended(1, [&](Ref name) {
-    EXPECT_EQ(name, 2u);
-    begun = true;
-    EXPECT_TRUE(eventually([&] { return looks >= 2 || others_sleep(); })) << "it looks, or waits to look";
-    taken = true;
-  });
-  evictor.join();
-}
-
 TEST_F(HardLinksTest, AChangedFileIsAnother) {
   begin(1, file(5));
   struct stat longer = file(5), later = file(5);  // within one tick of the PFS's clock
@@ -241,7 +221,7 @@ TEST_F(HardLinksPlacementTest, WhoWaitedForACopyThatFailedGetsItsVerdict) {
 
 TEST_F(HardLinksPlacementTest, NamesHaveTheirOwnCopiesWhereTheyCannotShareOne) {
   make({"a", "b"});
-  int names = 0;
+  std::atomic<int> names{0};
   struct Case {
     const char* where;
     Call call;

@@ -34,11 +34,7 @@ class QueueTest : public PlacementTest {
       context_->threads = config_.threads;
       queue_.emplace(&*context_,
                      WorkQueue::Questions{[this](Ref ref) { return next_chunk(ref); },
-                                          [this] {
-                                            ++asked_;
-                                            return due_.load();
-                                          },
-                                          [this] { return rests_.load(); },
+                                          [this] { return due_.load(); }, [this] { return rests_.load(); },
                                           [this](uint64_t bytes) { return bytes < money_; },
                                           [this](uint64_t bytes) { return uint64_t{bytes < money_}; },
                                           [](uint64_t) {}, [this] { return next_look_ns_.load(); }});
@@ -51,13 +47,12 @@ class QueueTest : public PlacementTest {
     return --at->second;
   }
   Copier* copier() {
-    queue();
+    queue();  // which makes the context
     copiers_.emplace_back(board_->get(), &*rates_, &context_->stopping);
     return &copiers_.back();
   }
   // What a thread of its own takes, which has it until done(); there is always something to look at.
   Work take() {
-    queue();
     Copier* one = copier();
     Work work = queue().take(one).value_or(Work{0, Why::kLook});
     if (work.why == Why::kLook)
@@ -95,7 +90,6 @@ class QueueTest : public PlacementTest {
   std::atomic<bool> rests_{false};
   std::atomic<uint64_t> money_{UINT64_MAX};  // pays for a file of less
   std::atomic<int64_t> next_look_ns_{INT64_MAX};
-  std::atomic<int> asked_{0};
   std::map<Ref, uint32_t> chunks_;  // to fill
   std::unique_ptr<PlacementContext> context_;
   std::optional<WorkQueue> queue_;

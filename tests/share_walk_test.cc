@@ -208,19 +208,6 @@ TEST_F(ShareWalkTest, WhatNoListCanSayIsNotTold) {
   EXPECT_EQ(parts->parts[1].names[0].inode, 3u);
 }
 
-TEST_F(ShareWalkTest, WhoComesLateIsToldAll) {
-  tree(60, 5);
-  make(3);
-  is_[2] = Is::kAway;
-  start(0);
-  start(1);
-  expect_all(1);
-  is_[2] = Is::kThere;
-  start(2);
-  expect_all();
-  EXPECT_EQ(read(), paths_.size());
-}
-
 TEST_F(ShareWalkTest, TheFirstNodeMayBeLate) {
   tree(60, 5);
   long_directory(600);
