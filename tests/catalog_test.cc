@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <random>
-#include <set>
 #include <unordered_map>
 
 #include "runtime/layout/path_hash.h"
@@ -72,17 +71,6 @@ TEST(Catalog, NamesOfOneHashAreNotTakenForEachOther) {
     EXPECT_EQ(reader.find(rel(other)).ref, ref);
     EXPECT_NE(reader.find(rel(one)).ref, ref);
   }
-}
-
-// As when somebody removes copies: their inodes come to be others'.
-TEST_F(CatalogTest, AnInodeIsTheCopyThatWasPlacedLast) {
-  const Ref before = catalog_->add(rel("before"), DT_REG), now = catalog_->add(rel("now"), DT_REG);
-  ASSERT_TRUE(catalog_->place(before, 0, 7, source_stat(1)));
-  ASSERT_TRUE(catalog_->place(now, 0, 7, source_stat(2)));
-  const Identity* id = reader_.find_copy(0, 7);
-  ASSERT_NE(id, nullptr);
-  EXPECT_EQ(id->entry, now);
-  EXPECT_EQ(reader_.find_copy(1, 7), nullptr) << "of another tier";
 }
 
 TEST_F(CatalogTest, OnlyRegularFilesAreStaged) {
@@ -155,19 +143,6 @@ TEST(Catalog, HasNoMoreEntriesThanItMay) {
   EXPECT_TRUE(catalog.add(rel("a"), DT_REG) && catalog.add(rel("d/b"), DT_REG));
   EXPECT_FALSE(catalog.add(rel("c"), DT_REG));
   EXPECT_TRUE(catalog.add(rel("a"), DT_REG) && catalog.add(rel("d/b"), DT_REG)) << "they are there";
-}
-
-TEST_F(CatalogTest, FilesThatAreAlikeShareTheirAttributes) {
-  std::set<Ref> attributes;
-  for (int i = 0; i < 1000; ++i) {
-    const Ref ref = catalog_->add(rel("f" + std::to_string(i)), DT_REG);
-    const uint32_t mode = S_IFREG | (i % 2 ? 0644 : 0600);
-    ASSERT_TRUE(catalog_->place(ref, 0, 1000 + static_cast<uint64_t>(i), source_stat(1, mode)));
-    const Identity* id = reader_.identity(catalog_->entry(ref).identity);
-    EXPECT_EQ(reader_.attributes(id->attributes)->mode, mode);
-    attributes.insert(id->attributes);
-  }
-  EXPECT_EQ(attributes.size(), 2u);
 }
 
 TEST_F(CatalogTest, ReadersFindNothingWhereFilesAreMissing) {
