@@ -346,6 +346,7 @@ scripts = \
 	%D%/slurm_shares.t \
 	%D%/slurm_versions.t \
 	%D%/starved.t \
+	%D%/stress.t \
 	%D%/top.t \
 	%D%/vm.t \
 	%D%/writes.t
