@@ -2,7 +2,6 @@
 #include "runtime/node/program.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,9 +35,7 @@ Program::Program(std::vector<std::string> words, const std::string& slurm_conf) 
 }
 
 Program::~Program() {
-  if (pid_ < 0) return;
-  ::kill(pid_, SIGKILL);
-  ::waitpid(pid_, nullptr, 0);
+  if (pid_ >= 0) kill_child(system_clock(), pid_);
 }
 
 Result<int> Program::end(int patience_ms, size_t most, std::string* said, Clock& clock) {
@@ -53,9 +50,8 @@ Result<int> Program::end(int patience_ms, size_t most, std::string* said, Clock&
     if (said->size() > most) return Error{EFBIG, "its output has no end"};
   }
   const std::optional<int> status = open ? std::nullopt : await_child(clock, pid_, until_ms);
-  if (!status) kill_child(clock, pid_);
-  pid_ = -1;
   if (!status) return Error{ETIMEDOUT, "it takes longer than " + std::to_string(patience_ms) + " ms"};
+  pid_ = -1;
   return *status;
 }
 

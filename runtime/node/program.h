@@ -20,7 +20,7 @@ class Program {
   Program(std::vector<std::string> words, const std::string& slurm_conf);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
-  ~Program();  // kills it, unless it has ended
+  ~Program();  // kills it, unless it has ended; one that hangs in the kernel is left to init
 
   // Whether it was started.
   const Status& started() const { return started_; }

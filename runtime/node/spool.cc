@@ -32,8 +32,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kLongSeconds = 3600;  // a line that waits longer is worth a warning, that often
-constexpr size_t kMostSaid = 4096;
-constexpr int64_t kTidySeconds = 600;  // how often lines are looked at that wait for a person
+constexpr size_t kMostSaid = 400;       // more is no answer
+constexpr int64_t kTidySeconds = 600;   // how often lines are looked at that wait for a person
 
 // What monarch_account's exit status says; kBroken: nothing, it cannot run.
 enum class Answer { kDone = 0, kAway = 1, kNoDatabase = 3, kNoRow = 4, kNone = -1, kBroken = -2 };
