@@ -21,4 +21,5 @@ EXTRA_DIST += \
 	%D%/mutate \
 	%D%/package \
 	%D%/scratch.sh \
+	%D%/size \
 	%D%/slurm-versions
