@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -24,6 +23,7 @@
 #include "build_config.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/number.h"
 #include "runtime/base/os.h"
 #include "runtime/base/size.h"
 
@@ -373,10 +373,8 @@ int top(const TopOptions& options) {
 // What is wrong with the value of an option; empty: nothing. CLI11 would write 0.100000, and take "nan" and
 // "-1".
 std::string fault_of_delay(const std::string& text) {
-  double seconds = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, ec] = std::from_chars(text.data(), end, seconds);
-  const bool is_delay = ec == std::errc() && rest == end && seconds >= kLeastDelay && seconds <= kMostDelay;
+  const double seconds = to_number<double>(text).value_or(0);
+  const bool is_delay = seconds >= kLeastDelay && seconds <= kMostDelay;
   return is_delay ? ""
                   : fmt::format("'{}' is not a number of seconds from {:g} to {:g}", text, kLeastDelay,
                                 kMostDelay);

@@ -28,6 +28,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/mutex.h \
 	%D%/base/nearest.h \
 	%D%/base/no_memory.h \
+	%D%/base/number.h \
 	%D%/base/os.cc \
 	%D%/base/os.h \
 	%D%/base/paths.cc \

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <sstream>
 
@@ -16,6 +15,7 @@
 
 #include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/number.h"
 
 namespace monarch {
 namespace {
@@ -28,12 +28,6 @@ bool is_numeric(const std::string& host) {
   return ::inet_pton(AF_INET, host.c_str(), bytes) == 1 || ::inet_pton(AF_INET6, host.c_str(), bytes) == 1;
 }
 
-bool parse_port(const std::string& text, uint16_t* port) {
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, *port);
-  return error == std::errc() && rest == end && *port != 0;
-}
-
 // NAME ADDRESS or ADDRESS:PORT
 bool parse_node(const std::string& line, const std::vector<uint16_t>& ports, NodeAddress* node) {
   if (const size_t blank = line.find(' '); blank != std::string::npos) {
@@ -41,8 +35,9 @@ bool parse_node(const std::string& line, const std::vector<uint16_t>& ports, Nod
     return blank > 0 && (node->host == "-" || is_numeric(node->host));
   }
   const size_t colon = line.rfind(':');
-  uint16_t port = 0;
-  if (colon == std::string::npos || !parse_port(line.substr(colon + 1), &port)) return false;
+  const uint16_t port =
+      colon == std::string::npos ? uint16_t{0} : to_number<uint16_t>(line.substr(colon + 1)).value_or(0);
+  if (port == 0) return false;
   std::string host = line.substr(0, colon);
   const bool brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (brackets) host = host.substr(1, host.size() - 2);

@@ -2,6 +2,7 @@
 // Sizes as Slurm and admins write them: 512M, 1.5T; K, M, G, T and P are powers of 1024.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -9,6 +10,11 @@
 #include "runtime/base/result.h"
 
 namespace monarch {
+
+inline constexpr uint64_t kSpaceBlock = 4096;  // in which space is counted
+
+// a - b, or 0 if b is larger.
+inline uint64_t sub_sat(uint64_t a, uint64_t b) { return a - std::min(a, b); }
 
 // Bytes of "10G", "512K", "1.5T", "4096"; a B or iB may follow the unit.
 Result<uint64_t> parse_size(std::string_view text);

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "runtime/base/escape.h"
 #include "runtime/base/log.h"
 #include "runtime/base/nearest.h"
+#include "runtime/base/number.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/size.h"
 #include "runtime/config/policy_keys.h"
@@ -71,13 +71,11 @@ Error unknown_key(const std::string& key, const std::string& section, const std:
 namespace {
 
 Result<int> parse_count(const std::string& text, int least, int most) {
-  int n = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, ec] = std::from_chars(text.data(), end, n);
-  if (ec != std::errc() || rest != end || n < least || n > most)
+  const std::optional<int> n = to_number<int>(text);
+  if (!n || *n < least || *n > most)
     return bad_input("'" + text + "' is not a number from " + std::to_string(least) + " to " +
                      std::to_string(most));
-  return n;
+  return *n;
 }
 
 Result<AgentConfig::Prefetch> parse_prefetch(const std::string& text) {
@@ -192,7 +190,6 @@ bool good_name(const std::string& name) {
 const std::string kTierSection = "tier.";
 constexpr size_t kMostErrors = 100;  // with more it is another kind of file
 constexpr char kNoLine[] = "neither [section], key = value nor a comment";
-constexpr uint64_t kBlock = 4096;  // in which space is counted
 
 // What inih's callbacks share while a file is read.
 struct Reading {
@@ -512,16 +509,15 @@ Result<Quota> parse_quota(const std::string& text) {
     MONARCH_TRY(assign(parse_size(text), &quota.bytes));
     return quota;
   }
-  const char* end = text.data() + text.size() - 1;
-  const auto [rest, ec] = std::from_chars(text.data(), end, quota.percent);
-  if (ec != std::errc() || rest != end || !(quota.percent >= 0 && quota.percent <= 100))
+  quota.percent = to_number<double>(std::string_view(text).substr(0, text.size() - 1)).value_or(-1);
+  if (!(quota.percent >= 0 && quota.percent <= 100))
     return bad_input("'" + text + "' is not a share from 0% to 100%; write for example 50%");
   return quota;
 }
 
 Result<Quota> parse_job_capacity(const std::string& text) {
   Result<Quota> capacity = parse_quota(text);
-  if (capacity.ok() && (capacity->percent < 0 ? capacity->bytes < kBlock : capacity->percent == 0))
+  if (capacity.ok() && (capacity->percent < 0 ? capacity->bytes < kSpaceBlock : capacity->percent == 0))
     return bad_input("job_capacity = " + text +
                      " has no room for any file; write for example job_capacity = 50%");
   return capacity;
@@ -611,7 +607,7 @@ Result<Config> load_config(const std::string& source) {
 }
 
 Result<Config> load_config(const std::string& source, ConfigTrace* trace) {
-  Result<Config> config = read_config(source, kBlock, trace);
+  Result<Config> config = read_config(source, kSpaceBlock, trace);
   if (!config.ok() && trace->errors.empty()) trace->errors.push_back({0, "", config.error()});
   return config;
 }

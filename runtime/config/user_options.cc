@@ -2,11 +2,11 @@
 #include "runtime/config/user_options.h"
 
 #include <algorithm>
-#include <charconv>
 #include <initializer_list>
 #include <sstream>
 #include <string_view>
 
+#include "runtime/base/number.h"
 #include "runtime/base/size.h"
 
 namespace monarch {
@@ -26,11 +26,9 @@ bool is_one_of(const std::string& value, std::initializer_list<const char*> know
 }
 
 // A number from 1 to `most` and nothing else; 0: it is none.
-int number_in(const std::string& text, int most) {
-  int n = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, ec] = std::from_chars(text.data(), end, n);
-  return ec == std::errc() && rest == end && n >= 1 && n <= most ? n : 0;
+int number_to(int most, std::string_view text) {
+  const int n = to_number<int>(text).value_or(0);
+  return n >= 1 && n <= most ? n : 0;
 }
 
 // MIN[:MAX][,require], or the last with a colon
@@ -55,7 +53,7 @@ bool parse_wait(const std::string& value, int* percent) {
     *percent = value == "full" ? 100 : 0;
     return true;
   }
-  *percent = value.ends_with('%') ? number_in(value.substr(0, value.size() - 1), 100) : 0;
+  *percent = value.ends_with('%') ? number_to(100, std::string_view(value).substr(0, value.size() - 1)) : 0;
   return *percent != 0;
 }
 
@@ -71,8 +69,8 @@ Result<JobOptions> parse_job_options(const std::string& text) {
       options.consistency = value;
     else if (key == "tiers" && !value.empty() && listed(value).size() <= kMostTiers)
       options.tiers = listed(value);
-    else if (key == "wait_timeout" && number_in(value, kMostWaitSeconds) != 0)
-      options.wait_seconds = number_in(value, kMostWaitSeconds);
+    else if (key == "wait_timeout" && number_to(kMostWaitSeconds, value) != 0)
+      options.wait_seconds = number_to(kMostWaitSeconds, value);
     else if ((key == "wait" && parse_wait(value, &options.wait_percent)) ||
              (key == "capacity" && take_capacity(value, &options)))
       continue;

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/hierarchy/grant.h"
 
-#include <charconv>
+#include <optional>
 #include <string_view>
+
+#include "runtime/base/number.h"
 
 namespace monarch {
 namespace {
 
 constexpr std::string_view kMemory = "memory ";
-
-bool parse(std::string_view text, uint64_t* number) {
-  const auto [rest, ec] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  return ec == std::errc() && rest == text.data() + text.size();
-}
 
 }  // namespace
 
@@ -30,12 +27,12 @@ Grants parse_grants(const std::string& text) {
     const std::string_view line = std::string_view(text).substr(at, end - at);
     const size_t first = line.find(' '), second = line.find(" /", first + 1);
     if (first == 0 || first == std::string_view::npos) continue;
-    uint64_t number = 0;
+    const std::optional<uint64_t> number = to_number<uint64_t>(line.substr(first + 1, second - first - 1));
+    if (!number) continue;
     if (second == std::string_view::npos) {
-      if (parse(line.substr(first + 1), &number))
-        grants.tiers.push_back({std::string(line.substr(0, first)), number});
-    } else if (line.starts_with(kMemory) && parse(line.substr(first + 1, second - first - 1), &number)) {
-      grants.memory = number;
+      grants.tiers.push_back({std::string(line.substr(0, first)), *number});
+    } else if (line.starts_with(kMemory)) {
+      grants.memory = *number;
       grants.memory_group = line.substr(second + 1);
     }
   }

@@ -5,29 +5,26 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <string_view>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/number.h"
+#include "runtime/base/size.h"
 
 namespace monarch {
 namespace {
 
-constexpr uint64_t kBlock = 4096;
 constexpr uint64_t kMarginPart = 16, kLeastMargin = uint64_t{32} << 20, kMostMargin = uint64_t{8} << 30;
 
-uint64_t less(uint64_t a, uint64_t b) { return a - std::min(a, b); }
 uint64_t sum(uint64_t a, uint64_t b) { return a + std::min(b, std::numeric_limits<uint64_t>::max() - a); }
 
 // A number, alone but for the end of the line.
-std::optional<uint64_t> number(const std::string& text) {
-  uint64_t n = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, ec] = std::from_chars(text.data(), end, n);
-  if (ec != std::errc() || (rest != end && (*rest != '\n' || rest + 1 != end))) return {};
-  return n;
+std::optional<uint64_t> number(std::string_view text) {
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  return to_number<uint64_t>(text);
 }
 
 // The sum of the values of these lines, "NAME VALUE" each; nothing: one is not there, or has no number.
@@ -79,7 +76,7 @@ Result<uint64_t> memory_used(const std::string& group) {
                                                 : sum_of(*stat, {"total_dirty", "total_writeback"});
   if (!all || !files || !fresh)
     return Error{EPROTO, group + ": memory.stat is not as this kernel's should be"};
-  return less(*all, less(*files, *fresh));
+  return sub_sat(*all, sub_sat(*files, *fresh));
 }
 
 uint64_t memory_margin(uint64_t allocated) {
@@ -87,16 +84,18 @@ uint64_t memory_margin(uint64_t allocated) {
 }
 
 MemoryRoom next_room(const MemoryRoom& last, uint64_t allocated, uint64_t used, uint64_t most, int64_t now) {
-  const uint64_t margin = memory_margin(allocated), free = less(allocated, used);
-  const uint64_t whole = std::min(less(free, margin), most) / kBlock * kBlock;
+  const uint64_t margin = memory_margin(allocated), free = sub_sat(allocated, used);
+  const uint64_t whole = std::min(sub_sat(free, margin), most) / kSpaceBlock * kSpaceBlock;
   if (last.since == 0) return {whole, now};
   const int64_t wait = std::clamp(last.wait, kLeastRoomWait, kMostRoomWait);
   if (whole < last.bytes && (last.bytes > most || sum(last.bytes, margin / 2) > free))
     return {whole, now, last.grew ? std::min(4 * wait, kMostRoomWait) : wait, false};
   // Where the tier itself allows no more, no margin is asked for beyond that.
-  const bool enough = whole > last.bytes && (whole - last.bytes >= margin || whole == most / kBlock * kBlock);
+  const bool enough =
+      whole > last.bytes && (whole - last.bytes >= margin || whole == most / kSpaceBlock * kSpaceBlock);
   if (!enough || last.since > now - wait) return last;
-  const uint64_t more = whole - last.bytes, step = more < 2 * margin ? more : more / 2 / kBlock * kBlock;
+  const uint64_t more = whole - last.bytes,
+                 step = more < 2 * margin ? more : more / 2 / kSpaceBlock * kSpaceBlock;
   return {last.bytes + step, now, std::max(wait / 2, kLeastRoomWait), true};
 }
 

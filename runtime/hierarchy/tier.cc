@@ -208,20 +208,21 @@ uint64_t Tier::release_holes(const struct stat& copy, uint64_t bytes) {
 
 Status Tier::write_and_read() const {
   if (headroom() < wanted_.load(std::memory_order_relaxed)) return Error{ENOSPC, "its file system is full"};
-  alignas(kBlock) char block[kBlock] = "monarch", back[kBlock];
+  alignas(kSpaceBlock) char block[kSpaceBlock] = "monarch", back[kSpaceBlock];
   const Fd file = store_.open_nameless();
   if (!file) return errno_error("create");
-  if (driver_->allocate(file.get(), kBlock) < 0) return errno_error("allocate");
+  if (driver_->allocate(file.get(), kSpaceBlock) < 0) return errno_error("allocate");
   const auto whole = [](ssize_t bytes, const char* what) -> Status {
     if (bytes < 0) return errno_error(what);
-    return bytes == kBlock ? Status() : Error{EIO, std::string(what) + ": not the whole of a block"};
+    return bytes == kSpaceBlock ? Status() : Error{EIO, std::string(what) + ": not the whole of a block"};
   };
-  MONARCH_TRY(whole(os::pwrite(file.get(), block, kBlock, 0), "write"));
-  if (driver_->prepare(file.get(), kBlock, true) == Writing::kBuffered &&
-      os::sync_range(file.get(), 0, kBlock, Sync::kFinish) != 0 && is_write_back_error(errno))
+  MONARCH_TRY(whole(os::pwrite(file.get(), block, kSpaceBlock, 0), "write"));
+  if (driver_->prepare(file.get(), kSpaceBlock, true) == Writing::kBuffered &&
+      os::sync_range(file.get(), 0, kSpaceBlock, Sync::kFinish) != 0 && is_write_back_error(errno))
     return errno_error("write-back");
-  MONARCH_TRY(whole(os::pread(file.get(), back, kBlock, 0), "read"));
-  if (std::memcmp(block, back, kBlock) != 0) return Error{EIO, "it returns other bytes than were written"};
+  MONARCH_TRY(whole(os::pread(file.get(), back, kSpaceBlock, 0), "read"));
+  if (std::memcmp(block, back, kSpaceBlock) != 0)
+    return Error{EIO, "it returns other bytes than were written"};
   return {};
 }
 

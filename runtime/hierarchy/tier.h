@@ -14,6 +14,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/result.h"
+#include "runtime/base/size.h"
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/driver.h"
 #include "runtime/layout/catalog_layout.h"
@@ -55,7 +56,7 @@ class Tier {
   uint64_t used() const { return used_.load(); }
 
   // Space that a file of `bytes` takes: whole blocks.
-  uint64_t space_of(uint64_t bytes) const { return (bytes + kBlock - 1) / kBlock * kBlock; }
+  uint64_t space_of(uint64_t bytes) const { return (bytes + kSpaceBlock - 1) / kSpaceBlock * kSpaceBlock; }
 
   // Counts space_of(bytes) as used, and as promised. False, and nothing counted: the quota or the free-space
   // floor of the file system would be passed, or the tier is closed.
@@ -100,7 +101,6 @@ class Tier {
   bool probe();
 
  private:
-  static constexpr uint64_t kBlock = 4096;
   // How many more bytes the file system can take before its free-space floor, beyond what is promised.
   uint64_t headroom() const;
   uint64_t file_system_bytes() const;  // free for users, whatever memory there is

@@ -55,8 +55,6 @@ Ledger read_ledger(const StateDir& state) {
 
 constexpr mode_t kForAgents = 0644;
 
-uint64_t less(uint64_t a, uint64_t b) { return a - std::min(a, b); }
-
 // How long ago the file was written; -1: it is not there.
 int64_t age_ms(const StateDir& state, const std::string& below) {
   struct stat st;
@@ -155,7 +153,7 @@ Free free_of(const Ledger& all, const std::string& path) {
   for (const JobRecord& record : all.removals)
     for (const TierRecord& t : record.tiers)
       if (t.path == path) removing += charged_to(file_system, t);
-  return {less(limit, granted + removing), less(limit, granted)};
+  return {sub_sat(limit, granted + removing), sub_sat(limit, granted)};
 }
 
 // Grants what is free. Nobody knows what the job of a spoilt record has.

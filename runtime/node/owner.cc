@@ -15,11 +15,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <vector>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/number.h"
 #include "runtime/base/patience.h"
 #include "runtime/node/await.h"
 
@@ -35,24 +35,18 @@ struct Range {
   uint64_t first = 0, end = 0;
 };
 
-bool parse_number(const std::string& text, uint64_t* value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 // NAME:FIRST:COUNT
 bool parse_range(const std::string& line, const std::string& user, uint32_t uid, Range* range) {
   const size_t a = line.find(':'), b = a == std::string::npos ? a : line.find(':', a + 1);
   if (b == std::string::npos) return false;
   const std::string who = line.substr(0, a);
-  uint64_t count = 0;
   if ((who != user || user.empty()) && who != std::to_string(uid)) return false;
-  if (!parse_number(line.substr(a + 1, b - a - 1), &range->first) ||
-      !parse_number(line.substr(b + 1), &count))
-    return false;
+  const auto first = to_number<uint64_t>(line.substr(a + 1, b - a - 1));
+  const auto count = to_number<uint64_t>(line.substr(b + 1));
+  if (!first || !count) return false;
   constexpr uint64_t kEnd = 0xffffffff;  // that id is none
-  range->first = std::clamp<uint64_t>(range->first, 1, kEnd);
-  range->end = std::min(kEnd, range->first + std::min(count, kEnd));
+  range->first = std::clamp<uint64_t>(*first, 1, kEnd);
+  range->end = std::min(kEnd, range->first + std::min(*count, kEnd));
   return true;
 }
 

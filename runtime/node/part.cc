@@ -5,24 +5,22 @@
 #include <time.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "runtime/base/log.h"
+#include "runtime/base/number.h"
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
+#include "runtime/base/size.h"
 
 namespace monarch {
 namespace {
 
 constexpr size_t kMostBytes = 64;
-constexpr uint64_t kBlock = 4096;  // in which space is counted
-
 std::string known_file(const JobOnNode& job) { return "cores." + job.cluster + "." + job.node; }
 
 uint32_t parse_cores(const std::string& text) {
-  uint32_t cores = 0;
-  const auto [rest, ec] = std::from_chars(text.data(), text.data() + text.size(), cores);
-  return ec == std::errc() && rest != text.data() + text.size() && *rest == '\n' ? cores : 0;
+  const size_t end = text.find('\n');
+  return end == std::string::npos ? 0 : to_number<uint32_t>(text.substr(0, end)).value_or(0);
 }
 
 // Of 0, nothing is known.
@@ -46,7 +44,7 @@ uint64_t share_of(const TierConfig& tier, const NodePart& part) {
   uint64_t share = of_node >= 1 ? quota : static_cast<uint64_t>(of_node * static_cast<double>(quota));
   if (tier.job_capacity.percent != 100) share = std::min(share, tier.job_capacity.of(quota));
   if (tier.charge == TierConfig::Charge::kJob) share = std::min(share, part.memory);
-  return share == quota ? quota : std::max(share / kBlock, uint64_t{1}) * kBlock;
+  return share == quota ? quota : std::max(share / kSpaceBlock, uint64_t{1}) * kSpaceBlock;
 }
 
 CoresQuestion::CoresQuestion(const StateDir& state, const JobOnNode& job, const OfCluster& cluster)
