@@ -33,6 +33,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/os.h \
 	%D%/base/paths.cc \
 	%D%/base/paths.h \
+	%D%/base/patience.h \
 	%D%/base/pipe.h \
 	%D%/base/remove_tree.cc \
 	%D%/base/remove_tree.h \
