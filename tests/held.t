@@ -119,6 +119,9 @@ LINKS = {
                                      "os.waitpid(p, 0); print(file(), os.pread(s, 30, 0))"),
     "another mode of a stream": (True, "libc.fopen.restype = libc.freopen.restype = ctypes.c_void_p; t = ctypes.c_void_p(libc.fopen(f.encode(), b'r'))\n"
                                        "for mode in b'r+', b'r', b'a':\n  t = ctypes.c_void_p(libc.freopen(None, mode, t)); print(libc.fputs(b'QQ', t), libc.fflush(t), file())"),
+    "written by a child, which keeps no descriptor of ours": (False, "n = len(os.listdir('/proc/self/fd'))\nif os.fork() == 0:\n"
+        "  os.close(s); link = '/proc/%d/fd/%d' % (os.getppid(), s); os.truncate(link, 9); os.chmod(link, 0o600); os.close(os.open(link, os.O_WRONLY))\n"
+        "  os._exit(n - len(os.listdir('/proc/self/fd')))\nprint(os.wait()[1], file())"),
     "run": (True, "w = os.open(other, os.O_WRONLY | os.O_TRUNC); os.write(w, b'#!/bin/sh\\necho run $#'); os.close(w); os.chmod(other, 0o755)\n"
                   "print(subprocess.run(['/proc/self/fd/%d' % (n := os.open(other, 0)), 'a'], pass_fds=[n], stdout=-1).stdout)"),
     "looked at, by threads' names of it": (True, "t = '%d/fd' % threading.get_native_id(); names = ['%s/%d' % (n, s) for n in ('/proc/thread-self/fd', '/proc/self/task/' + t,"

@@ -134,6 +134,25 @@ def own_position():
     each_way("position", WAYS, 1, test)
 
 
+def across_chunks():
+    """Reads of two chunks, the second of which comes later. The end is read first: what is not there yet is a hole then."""
+    if why := e2e.why_no_slowfs():
+        return skip("reads of two chunks", why)
+    command = [*program(f"""
+fd = os.open(files()[0], os.O_RDONLY)
+end = os.stat(fd).st_size
+print([sha(os.pread(fd, 20, at - 10)) for at in (end, *range({MIB}, end, {MIB}))])
+""")]
+    root = scratch("across")
+    e2e.write(f"{root}/0", os.urandom(SIZES[2]))
+    fs = e2e.SlowFs(root, f"{root}.pfs")
+    fs.command("set bw-mib 20")
+    job = e2e.Job(options([fs.mount], {"t": (scratch("tier.across"), "1G")}, *e2e.config(stage_wait_max="64K", prefetch="off")))
+    equal(job.run([*command, fs.mount]), e2e.execute([*command, root]), "reads of two chunks: as natively")
+    ok(job.end()["tasks"]["chunk_waits"] > 0, "reads of two chunks: they were waited for")
+    return fs.close()
+
+
 def direct():
     """A file that is kept in part, read with O_DIRECT: its end, which is not there, is not aligned."""
     root = scratch("direct")
@@ -255,4 +274,4 @@ def whole_soon():
     each_way("soon", NATIVE_WAYS, 2, test)
 
 
-e2e.main(own_position, direct, moved, whole_soon)
+e2e.main(own_position, across_chunks, direct, moved, whole_soon)

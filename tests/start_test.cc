@@ -500,7 +500,8 @@ TEST(AgentConf, TellsWhatTheAdminSaid) {
   config.datasets = {{"/a", "/b c"}, {"/a/secret"}};
   config.agent.max_files = 77;
   config.agent.stage_again = 7;
-  config.agent.prefetch_burst = 1000;
+  AgentConfig& agent = config.agent;
+  agent.pfs_bandwidth = agent.pfs_opens = agent.pfs_stats = agent.prefetch_burst = 1000;
   for (const char* network : {"", "10.1.0.0/16"}) {
     config.peer = {true, network, 7000, 7010, 1 << 20, true};
     const Config told = told_agent(config, {}, {2, true});
@@ -508,7 +509,9 @@ TEST(AgentConf, TellsWhatTheAdminSaid) {
     EXPECT_EQ(told.policies[0].keys.allow_datasets.value(), config.datasets.allow);
     EXPECT_EQ(told.policies[0].keys.deny_datasets.value(), config.datasets.deny);
     EXPECT_EQ(told.agent.max_files, 77u) << "of each node's catalog";
-    EXPECT_EQ(told.agent.prefetch_burst, 500u) << "divided by the nodes";
+    for (const uint64_t divided :
+         {told.agent.pfs_bandwidth, told.agent.pfs_opens, told.agent.pfs_stats, told.agent.prefetch_burst})
+      EXPECT_EQ(divided, 500u) << "divided by the nodes";
     EXPECT_EQ(told.agent.stage_again, 0) << "what one node has copied again another one may write";
     const PeerConfig& peer = told.peer;
     EXPECT_TRUE(peer.enabled && peer.encrypt);

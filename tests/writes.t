@@ -40,12 +40,13 @@ os.write(1, open(sys.argv[1], "rb").read())
 
 
 class Placed:
-    """A dataset that a job has read once, so that all of it is on the tier."""
+    """A dataset that a job has read once, so that all of it is on the tier. Nothing tells the agent what the hooks miss."""
 
-    def __init__(self, name, files=24, more=()):
+    def __init__(self, name, files=24, more=None):
         self.root = scratch(f"{name}.data")
         self.outside = scratch(f"{name}.outside")  # on the same file system
         e2e.make_tree(self.root, files)
+        more = e2e.config(watch_directories=0) if more is None else more
         self.job = e2e.Job(options([self.root], {"t": (scratch(f"{name}.tier"), "1G")}, *more))
         self.same("before")
 
@@ -130,6 +131,9 @@ NAMES = {
     "a hard link made before": "open(out + '/hard', 'r+').write('by hard link')",
     "a hard link made in the job": "os.link(f, out + '/h'); open(out + '/h', 'a').write('by new hard link')",
     "/proc/self/fd of a PFS descriptor": "fd = os.open(f, os.O_PATH); open(f'/proc/self/fd/{fd}', 'w').write('by fd')",
+    "a directory in exchange for another": "d = root + '/sub'; os.mkdir(out + '/x'); open(out + '/x/f', 'w').write('exchanged');"
+                                           "libc.renameat2(-100, (out + '/x').encode(), -100, d.encode(), 2);"
+                                           "assert open(d + '/f').read() == 'exchanged'",
     "utimensat by dir_fd": "os.utime(os.path.basename(f), ns=(1, 2), dir_fd=os.open(root, 0))",
 }
 
@@ -140,6 +144,8 @@ def by_names():
     for i in range(len(NAMES) + 10):
         e2e.write(f"{root}/name{i:02}", f"the old bytes {i}\n" * 50)
     os.link(f"{root}/name{list(NAMES).index('a hard link made before'):02}", f"{outside}/hard")
+    os.mkdir(f"{root}/sub")
+    e2e.write(f"{root}/sub/f", "the old bytes\n")
     placed = Placed("names", 4)
     for i, (name, text) in enumerate(NAMES.items()):
         script = f"import ctypes, mmap, os, sys; libc = ctypes.CDLL(None); root, out, f = sys.argv[1:]; {text}"
@@ -279,7 +285,7 @@ def by_each_function():
     equal(sorted(cases - hooked - NAMES_ONLY), [], "and a hook, unless its directory's times tell all")
     functions = {name: text for name, text in FUNCTIONS.items() if name.split(":")[0] in found}
     outputs = []
-    config = e2e.config(prefetch="off")
+    config = e2e.config(prefetch="off", watch_directories=0)
     for kind in "native", "job":
         root = scratch(f"functions.{kind}")
         for i in range(len(functions)):
@@ -600,7 +606,7 @@ def seen_at_last(placed, name, command):
 
 
 def unseen():
-    placed = Placed("unseen")
+    placed = Placed("unseen", more=())
     for what, script in UNSEEN.items():
         seen_at_last(placed, what, ["env", "-u", "LD_PRELOAD", "sh", "-ec", script, "sh", placed.root, placed.outside])
     seen_at_last(placed, "system() without LD_PRELOAD", [PYTHON, "-c", SYSTEM, f"{placed.root}/0020.bin"])
@@ -618,7 +624,7 @@ for i in range(7000): os.unlink(f"{sys.argv[1]}/flood{i}")
 
 
 def more_than_inotify_tells():
-    placed = Placed("flood")
+    placed = Placed("flood", more=())
     agent = placed.job.agent()
     os.kill(agent, signal.SIGSTOP)
     try:
