@@ -27,6 +27,8 @@
 #   mounted PATH                    is PATH a mount point?  (also when the file system behind it is dead)
 #   unmount PATH                    unmount all that is mounted at PATH, lazily where it is busy
 #   short_id PATH                   eight hexadecimal digits that stand for PATH
+#   tree_files [PATHSPEC...]        the tree's files by name, new ones too, but none that is copied from elsewhere
+#   tree_hash                       stands for what is in them
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 # shellcheck disable=SC2034  # for the scripts that source this
@@ -286,3 +288,13 @@ unmount() {
 }
 
 short_id() { printf '%s' "$1" | sha1sum | cut -c1-8; }
+
+# ---- the tree
+
+tree_files() {
+    git -c safe.directory='*' -C "$TOP" ls-files -co --exclude-standard "$@" |
+        grep -vxE 'm4/ax_.*|build-aux/tap-driver\.sh' | while read -r file; do
+        if [ -f "$TOP/$file" ]; then echo "$file"; fi
+    done
+}
+tree_hash() { (cd "$TOP" && tree_files . | tr '\n' '\0' | xargs -0 sha1sum | sha1sum | cut -c1-16); }
