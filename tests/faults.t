@@ -256,7 +256,9 @@ def agent_killed():
                 for access in ("read", "pread", "mmap")}
         results = []
         for i in range(rounds):
-            words = [*options([pfs.mount], {"t": (tier, "1G")}), *config(stage_wait_max=numbers.choice(["1M", "64M"]))]
+            # In the first one nothing is placed before a task opens it, and no task does before the agent is killed.
+            words = [*options([pfs.mount], {"t": (tier, "1G")}),
+                     *config(stage_wait_max=numbers.choice(["1M", "64M"]), prefetch="auto" if i else "off")]
             access = numbers.choice(list(want))
             command = [*reader, "--epochs", "3", "--access", access]
             # Every other one early: all may be placed long before the last of them.
