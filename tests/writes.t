@@ -432,6 +432,48 @@ def by_mount():
     return None
 
 
+def on_another_device():
+    """An overlay of two file systems: its files are on other devices than its directories."""
+    low, root, outside, top = (scratch(f"over.{name}") for name in ("low", "data", "outside", "top"))
+    upper, work = f"{top}/upper", f"{top}/work"
+    for directory in (upper, work):
+        os.mkdir(directory)
+    if os.geteuid() != 0 or e2e.execute(["mount", "-t", "tmpfs", "over", low])[0] != 0:
+        return skip("another device", "cannot mount")
+    try:
+        e2e.make_tree(low, 24)
+        if e2e.execute(["mount", "-t", "overlay", "-o", f"lowerdir={low},upperdir={upper},workdir={work}", "over", root])[0] != 0:
+            return skip("another device", "no overlay here")
+        job = e2e.Job(options([root], {"t": (scratch("over.tier"), "1G")}, *e2e.config(watch_directories=0)))
+        os.symlink(root, f"{outside}/link")
+        script = """
+import fcntl, os, sys
+root, link = sys.argv[1:]
+for number in 0, 4, 8, 12:
+    name = f"/{number:04}.bin"
+    first, written = open(root + name, "rb"), open(link + name, "r+b")
+    first.read()
+    fcntl.flock(written, fcntl.LOCK_EX)
+    written.write(b"new %d" % number)
+    written.close()
+    print(open(root + name, "rb").read(6))
+first = open(root + "/0016.bin", "rb")
+fcntl.flock(first, fcntl.LOCK_EX)
+try: print(fcntl.flock(open(link + "/0016.bin", "rb"), fcntl.LOCK_EX | fcntl.LOCK_NB))
+except BlockingIOError: print("blocked")
+"""
+        equal(job.run(read_all(root))[:2], e2e.execute(read_all(root))[:2], "another device: the bytes")
+        got = job.run([PYTHON, "-c", script, root, f"{outside}/link"])
+        ok(got[0] == 0 and got[1].count(b"b'new ") == 4 and got[1].endswith(b"blocked\n"),
+           "another device: what is written by a link is read, and locks exclude", got)
+        equal(job.run(read_all(root))[:2], e2e.execute(read_all(root))[:2], "another device: the bytes afterwards")
+        ok(job.end()["opens_tier"] >= 24, "another device: files are served")
+    finally:
+        e2e.execute(["umount", root])
+        e2e.execute(["umount", low])
+    return None
+
+
 def directories():
     placed = Placed("directories", 48)
     placed.change("mv of a directory", 'mv "$1/a/d3" "$1/a/moved"; if cat "$1"/a/d3/*.bin 2>/dev/null; then exit 1; fi')
@@ -662,6 +704,6 @@ print(a, len(open(sys.argv[1], "rb").read()))
     agent.wait(e2e.PATIENCE)
 
 
-e2e.main(by_programs, by_names, by_each_function, locks_beside, locks_kept, by_mount, directories, threads_beside, by_openat2,
-         links_of_others, inherited, unseen, more_than_inotify_tells,
+e2e.main(by_programs, by_names, by_each_function, locks_beside, locks_kept, by_mount, on_another_device, directories, threads_beside,
+         by_openat2, links_of_others, inherited, unseen, more_than_inotify_tells,
          before_the_agent)

@@ -12,7 +12,8 @@
 //   closed        the root, or a directory above it, was renamed: nothing is served any more in this job
 //
 // A name that leads below a root by "..", a symbolic link or another mount is not seen in the text. So a file
-// on a root's device is asked for its path (/proc/self/fd), which the kernel gives without symbolic links.
+// that may be below a root is asked for its path (/proc/self/fd), which the kernel gives without symbolic
+// links.
 #include "preload/decide/changes.h"
 
 #include <dirent.h>
@@ -120,7 +121,7 @@ APART void mark_true_path(Client* c, Change change, const Object& object, const 
 void mark_inode(Client* c, Change change, const Object& object, const struct statx& st) {
   const bool file = S_ISREG(st.stx_mode) || S_ISLNK(st.stx_mode);
   if ((!file && !(S_ISDIR(st.stx_mode) && concerns_directories(change))) ||
-      !on_root_device(c->catalog.facts(), device_of(st)))
+      !may_be_below_root(c->catalog.facts(), st))
     return;
   if (frees_number(change, st)) (void)set_mark(c, mark_of_freed(st.stx_ino), kChangedInodes);
   mark_true_path(c, change, object, st);

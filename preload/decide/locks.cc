@@ -27,12 +27,13 @@ struct Locked {
 Locked locked_by(const Client& c, int fd) {
   Locked locked;
   struct statx st;
-  if (!look_at(fd, STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME, &st) || !S_ISREG(st.stx_mode))
+  if (!look_at(fd, STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME | kMountId, &st) ||
+      !S_ISREG(st.stx_mode))
     return locked;
   uint64_t ino = st.stx_ino;
   if (is_copy(st, &locked.copied))
     ino = locked.copied.identity->pfs_ino;
-  else if (!on_root_device(c.catalog.facts(), device_of(st)))
+  else if (!may_be_below_root(c.catalog.facts(), st))
     return locked;
   locked.bit = uint64_t{1} << mark_of_inode(ino) % 64;
   return locked;

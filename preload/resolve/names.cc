@@ -61,7 +61,7 @@ bool of_kernel(const char* path) {
 // The path without symbolic links of what is open as `fd`, if that is on a root's device.
 bool true_path(const Client& c, int fd, Room* text) {
   struct statx st;
-  return fd >= 0 && look_at(fd, STATX_TYPE, &st) && on_root_device(c.catalog.facts(), device_of(st)) &&
+  return fd >= 0 && look_at(fd, STATX_TYPE | kMountId, &st) && may_be_below_root(c.catalog.facts(), st) &&
          path_of_descriptor(fd, text) > 0;
 }
 

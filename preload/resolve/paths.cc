@@ -246,7 +246,7 @@ size_t directory_path(const Client& client, int dirfd, size_t more, Room* room) 
   if (dirfd == AT_FDCWD) return working_directory(more, room);
   struct statx st;
   if (!look_at(dirfd, STATX_TYPE | STATX_INO | STATX_CTIME | kMountId, &st) ||
-      !on_root_device(client.catalog.facts(), device_of(st)))
+      !may_be_below_root(client.catalog.facts(), st))
     return 0;
   Key key;
   const bool known = make_key(client, st, key);

@@ -12,6 +12,7 @@ namespace {
 
 enum Fact : unsigned char { kUnknown, kSame, kOther, kSameForGood };
 std::atomic<Fact> prefix_checked[kMaxPrefixes];
+std::atomic<uint64_t> prefix_mount[kMaxPrefixes];  // of those that are kSameForGood; 0: not known
 std::atomic<Fact> user_checked, groups_checked;
 std::atomic<bool> capabilities_vary;  // a thread changed its own
 std::atomic<uint32_t> forgotten;
@@ -87,15 +88,22 @@ bool is_same_directory(const CatalogFacts& facts, uint32_t number) {
   const Prefix& prefix = facts.prefixes[number];
   const auto look = [&] {
     struct statx st;
-    if (syscall(SYS_statx, AT_FDCWD, prefix.path, AT_STATX_DONT_SYNC, STATX_INO, &st) != 0) return kUnknown;
+    if (syscall(SYS_statx, AT_FDCWD, prefix.path, AT_STATX_DONT_SYNC, STATX_INO | kMountId, &st) != 0)
+      return kUnknown;
+    prefix_mount[number].store(mount_id(st), std::memory_order_relaxed);
     return device_of(st) == prefix.dev && st.stx_ino == prefix.ino ? kSameForGood : kOther;
   };
   return holds(&prefix_checked[number], look, [] { return true; });
 }
 
-bool on_root_device(const CatalogFacts& facts, uint64_t dev) {
+bool may_be_below_root(const CatalogFacts& facts, const struct statx& st) {
   for (uint32_t i = 0; i < facts.root_count; ++i)
-    if (facts.roots[i].dev == dev) return true;
+    if (facts.roots[i].dev == device_of(st)) return true;
+  const uint64_t mount = mount_id(st);
+  for (uint32_t i = 0; mount != 0 && i < facts.prefix_count; ++i)
+    if (facts.prefixes[i].below_len == 0 && is_same_directory(facts, i) &&
+        prefix_mount[i].load(std::memory_order_relaxed) == mount)
+      return true;
   return false;
 }
 

@@ -12,8 +12,9 @@ namespace monarch::preload {
 bool is_same_directory(const CatalogFacts& facts, uint32_t number);
 // The absolute path of a root; nullptr: this process does not see it.
 const char* root_path(const Client& client, uint32_t root);
-// Whether files of a dataset can be on the device.
-bool on_root_device(const CatalogFacts& facts, uint64_t dev);
+// Whether what `st` tells of (its kMountId, too) can be below a root: it is on a root's device, or seen by a
+// root's mount, whose files are on other devices in a btrfs subvolume and on an overlay of several layers.
+bool may_be_below_root(const CatalogFacts& facts, const struct statx& st);
 // Whether the process runs as the agent's user, in its user namespace.
 bool same_user(const Client& client);
 // Whether files that not all may read are as open to the thread as to the agent: by its groups, or, in a job
