@@ -360,5 +360,19 @@ TEST_F(CatalogTest, ReadersSeeWholeListingsWhileTheyAreMade) {
   EXPECT_GT(looked, 10u);
 }
 
+TEST(Catalog, TimesThatNanosecondsDoNotTellAreFar) {
+  struct stat st {};
+  EXPECT_FALSE(has_far_time(st));
+  for (timespec* t : {&st.st_atim, &st.st_mtim, &st.st_ctim})
+    for (const time_t seconds :
+         {time_t{9223372037}, time_t{15031526400}, time_t{-9223372037}, time_t{INT64_MAX}}) {
+      *t = {seconds, 0};
+      EXPECT_TRUE(has_far_time(st)) << seconds;
+      EXPECT_EQ(ns_of(*t), seconds < 0 ? INT64_MIN : INT64_MAX);
+      *t = {seconds < 0 ? -9223372036 : 9223372036, 5};
+      EXPECT_FALSE(has_far_time(st)) << seconds;
+    }
+}
+
 }  // namespace
 }  // namespace monarch

@@ -107,7 +107,7 @@ bool known_values(int dirfd, const char* path, int flags, unsigned needs, Values
 
 void tell(const Unknown& unknown, const struct stat& st) {
   Client* c = client();
-  SeenSlot* slot = c ? claim_seen(c->board) : nullptr;
+  SeenSlot* slot = c && !has_far_time(st) ? claim_seen(c->board) : nullptr;
   if (!slot) return;
   slot->seen = {unknown.entry,
                 unknown.hash,

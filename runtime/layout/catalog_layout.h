@@ -35,6 +35,7 @@
 #pragma once
 
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <cstddef>
@@ -56,10 +57,20 @@ inline constexpr uint32_t kMaxGenerations = 20;
 
 using Ref = uint32_t;  // offset in a space / 8; 0 is "none"
 
-// Nanoseconds since the epoch, of a timespec or a statx_timestamp.
+// Nanoseconds since the epoch, of a timespec or a statx_timestamp. Of a time before 1678 or after 2261, the
+// first or the last that can be told.
 template <typename Time>
 constexpr int64_t ns_of(const Time& t) {
-  return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec;
+  int64_t ns = 0;
+  const bool far = __builtin_mul_overflow(int64_t{t.tv_sec}, int64_t{1000000000}, &ns) ||
+                   __builtin_add_overflow(ns, int64_t{t.tv_nsec}, &ns);
+  return !far ? ns : t.tv_sec < 0 ? INT64_MIN : INT64_MAX;
+}
+// Whether the file has such a time: what the catalog would tell of it is not true.
+inline bool has_far_time(const struct stat& st) {
+  for (const timespec& t : {st.st_atim, st.st_mtim, st.st_ctim})
+    if (const int64_t ns = ns_of(t); ns == INT64_MIN || ns == INT64_MAX) return true;
+  return false;
 }
 
 // Whether a later change of a file that was last changed then would show in a time: not if the PFS's clock
@@ -101,6 +112,7 @@ enum class Reason : uint8_t {
   kWritten = 9,      // the job opened it for writing (its invalid bit is set)
   kEvicted = 10,     // its copy was removed, and somebody has that open still
   kExcluded = 11,    // the job is to read it on the PFS
+  kFarTime = 12,     // has_far_time()
 };
 
 // The state word: bits 0-7 State, 8-15 Reason, 16-23 tier number (kPlaced only), 24-31 zero, 32-63

@@ -21,8 +21,6 @@ namespace {
 
 constexpr int64_t kSecond = 1000000000;
 
-int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
-
 uint64_t round8(uint64_t bytes) { return (bytes + 7) & ~uint64_t{7}; }
 
 // Whether `path` can be kept in a field of kPathBytes.
@@ -259,11 +257,7 @@ bool Catalog::add_listing(const RelPath& path, const struct stat& st,
   const Ref ref = allocate(Space::kLists, sizeof(Listing));
   if (!ref) return false;
   auto* listing = record<Listing>(Space::kLists, ref);
-  *listing = {st.st_dev,
-              st.st_ino,
-              nanoseconds(st.st_mtim),
-              nanoseconds(st.st_ctim),
-              static_cast<uint32_t>(names.size()),
+  *listing = {st.st_dev, st.st_ino, ns_of(st.st_mtim), ns_of(st.st_ctim), static_cast<uint32_t>(names.size()),
               blocks};
   (path.len ? entry(found.ref).identity : header_->roots[path.root].listing)
       .store(ref, std::memory_order_release);
@@ -508,8 +502,8 @@ Ref Catalog::add_identity(Ref ref, const struct stat& source) {
 
 void Catalog::fill(Identity* id, Ref entry, Ref attributes, const struct stat& source) {
   id->pfs_ino = source.st_ino;
-  id->atime = nanoseconds(source.st_atim);
-  id->ctime = nanoseconds(source.st_ctim);
+  id->atime = ns_of(source.st_atim);
+  id->ctime = ns_of(source.st_ctim);
   id->entry = entry;
   id->attributes = attributes;
   id->blocks = static_cast<uint32_t>(std::min<uint64_t>(static_cast<uint64_t>(source.st_blocks), 0xffffffff));

@@ -18,11 +18,9 @@ namespace {
 constexpr int64_t kSecondNs = 1000000000;
 constexpr size_t kManyNames = 4096;  // of one directory: the sink hears that it is being read
 
-int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
-
 bool same_directory(const struct stat& a, const struct stat& b) {
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && nanoseconds(a.st_mtim) == nanoseconds(b.st_mtim) &&
-         nanoseconds(a.st_ctim) == nanoseconds(b.st_ctim);
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && ns_of(a.st_mtim) == ns_of(b.st_mtim) &&
+         ns_of(a.st_ctim) == ns_of(b.st_ctim);
 }
 
 // Whether a change from now on will show in the directory's times, whose clock may tick once a second,
@@ -30,7 +28,7 @@ bool same_directory(const struct stat& a, const struct stat& b) {
 bool is_quiet(const struct stat& st) {
   constexpr int64_t kMostSkewNs = 86400 * int64_t{1000000000};
   const int64_t now = os::clock_ns(CLOCK_REALTIME);
-  return now - nanoseconds(st.st_mtim) >= kMostSkewNs && now - nanoseconds(st.st_ctim) >= kMostSkewNs;
+  return ns_of(st.st_mtim) <= now - kMostSkewNs && ns_of(st.st_ctim) <= now - kMostSkewNs;
 }
 
 constexpr int kLooks = 3;  // at a directory that goes on changing
@@ -265,8 +263,8 @@ void Walker::tell(const Directory& directory, WalkedDirectory::Listed listing, c
                   Names* names) {
   if (!sink_ || !names->whole) return;
   if (st.st_dev != dataset_->roots[directory.root].dev) listing = WalkedDirectory::Listed::kNone;
-  sink_->read({directory.root, directory.path, listing, st.st_ino, nanoseconds(st.st_mtim),
-               nanoseconds(st.st_ctim), std::move(names->walked)});
+  sink_->read({directory.root, directory.path, listing, st.st_ino, ns_of(st.st_mtim), ns_of(st.st_ctim),
+               std::move(names->walked)});
 }
 
 // The directory's clock is not ours. But once it has had these values for quiet_ns() of our time, its clock

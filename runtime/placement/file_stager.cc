@@ -120,7 +120,7 @@ void FileStager::stage_again(const Work& work, Copier* copier) {
   struct stat st;
   if (!look(work.ref, path, &st) || !S_ISREG(st.st_mode) || st.st_nlink > 1) return;
   const std::unique_ptr<SourceFile> source = context_->source->open(work.ref, path, work.need(), *copier);
-  if (!source || os::fstat(source->fd(), &st) != 0 || !S_ISREG(st.st_mode) ||
+  if (!source || os::fstat(source->fd(), &st) != 0 || !S_ISREG(st.st_mode) || has_far_time(st) ||
       is_being_changed(again, source->fd(), st))
     return;
   again.before = work.ref;
@@ -210,6 +210,10 @@ void FileStager::open_and_place(Work work, PrefetchCredit::Held* held, Copier* c
     return context_->settle(work.ref, verdict_on_open(error));
   }
   if (!S_ISREG(st.st_mode)) return context_->settle(work.ref, state_word(State::kPass, Reason::kNotRegular));
+  if (has_far_time(st)) {
+    add(context_->board, AgentCounter::pass_files);
+    return context_->settle(work.ref, state_word(State::kPass, Reason::kFarTime));
+  }
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
   e.mtime.store(time_of(st.st_mtim), std::memory_order_release);  // after the state that took it back
   if (e.size.exchange(bytes, std::memory_order_release) == 0) {   // else: tried before
