@@ -135,6 +135,12 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/placement/sparse_copies.h \
 	%D%/placement/tier_health.h \
 	%D%/placement/write_back.h \
+	%D%/store/client.cc \
+	%D%/store/client.h \
+	%D%/store/local_store.h \
+	%D%/store/protocol.h \
+	%D%/store/server.cc \
+	%D%/store/server.h \
 	%D%/store/store.h
 # These compile as one (--disable-unity: each by itself): a list NAME is unity/NAME.cc. A file that is not in one has
 # calls that others may not have (tests/os_calls.t), or is replaced by tests.
@@ -172,7 +178,7 @@ hierarchy = \
 	%D%/hierarchy/hierarchy.cc \
 	%D%/hierarchy/locality.cc \
 	%D%/hierarchy/tier.cc \
-	%D%/store/store.cc
+	%D%/store/local_store.cc
 metadata = \
 	%D%/metadata/board.cc \
 	%D%/metadata/catalog.cc \

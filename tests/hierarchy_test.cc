@@ -158,7 +158,7 @@ TEST_F(HierarchyTest, WhatIsAllocatedIsNotPromised) {
   for (const bool part : {false, true}) {
     SCOPED_TRACE(part);
     const auto create = [&](uint64_t bytes, uint64_t* promised) {
-      const Result<Fd> file = part ? t.create_part(5, bytes, promised) : t.create(5, bytes, promised);
+      const Result<Fd> file = part ? t.create_part(5, 1, bytes, promised) : t.create(5, bytes, promised);
       EXPECT_TRUE(file.ok()) << file.error().text;
     };
     ASSERT_TRUE(t.reserve(3));
@@ -198,7 +198,7 @@ TEST_F(HierarchyTest, DirectoriesAreTheUsersAlone) {
   const Result<Fd> file = t.create(0x1234, 0);
   ::umask(old);
   ASSERT_TRUE(file.ok()) << file.error().text;
-  ASSERT_TRUE(t.publish(*file, 0x1234).ok());
+  ASSERT_TRUE(publish(&t, *file, 0x1234).ok());
   EXPECT_EQ(mode_of(t.copies_path()), unsigned{kUserDirMode});
   EXPECT_EQ(mode_of(t.copies_path() + "/34"), 0700u);
   EXPECT_EQ(mode_of(path_of_copy(t, 0x1234)), 0600u);
@@ -272,7 +272,7 @@ TEST_F(HierarchyTest, RemovesItsDirectoriesFromAllTiers) {
     ASSERT_TRUE(opened.ok()) << opened.error().text;
     for (Tier& t : opened->tiers()) {
       const Result<Fd> file = t.create(7, 0);
-      ASSERT_TRUE(file.ok() && t.publish(*file, 7).ok());
+      ASSERT_TRUE(file.ok() && publish(&t, *file, 7).ok());
     }
   };
   make();
@@ -317,7 +317,7 @@ TEST_P(CopyTest, IsSeenOnlyOnceItIsPublished) {
   EXPECT_EQ(files_on(t), has_tmpfile() ? 0 : 1);
   write_all(*file, content);
   EXPECT_FALSE(fs::exists(path));
-  const Status published = t.publish(*file, 0xabcd);
+  const Status published = publish(&t, *file, 0xabcd);
   ASSERT_TRUE(published.ok()) << published.error().text;
   EXPECT_EQ(contents(path), content);
   EXPECT_EQ(files_on(t), 1);
@@ -338,7 +338,7 @@ TEST_P(CopyTest, GivenUpLeavesNothing) {
   const Result<Fd> again = t.create(5, 3);
   ASSERT_TRUE(again.ok());
   write_all(*again, "new");
-  ASSERT_TRUE(t.publish(*again, 5).ok());
+  ASSERT_TRUE(publish(&t, *again, 5).ok());
   EXPECT_EQ(contents(path_of_copy(t, 5)), "new");
   t.discard(5);
   EXPECT_EQ(files_on(t), 1) << "a published copy stays";

@@ -10,8 +10,8 @@ readonly objects='placement/* metadata/walker metadata/dataset hierarchy/* store
 readonly calls='open|openat|creat|fopen|opendir|fdopendir|readdir|scandir|stat|lstat|fstat|fstatat|statx|statfs|fstatfs|statvfs|fstatvfs|access|faccessat|realpath|read|pread|preadv|write|pwrite|pwritev|sendfile|fallocate|posix_fallocate|truncate|ftruncate|fsync|fdatasync|sync_file_range|posix_fadvise|fcntl|flock|futimens|utimensat|chmod|fchmod|fchmodat|chown|fchown|fchownat|ioctl|link|linkat|symlink|rename|renameat|renameat2|unlink|unlinkat|rmdir|mkdir|mkdirat|io_uring_submit|io_uring_submit_and_wait|openat2'
 # What looks at tiers or datasets before a job runs does not pass os.h, as os.h says: hierarchy/discovery here, and config/
 # and admin/, which are not looked at. On paths of Monarch's own: base/paths (its parts) and node/state (its directory).
-# peer/handshake: O_NONBLOCK of a socket. hierarchy/job_room: a control group's files.
-readonly exceptions='hierarchy/job_room:access|open|read hierarchy/discovery:lstat|stat|statvfs peer/handshake:fcntl base/paths:access node/state:access|lstat'
+# peer/handshake: O_NONBLOCK of a socket. hierarchy/job_room: a control group's files. store/: requests in a pipe.
+readonly exceptions='store/server:read store/client:write hierarchy/job_room:access|open|read hierarchy/discovery:lstat|stat|statvfs peer/handshake:fcntl base/paths:access node/state:access|lstat'
 
 readonly helpers='node/job_dirs node/ledger node/memory_tier node/mounts node/probe node/removal node/state node/sweep base/paths unity/node_tiers'
 readonly helpers_calls='openat|openat2|fdopendir|fstatat|fstatfs|statvfs|fstatvfs|access|faccessat|realpath|lstat|fchmod|fchmodat|fchown|fchownat|linkat|symlinkat|renameat|renameat2|unlinkat|mkdirat|fallocate|ftruncate'

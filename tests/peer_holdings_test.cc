@@ -47,7 +47,7 @@ class HoldingsTest : public ::testing::Test {
     Result<Fd> copy = tier().create(ref, bytes);
     EXPECT_TRUE(copy.ok());
     write_to(*copy, content);
-    EXPECT_TRUE(tier().publish(*copy, ref).ok());
+    EXPECT_TRUE(publish(&tier(), *copy, ref).ok());
     const auto coming = holdings_->begin(ref, {bytes, 2, 3, inode, 0}, names, nullptr);
     uint64_t piece = 0;
     for (const uint64_t check : checks_of(content)) holdings_->piece(coming.get(), piece++, check);
@@ -395,7 +395,7 @@ TEST_F(DoubtTest, WhatComesIsLookedAtOnceItIsWhole) {
   for (const char* name : {"g", "f"}) holdings_->doubt(file_key(0, name));
   holdings_->look();
   EXPECT_TRUE(eventually([&] { return reads_ == static_cast<int>(kPieces); })) << "f";
-  ASSERT_TRUE(tier().publish(*copy, ref).ok());  // though nothing was written
+  ASSERT_TRUE(publish(&tier(), *copy, ref).ok());  // though nothing was written
   ASSERT_TRUE(holdings_->copied(ref, 0));
   EXPECT_TRUE(eventually([&] { return ask("g") == nullptr; }));
   holdings_->stop();

@@ -159,11 +159,11 @@ TEST_F(TierErrorsTest, ACopyIsPublishedWhereItsDirectoryIsGone) {
     Tier t = open();
     ASSERT_TRUE(t.create(kEntry, 0).ok());
     fs::remove(bucket_of(t, kEntry));
-    const Result<Fd> file = in_part ? t.create_part(kEntry, 3) : t.create(kEntry, 0);
+    const Result<Fd> file = in_part ? t.create_part(kEntry, 1, 3) : t.create(kEntry, 0);
     ASSERT_TRUE(file.ok()) << file.error().text;
     write(*file, "new");
     fs::remove(bucket_of(t, kEntry));
-    const Status published = in_part ? t.publish_part(kEntry) : t.publish(*file, kEntry);
+    const Status published = in_part ? publish_part(&t, *file, kEntry) : publish(&t, *file, kEntry);
     ASSERT_TRUE(published.ok()) << published.error().text;
     EXPECT_EQ(contents(path_of_copy(t, kEntry)), "new");
     EXPECT_EQ(files_on(t), 1);
@@ -175,25 +175,25 @@ TEST_F(TierErrorsTest, ACopyIsPublishedWhereItsDirectoryIsGone) {
 TEST_F(TierErrorsTest, ALeftOverStaysWhereItCannotBeReplaced) {
   Tier t = open();
   const std::string path = leave(path_of_copy(t, kEntry), "left over");
-  const auto publish = [&] {
+  const auto replace = [&] {
     const Result<Fd> file = t.create(kEntry, 0);
     EXPECT_TRUE(file.ok()) << file.error().text;
     write(*file, "new");
-    return t.publish(*file, kEntry);
+    return publish(&t, *file, kEntry);
   };
   {
     const Intercept links(Call::kLinkat, [&](Arguments& a) { return path.ends_with(a.path) ? 0 : EDQUOT; });
-    EXPECT_EQ(code_of(publish()), EDQUOT);
+    EXPECT_EQ(code_of(replace()), EDQUOT);
   }
   {
     const Intercept renames(Call::kRenameat, EIO);
-    EXPECT_EQ(code_of(publish()), EIO);
+    EXPECT_EQ(code_of(replace()), EIO);
     EXPECT_EQ(files_on(t), 1) << "a name of the way there is left";
     const Intercept removals(Call::kUnlinkat, EPERM);
-    EXPECT_EQ(code_of(publish()), EIO);
+    EXPECT_EQ(code_of(replace()), EIO);
   }
   EXPECT_EQ(contents(path), "left over");
-  EXPECT_EQ(code_of(publish()), 0);
+  EXPECT_EQ(code_of(replace()), 0);
   EXPECT_EQ(contents(path), "new");
   EXPECT_EQ(files_on(t), 1) << "what could not be removed before";
 }
@@ -202,22 +202,22 @@ TEST_F(TierErrorsTest, ARemovalTellsWhetherTheCopyIsGone) {
   Tier t = open();
   {
     const Result<Fd> file = t.create(kEntry, 0);
-    ASSERT_TRUE(file.ok() && t.publish(*file, kEntry).ok());
+    ASSERT_TRUE(file.ok() && publish(&t, *file, kEntry).ok());
   }
-  ASSERT_TRUE(t.create_part(kOther, 0).ok());
+  ASSERT_TRUE(t.create_part(kOther, 1, 0).ok());
   {
     Intercept removals(Call::kUnlinkat, EPERM);
     EXPECT_FALSE(t.remove(kEntry));
-    EXPECT_FALSE(t.remove_part(kOther));
+    EXPECT_FALSE(t.remove(kOther));
   }
   EXPECT_EQ(files_on(t), 2);
   errno = 0;  // of a call that succeeds it is not looked at
   EXPECT_TRUE(t.remove(kEntry));
   errno = 0;
-  EXPECT_TRUE(t.remove_part(kOther));
+  EXPECT_TRUE(t.remove(kOther));
   EXPECT_EQ(files_on(t), 0);
   EXPECT_TRUE(t.remove(kEntry)) << "it is gone already";
-  EXPECT_TRUE(t.remove_part(kOther)) << "it is gone already";
+  EXPECT_TRUE(t.remove(kOther)) << "it is gone already";
 }
 
 TEST_F(TierErrorsTest, APartialCopyThatFailsLeavesNothing) {
@@ -236,20 +236,22 @@ TEST_F(TierErrorsTest, APartialCopyThatFailsLeavesNothing) {
                            {Call::kFallocate, "", ENOSPC, 10000}}) {
     const Intercept fault(
         step.call, [&](Arguments& a) { return step.path.empty() || step.path == a.path ? step.error : 0; });
-    EXPECT_EQ(code_of(t.create_part(step.entry, step.bytes)), step.error);
+    EXPECT_EQ(code_of(t.create_part(step.entry, 1, step.bytes)), step.error);
     EXPECT_EQ(files_on(t), 0);
   }
+  Result<Fd> part(Error{});
   {
     const Intercept allocations(Call::kFallocate, ENOSPC);
-    EXPECT_TRUE(t.create_part(kEntry, 0).ok()) << "what is allocated chunk by chunk needs none";
+    part = t.create_part(kEntry, 1, 0);
+    ASSERT_TRUE(part.ok()) << "what is allocated chunk by chunk needs none";
   }
   {
     const Intercept opens(Call::kOpenat, EMFILE), renames(Call::kRenameat, EIO);
     EXPECT_EQ(code_of(t.open_part(kEntry)), EMFILE);
-    EXPECT_EQ(code_of(t.publish_part(kEntry)), EIO);
+    EXPECT_EQ(code_of(publish_part(&t, *part, kEntry)), EIO);
   }
   EXPECT_TRUE(t.open_part(kEntry).ok()) << "it has its old name";
-  EXPECT_TRUE(t.remove_part(kEntry));
+  EXPECT_TRUE(t.remove(kEntry));
   EXPECT_EQ(code_of(t.open_part(kEntry)), ENOENT);
 }
 
@@ -260,14 +262,14 @@ TEST_F(TierErrorsTest, ALeftOverOfAPartialCopyIsReplaced) {
   ASSERT_TRUE(writer);
   {
     Intercept opens(Call::kOpenat, once(EIO));
-    EXPECT_EQ(code_of(t.create_part(kEntry, 0)), EIO);
+    EXPECT_EQ(code_of(t.create_part(kEntry, 1, 0)), EIO);
     EXPECT_EQ(contents(path), "left over") << "it was in nobody's way";
   }
   {
     Intercept removals(Call::kUnlinkat, EPERM);
-    EXPECT_EQ(code_of(t.create_part(kEntry, 0)), EPERM);
+    EXPECT_EQ(code_of(t.create_part(kEntry, 1, 0)), EPERM);
   }
-  const Result<Fd> part = t.create_part(kEntry, 0);
+  const Result<Fd> part = t.create_part(kEntry, 1, 0);
   ASSERT_TRUE(part.ok()) << part.error().text;
   write(writer, "late");
   EXPECT_EQ(contents(path), "") << "who has the old one open still writes to it";

@@ -27,6 +27,18 @@ inline std::string path_of_copy(const Tier& tier, Ref entry) {
   return tier.copies_path() + "/" + name;
 }
 
+// With the times that the file has.
+inline Status publish(Tier* tier, const Fd& file, Ref entry) {
+  struct stat st = {};
+  EXPECT_EQ(::fstat(file.get(), &st), 0);
+  return tier->publish(file, entry, st, &st);
+}
+inline Status publish_part(Tier* tier, const Fd& file, Ref entry) {
+  struct stat st = {};
+  EXPECT_EQ(::fstat(file.get(), &st), 0);
+  return tier->publish_part(file, entry, st, &st);
+}
+
 // Files below the tier's directory, whatever their names.
 inline int files_on(const Tier& tier) {
   int files = 0;

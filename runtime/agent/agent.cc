@@ -197,7 +197,8 @@ Status start(const AgentOptions& options, int run_dir, Service* service) {
   MONARCH_TRY(check_roots(options.config, *dataset));
   service->rates.emplace(options.config.agent);
   service->dataset.emplace(dataset.take());
-  Result<Hierarchy> hierarchy = Hierarchy::open(options.config.tiers, options.job_dir);
+  Result<Hierarchy> hierarchy =
+      Hierarchy::open(options.config.tiers, options.job_dir, system_clock(), options.stores);
   if (!hierarchy.ok()) return hierarchy.error();
   service->hierarchy.emplace(hierarchy.take());
   Result<BoardFile> board = BoardFile::create(options.run_dir);

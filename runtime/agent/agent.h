@@ -9,6 +9,7 @@
 #include "runtime/agent/membership.h"
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
+#include "runtime/store/client.h"
 
 namespace monarch {
 
@@ -17,6 +18,7 @@ struct AgentOptions {
   std::vector<std::string> datasets;  // absolute, clean
   std::string run_dir;                // an empty directory of the user's: catalog, board, log
   std::string job_dir;                // name of the job's directory on each tier
+  std::vector<StoreEnds> stores;      // root's, of the tiers where that directory is root's
   // Gets "ready\n", with a tab and the reason before its end if the job has other nodes and the agent is on
   // its own all the same; or the reason why it is not ready.
   int ready_fd = -1;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/hierarchy/grant.h"
 
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
@@ -37,6 +39,14 @@ Grants parse_grants(const std::string& text) {
     }
   }
   return grants;
+}
+
+uint64_t granted_by(const std::string& file, const std::string& tier) {
+  std::ifstream in(file, std::ios::binary);
+  const Grants grants = parse_grants({std::istreambuf_iterator<char>(in), {}});
+  for (const Grant& grant : grants.tiers)
+    if (grant.tier == tier) return grant.quota;
+  return 0;
 }
 
 }  // namespace monarch

@@ -26,4 +26,7 @@ std::string grants_text(const Grants& grants);
 // Lines that are none are left out.
 Grants parse_grants(const std::string& text);
 
+// What the file grants of a tier; 0: nothing, or the file cannot be read.
+uint64_t granted_by(const std::string& file, const std::string& tier);
+
 }  // namespace monarch

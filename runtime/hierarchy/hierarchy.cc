@@ -11,13 +11,17 @@
 namespace monarch {
 
 Result<Hierarchy> Hierarchy::open(const std::vector<TierConfig>& tiers, const std::string& job_dir,
-                                  Clock& clock) {
+                                  Clock& clock, const std::vector<StoreEnds>& stores) {
   Hierarchy hierarchy;
   hierarchy.tiers_.reserve(tiers.size());
+  std::vector<TierConfig> own;
   for (const TierConfig& config : tiers) {
-    Result<Tier> tier = Tier::open(config, job_dir, clock);
+    const auto root = std::find_if(stores.begin(), stores.end(),
+                                   [&](const StoreEnds& ends) { return ends.tier == config.name; });
+    if (root == stores.end()) own.push_back(config);
+    Result<Tier> tier = Tier::open(config, job_dir, clock, root == stores.end() ? nullptr : &*root);
     if (!tier.ok()) {
-      (void)remove_job_dirs(tiers, job_dir).ok();
+      (void)remove_job_dirs(own, job_dir).ok();
       return tier.error();
     }
     hierarchy.tiers_.push_back(tier.take());

@@ -13,9 +13,10 @@ namespace monarch {
 
 class Hierarchy {
  public:
-  // Opens the job's directory `job_dir` on each tier. On an error, what was made is removed again.
+  // Opens the job's directory `job_dir` on each tier, with root's stores of those that have one. On an error,
+  // what was made is removed again.
   static Result<Hierarchy> open(const std::vector<TierConfig>& tiers, const std::string& job_dir,
-                                Clock& clock = system_clock());
+                                Clock& clock = system_clock(), const std::vector<StoreEnds>& stores = {});
 
   std::vector<Tier>& tiers() { return tiers_; }
   const std::vector<Tier>& tiers() const { return tiers_; }

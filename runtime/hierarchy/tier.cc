@@ -15,11 +15,13 @@
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
 #include "runtime/base/remove_tree.h"
+#include "runtime/store/local_store.h"
 
 namespace monarch {
 namespace {
 
 constexpr int64_t kNsPerSecond = 1000000000;
+constexpr Ref kNobody = 0;  // whose file is for a probe
 
 }  // namespace
 
@@ -28,7 +30,9 @@ Tier::Tier(Tier&& other) noexcept
       config_(std::move(other.config_)),
       driver_(std::move(other.driver_)),
       copies_path_(std::move(other.copies_path_)),
+      directory_(std::move(other.directory_)),
       store_(std::move(other.store_)),
+      name_space_(other.name_space_),
       device_(other.device_),
       inode_(other.inode_),
       quota_(other.quota_.load()),
@@ -42,76 +46,83 @@ Tier::Tier(Tier&& other) noexcept
       next_probe_ns_(other.next_probe_ns_.load()),
       patience_ns_(other.patience_ns_.load()) {}
 
-Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir, Clock& clock) {
+Result<Fd> Tier::own_directory(const Fd& base, const TierConfig& config, const std::string& job_dir) {
+  const std::string what = "tier " + config.name + ": ", path = config.path + "/" + job_dir;
+  if (os::mkdirat(base.get(), job_dir.c_str(), is_run_of_user(job_dir) ? kUserDirMode : 0700) != 0 &&
+      errno != EEXIST)
+    return errno_error(what + "make " + path);
+  Fd copies(os::openat(base.get(), job_dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat st;
+  if (!copies || os::fstat(copies.get(), &st) != 0) return errno_error(what + "open " + path);
+  if (st.st_uid != ::geteuid() || (st.st_mode & 077) != 0)
+    return Error{EPERM, what + path + " is there already and others have access to it"};
+  if (is_run_of_user(job_dir) && !is_user_dir(st))
+    return Error{
+        EPERM, what + path +
+                   ": this run has not made it, or its file system does not keep modes and cannot be a tier"};
+  if (os::flock(copies.get(), LOCK_SH | LOCK_NB) != 0) return errno_error(what + "lock " + path);
+  return copies;
+}
+
+// The user may only pass through it.
+Result<Fd> Tier::roots_directory(const Fd& base, const TierConfig& config, const std::string& job_dir) {
+  Fd copies(os::openat(base.get(), job_dir.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!copies) return errno_error("tier " + config.name + ": open " + config.path + "/" + job_dir);
+  return copies;
+}
+
+Result<Tier> Tier::open(const TierConfig& config, const std::string& job_dir, Clock& clock,
+                        const StoreEnds* root) {
   Tier tier;
   tier.clock_ = &clock;
   tier.config_ = config;
   tier.copies_path_ = config.path + "/" + job_dir;
   const std::string what = "tier " + config.name + ": ";
-  Fd base(os::openat(AT_FDCWD, config.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  Fd base(os::openat(AT_FDCWD, config.path.c_str(), (root ? O_PATH : O_RDONLY) | O_DIRECTORY | O_CLOEXEC));
   if (!base) return errno_error(what + "open " + config.path);
   if (tier.copies_path_.size() + kCopyNameBytes > kPathBytes)
     return Error{ENAMETOOLONG, what + "the path " + tier.copies_path_ + " is too long"};
-  if (os::mkdirat(base.get(), job_dir.c_str(), is_run_of_user(job_dir) ? kUserDirMode : 0700) != 0 &&
-      errno != EEXIST)
-    return errno_error(what + "make " + tier.copies_path_);
-  Fd copies(os::openat(base.get(), job_dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  struct stat st;
-  if (!copies || os::fstat(copies.get(), &st) != 0) return errno_error(what + "open " + tier.copies_path_);
-  if (st.st_uid != ::geteuid() || (st.st_mode & 077) != 0)
-    return Error{EPERM, what + tier.copies_path_ + " is there already and others have access to it"};
-  if (is_run_of_user(job_dir) && !is_user_dir(st))
-    return Error{
-        EPERM, what + tier.copies_path_ +
-                   ": this run has not made it, or its file system does not keep modes and cannot be a tier"};
-  if (os::flock(copies.get(), LOCK_SH | LOCK_NB) != 0) return errno_error(what + "lock " + tier.copies_path_);
+  Result<Fd> copies = (root ? roots_directory : own_directory)(base, config, job_dir);
+  if (!copies.ok()) return copies.error();
+  tier.directory_ = copies.take();
+  struct stat st, above;
+  if (os::fstat(tier.directory_.get(), &st) != 0) return errno_error(what + "look at " + tier.copies_path_);
   tier.device_ = st.st_dev;
   tier.inode_ = st.st_ino;
-  struct stat above;
-  const bool looked = os::fstatat(copies.get(), "..", &above, AT_SYMLINK_NOFOLLOW) == 0;
+  const bool looked = os::fstatat(tier.directory_.get(), "..", &above, AT_SYMLINK_NOFOLLOW) == 0;
   const bool keeps = looked && (above.st_uid == 0 || above.st_uid == ::geteuid()) &&
                      ((above.st_mode & S_ISVTX) != 0 || (above.st_mode & (S_IWGRP | S_IWOTH)) == 0);
   tier.unsafe_ = !keeps;
-  tier.driver_ = driver_of(copies.get());
+  tier.driver_ = driver_of(tier.directory_.get());
   uint64_t size = 0;
-  tier.driver_->free_bytes(copies.get(), &size);
+  tier.driver_->free_bytes(tier.directory_.get(), &size);
   if (size == 0) return errno_error(what + "statvfs " + tier.copies_path_);
   tier.quota_ = config.quota.of(size);
   tier.floor_ = config.min_free.of(size);
-  tier.store_ = Store(std::move(copies), tier.copies_path_, config.name);
-  MONARCH_TRY(tier.keeps_what_tells_copies(tier.store_.open_nameless()));
+  Result<std::unique_ptr<Store>> store =
+      root ? StoreClient::open(*root)
+           : LocalStore::open(tier.directory_.get(), tier.copies_path_, config.name);
+  if (!store.ok()) return store.error();
+  tier.store_ = store.take();
+  if (!root) return tier;
+  tier.name_space_ = kSpaceBlock;
+  const Result<std::optional<Store::Room>> room = tier.store_->room();
+  if (!room.ok()) return room.error();
+  tier.quota_ = (*room)->granted;
   return tier;
-}
-
-// They know it by its device, inode, size and mtime. What is not taken for a copy has other values than its
-// file, and stays what it is when the job changes that.
-Status Tier::keeps_what_tells_copies(const Fd& file) const {
-  constexpr timespec kTime = {1, 123456789};
-  const timespec times[2] = {kTime, kTime};
-  struct stat st;
-  if (!file || os::futimens(file.get(), times) != 0 || os::fstat(file.get(), &st) != 0) return {};
-  const std::string place = "tier " + name() + ": " + copies_path_;
-  if (st.st_dev != device_)
-    return Error{
-        EOPNOTSUPP,
-        place + ": its file system shows files on another device than their directory, and cannot be a tier"};
-  if (st.st_mtim.tv_sec != kTime.tv_sec || st.st_mtim.tv_nsec != kTime.tv_nsec)
-    return Error{EOPNOTSUPP,
-                 place + ": its file system does not keep nanoseconds of times, and cannot be a tier"};
-  return {};
 }
 
 // What is written after the first look counts twice, rather than not at all.
 uint64_t Tier::headroom() const {
   const uint64_t kept = floor_ + promised_;
   uint64_t size = 0;
-  const uint64_t free = driver_->free_bytes(store_.directory(), &size);
+  const uint64_t free = driver_->free_bytes(directory_.get(), &size);
   return free > kept ? free - kept : 0;
 }
 
 uint64_t Tier::file_system_bytes() const {
   struct statvfs fs;
-  return os::fstatvfs(store_.directory(), &fs) == 0 ? uint64_t{fs.f_bavail} * fs.f_frsize : 0;
+  return os::fstatvfs(directory_.get(), &fs) == 0 ? uint64_t{fs.f_bavail} * fs.f_frsize : 0;
 }
 
 bool Tier::set_quota(uint64_t quota) { return quota_.exchange(quota) < quota; }
@@ -160,23 +171,44 @@ bool Tier::allocate(const Fd& file, uint64_t bytes, uint64_t* promised) {
 }
 
 Result<Fd> Tier::create(Ref entry, uint64_t bytes, uint64_t* promised) {
-  Result<Fd> file = store_.create(entry);
+  Result<Fd> file = store_->create(entry);
   if (file.ok() && !allocate(*file, bytes, promised)) {
     const Error error = no_space_for(bytes);
-    store_.discard(entry);
+    file->reset();
+    store_->discard(entry);
     return error;
   }
   return file;
 }
 
-Result<Fd> Tier::create_part(Ref entry, uint64_t bytes, uint64_t* promised) {
-  Result<Fd> file = store_.create_part(entry);
+Result<Fd> Tier::create_part(Ref entry, uint64_t reserved, uint64_t bytes, uint64_t* promised) {
+  Result<Fd> file = store_->create_part(entry, reserved);
   if (file.ok() && !allocate(*file, bytes, promised)) {
     const Error error = no_space_for(bytes);
-    store_.remove_part(entry);
+    file->reset();
+    store_->remove(entry);
     return error;
   }
   return file;
+}
+
+Status Tier::publish(const Fd& file, Ref entry, const struct stat& source, struct stat* made) {
+  const Status published = store_->publish(file, entry, source, made);
+  if (!published.ok() && published.error().code == EDQUOT)
+    wanted_.store(space_of(static_cast<uint64_t>(source.st_size)), std::memory_order_relaxed);
+  return published;
+}
+
+bool Tier::link(Ref copy, Ref entry) {
+  if (!store_->link(copy, entry)) return false;
+  used_ += name_space_;
+  return true;
+}
+
+Fd Tier::open_copy(Ref entry) const {
+  char copy[kCopyNameBytes];
+  copy_name(entry, copy);
+  return Fd(os::openat(directory_.get(), copy, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
 }
 
 uint64_t Tier::room() const {
@@ -194,7 +226,7 @@ int64_t Tier::leave_alone() {
 }
 
 void Tier::close(const std::string& why) {
-  if (closed_.exchange(true)) return;  // by another thread, or a copy that was under way
+  if (closed_.exchange(true) || has_ended()) return;  // by another thread, or a copy that was under way
   spdlog::warn("tier {} closed to new copies for {} s: {}", name(), leave_alone(), why);
 }
 
@@ -202,15 +234,27 @@ uint64_t Tier::release_holes(const struct stat& copy, uint64_t bytes) {
   constexpr uint64_t kBytesPerBlock = 512;
   const uint64_t occupied =
       std::min(space_of(bytes), space_of(static_cast<uint64_t>(copy.st_blocks) * kBytesPerBlock));
-  release(space_of(bytes) - occupied);
+  release_space(space_of(bytes) - occupied);
   return occupied;
 }
 
-Status Tier::write_and_read() const {
-  if (headroom() < wanted_.load(std::memory_order_relaxed)) return Error{ENOSPC, "its file system is full"};
+Status Tier::write_and_read() {
+  const uint64_t wanted = wanted_.load(std::memory_order_relaxed);
+  if (headroom() < wanted) return Error{ENOSPC, "its file system is full"};
+  const Result<std::optional<Store::Room>> room = store_->room();
+  if (!room.ok()) return room.error();
+  if (*room && (*room)->used + wanted > (*room)->granted)
+    return Error{EDQUOT, "the job's share of it is full"};
+  Result<Fd> file = store_->create(kNobody);
+  if (!file.ok()) return file.error();
+  const Status works = write_and_read(*file);
+  file->reset();
+  store_->discard(kNobody);
+  return works;
+}
+
+Status Tier::write_and_read(const Fd& file) const {
   alignas(kSpaceBlock) char block[kSpaceBlock] = "monarch", back[kSpaceBlock];
-  const Fd file = store_.open_nameless();
-  if (!file) return errno_error("create");
   if (driver_->allocate(file.get(), kSpaceBlock) < 0) return errno_error("allocate");
   const auto whole = [](ssize_t bytes, const char* what) -> Status {
     if (bytes < 0) return errno_error(what);
@@ -234,6 +278,7 @@ bool Tier::probe() {
     next_probe_ns_.store(clock_->now_ns() + patience::kIdleLookNs, std::memory_order_relaxed);
     return false;
   }
+  if (has_ended()) return false;
   if (!works.ok()) {
     spdlog::warn("tier {} is left alone for {} s: {}", name(), leave_alone(), works.error().text);
     return false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchd: the node agent, and the helpers that root runs at a job's beginning and end. This file only
 // reads the command line; see runtime/agent/ and runtime/node/.
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -15,8 +16,10 @@
 #include "runtime/base/escape.h"
 #include "runtime/base/log.h"
 #include "runtime/base/no_memory.h"
+#include "runtime/base/number.h"
 #include "runtime/base/paths.h"
 #include "runtime/config/dataset_rules.h"
+#include "runtime/hierarchy/grant.h"
 #include "runtime/node/boot.h"
 #include "runtime/node/epilog.h"
 #include "runtime/node/keeper.h"
@@ -24,6 +27,7 @@
 #include "runtime/node/spool.h"
 #include "runtime/node/start.h"
 #include "runtime/node/told.h"
+#include "runtime/store/server.h"
 
 namespace {
 
@@ -41,7 +45,8 @@ int fail(const Error& error) {
 struct Options {
   monarch::AgentOptions agent;
   monarch::PeerArguments peers;
-  std::vector<std::string> tiers;
+  std::vector<std::string> tiers, stores;
+  int tier_fd = -1, request_fd = -1, answer_fd = -1;
   std::string config, log, datasets_file, exclude_file;
 
   bool as_user = false;  // the agent becomes request.user first
@@ -56,6 +61,32 @@ struct Options {
 
 // As the user's helper the agent is what the kernel should kill first, not the training.
 void prefer_for_oom() { std::ofstream("/proc/self/oom_score_adj") << "1000\n"; }
+
+// As the owner of a job's directory on a tier, which nobody but this process and its like can write.
+int run_as_store(Options& o) {
+  monarch::end_without_memory("monarchd", "a job's store ends, and its tier takes no more copies");
+  const std::string tier = o.stores.front();
+  monarch::Fd directory(o.tier_fd);
+  const monarch::Fd requests(o.request_fd), answers(o.answer_fd);
+  if (!o.log.empty() && !monarch::open_log(o.log, "info").ok()) return 1;
+  if (const Status s = monarch::confine_store(); !s.ok()) return fail(s.error());
+  monarch::StoreServer server(std::move(directory), tier,
+                              [&] { return monarch::granted_by(o.agent.grants, tier); });
+  return server.serve(requests.get(), answers.get()) ? 0 : 1;
+}
+
+// "TIER:REQUEST_FD:ANSWER_FD".
+bool parse_store(const std::string& text, std::vector<monarch::StoreEnds>* stores) {
+  const size_t second = text.rfind(':'), first = second == 0 ? second : text.rfind(':', second - 1);
+  if (second == std::string::npos || first == std::string::npos || first == 0) return false;
+  const auto request = monarch::to_number<int>(text.substr(first + 1, second - first - 1));
+  const auto answer = monarch::to_number<int>(text.substr(second + 1));
+  if (!request || !answer || *request <= STDERR_FILENO || *answer <= STDERR_FILENO || *request == *answer)
+    return false;
+  for (const int fd : {*request, *answer}) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  stores->push_back({text.substr(0, first), *request, *answer});
+  return true;
+}
 
 int run_as_agent(Options& o) {
   monarch::end_without_memory("monarchd", "the agent ends, and the job reads on without it");
@@ -97,6 +128,8 @@ int run_as_agent(Options& o) {
   Result<std::vector<std::string>> roots = monarch::check_paths(o.agent.config, o.agent.datasets);
   if (!roots.ok()) return fail(roots.error());
   o.agent.datasets = roots.take();
+  for (const std::string& text : o.stores)
+    if (!parse_store(text, &o.agent.stores)) return fail({EINVAL, text + ": not TIER:REQUEST_FD:ANSWER_FD"});
   prefer_for_oom();
   return monarch::run_agent(o.agent);
 }
@@ -223,6 +256,10 @@ int main(int argc, char** argv) {
   app.add_option("--tier", o.tiers, "NAME:PATH:SIZE, added after the configuration's tiers")
       .takes_one()
       .group("Agent");
+  app.add_option("--store", o.stores,
+                 "TIER:REQUEST_FD:ANSWER_FD, root's store of a tier; with --tier-fd TIER, to be that store")
+      .takes_one()
+      .group("Agent");
   app.add_option("--run-dir", o.agent.run_dir, "directory for the catalog, the board and the log")
       .group("Agent");
   app.add_option("--job-dir", o.agent.job_dir, "name of the job's directory on each tier").group("Agent");
@@ -239,6 +276,12 @@ int main(int argc, char** argv) {
   app.add_option("--peer-key-fd", o.peers.key_fd, "descriptor that has the job's key, 32 bytes")
       .group("Agent");
   app.add_flag("--leave", o.agent.leave, "remove nothing at the end: the epilog does").group("Agent");
+
+  app.add_option("--tier-fd", o.tier_fd, "descriptor of the job's directory on the tier").group("Store");
+  app.add_option("--request-fd", o.request_fd, "descriptor of the pipe by which its agent asks")
+      .group("Store");
+  app.add_option("--answer-fd", o.answer_fd, "descriptor of the socket by which it is answered")
+      .group("Store");
 
   app.add_flag("--prolog", o.prolog, "note the job's datasets for the extern step").group("Root");
   app.add_flag("--start", o.start, "start the job's agent unless it runs").group("Root");
@@ -299,6 +342,12 @@ int main(int argc, char** argv) {
   if (!parse_groups(groups, &o.request.user.groups) || (of_job && !job)) {
     std::fprintf(stderr,
                  "monarchd: --job, --node, --cluster or --groups missing or bad; see monarchd --help\n");
+    return kUsage;
+  }
+  if (app.has("--tier-fd")) {
+    if (o.stores.size() == 1 && o.tier_fd >= 0 && o.request_fd >= 0 && o.answer_fd >= 0 && !root)
+      return run_as_store(o);
+    std::fprintf(stderr, "monarchd: one --store, --request-fd and --answer-fd are needed with --tier-fd\n");
     return kUsage;
   }
   if (!root && ((o.agent.datasets.empty() && o.datasets_file.empty()) || o.agent.run_dir.empty() ||

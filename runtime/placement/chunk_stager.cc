@@ -173,10 +173,11 @@ ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFi
   Tier& tier = context_->tier(file->tier);
   const bool sparse = is_sparse(st);
   uint64_t promised = tier.space_of(file->reserved);
-  Result<Fd> copy = tier.create_part(ref, file->reserved == bytes && !sparse ? bytes : 0, &promised);
+  Result<Fd> copy =
+      tier.create_part(ref, file->reserved, file->reserved == bytes && !sparse ? bytes : 0, &promised);
   if (copy.ok() && sparse) {
     copy = as_hole(copy.take(), st.st_size);
-    if (!copy.ok()) tier.remove_part(ref);
+    if (!copy.ok()) tier.remove(ref);
   }
   if (!copy.ok()) {
     tier.took(promised);
@@ -197,7 +198,7 @@ ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFi
     enter(file, opened);
   }
   if (!file->chunks) {
-    tier.remove_part(ref);
+    tier.remove(ref);
     tier.took(promised);
     tier.release(file->reserved);
     context_->settle(ref, state_word(State::kNoFit));
@@ -405,11 +406,8 @@ void ChunkStager::end(const Large& file) {
 
 void ChunkStager::finish(const Large& file, const Run& last) {
   Tier& tier = context_->tier(file->tier);
-  const int copy = last.ends->copy.get();
   struct stat made;
-  Status done;
-  if (!seal(copy, file->st, &made)) done = errno_error("finish a large copy");
-  if (done.ok()) done = tier.publish_part(file->ref);
+  const Status done = tier.publish_part(last.ends->copy, file->ref, file->st, &made);
   if (!done.ok() && is_shortage(done.error().code)) {
     (void)put_off(file, done.error().code);
     return;
@@ -450,7 +448,7 @@ void ChunkStager::give_up(const Large& file, AgentCounter counter, uint64_t word
   }
   context_->source->given_up(file->ref);
   Tier& tier = context_->tier(file->tier);
-  file->removed = tier.remove_part(file->ref) && tier.remove(file->ref);
+  file->removed = tier.remove(file->ref);
   context_->settle(file->ref, word);
   // TierHealth counts those.
   if (counter != AgentCounter::tier_errors && counter != AgentCounter::put_off_files)

@@ -11,15 +11,12 @@
 #include "runtime/base/result.h"
 #include "runtime/layout/board_layout.h"
 #include "runtime/placement/source.h"
+#include "runtime/store/store.h"
 
 namespace monarch {
 
 // Errors of copy() that lie with the source or the tier; anything else stopped it on purpose.
 inline constexpr const char* kSource = "source: ";
-
-inline bool same_time(const timespec& a, const timespec& b) {
-  return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
-}
 
 inline int64_t time_of(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
 
@@ -38,19 +35,6 @@ inline bool unchanged(const SourceFile& source, const struct stat& before) {
 inline bool is_sparse(const struct stat& st) {
   constexpr int64_t kBytesPerBlock = 512;
   return st.st_blocks * kBytesPerBlock < st.st_size / 2;
-}
-
-// Gives a copy its source's times: fstat in a task recognises a copy by inode, size and mtime. And nobody may
-// open it for writing any more, as by a link to a task's descriptor (/proc/PID/fd/N). *made: what the tier
-// says of it then. False: errno says why; EOVERFLOW: the tier's file system does not keep such a time.
-inline bool seal(int copy, const struct stat& source, struct stat* made) {
-  constexpr mode_t kReadOnly = 0400;
-  const timespec times[2] = {source.st_atim, source.st_mtim};
-  if (os::fchmod(copy, kReadOnly) != 0 || os::futimens(copy, times) != 0 || os::fstat(copy, made) != 0)
-    return false;
-  if (same_time(made->st_mtim, source.st_mtim)) return true;
-  errno = EOVERFLOW;
-  return false;
 }
 
 struct Verdict {

@@ -37,7 +37,7 @@ Evictor::Evictor(PlacementContext* context, TierHealth* health, FileStager* file
 
 bool Evictor::is_over(size_t n) const {
   const Tier& tier = context_->hierarchy->tiers()[n];
-  return tier.used() > tier.quota();
+  return tier.used() > tier.quota() && !tier.has_ended();
 }
 
 bool Evictor::is_any_over() const {
@@ -70,10 +70,10 @@ void Evictor::withdraw(Ref ref, Fd copy) {
   if (state_of(word) != State::kPlaced || !id || id->tier_ino != st.st_ino) return;
   Leaving leaving;
   leaving.ref = ref;
-  leaving.fd = std::move(copy);
+  const size_t n = tier_of(word);
+  leaving.fd = context_->hierarchy->tiers()[n].hold(std::move(copy));
   leaving.then = kSpoiltWord;
   leaving.since = context_->clock.now_ns();
-  const size_t n = tier_of(word);
   if (!take_away(n, word, e.size.load(std::memory_order_relaxed), &leaving)) return;
   const MutexLock hold(lock_);
   withdrawn_[n].push_back(std::move(leaving));
@@ -236,7 +236,8 @@ bool Evictor::evict(size_t n, Ref ref, Turn turn, Shrinking* s) {
   if (!there && is_shortage(errno)) return false;
   if (!there && superseded) return true;
   if (there && turn == Turn::kUnread && was_read(e, st)) return false;
-  if (there && turn != Turn::kAny && os::is_open_elsewhere(leaving.fd.get())) return false;
+  leaving.fd = tier.hold(std::move(leaving.fd));
+  if (there && turn != Turn::kAny && tier.is_open(ref, leaving.fd)) return false;
   const auto bytes = there ? static_cast<uint64_t>(st.st_size) : e.size.load(std::memory_order_relaxed);
   leaving.ref = ref;
   leaving.superseded = superseded;
@@ -251,22 +252,25 @@ bool Evictor::take_away(size_t n, uint64_t word, uint64_t bytes, Leaving* copy) 
   const Ref ref = copy->ref;
   if (!copy->superseded && !context_->catalog->move(ref, word, kLeavingWord)) return false;
   copy->links = files_->take_links(ref, kLeavingWord);
-  copy->space = context_->sparse.remove(context_->hierarchy->tiers()[n], ref, bytes);
+  const Tier& tier = context_->hierarchy->tiers()[n];
+  copy->space = context_->sparse.remove(tier, ref, bytes) + copy->links.size() * tier.name_space();
   context_->source->given_up(ref);
   context_->board->placed_bytes[n].fetch_sub(bytes, std::memory_order_relaxed);
   return true;
 }
 
 bool Evictor::evict_part(size_t n, Ref ref, Shrinking* s) {
-  Result<Fd> fd = context_->hierarchy->tiers()[n].open_part(ref);
+  Tier& tier = context_->hierarchy->tiers()[n];
+  Result<Fd> fd = tier.open_part(ref);
   if (!fd.ok() && is_shortage(fd.error().code)) return false;
-  if (fd.ok() && s->leaving.size() >= kMostWithParts && os::is_open_elsewhere(fd->get())) return false;
+  if (fd.ok()) fd = tier.hold(fd.take());
+  if (fd.ok() && s->leaving.size() >= kMostWithParts && tier.is_open(ref, *fd)) return false;
   const std::optional<uint64_t> space = chunks_->evict(ref, static_cast<int>(n), kLeavingWord);
   if (!space) return true;
   Leaving leaving;
   leaving.ref = ref;
   leaving.part = true;
-  leaving.space = *space;
+  leaving.space = tier.space_of(*space);
   if (fd.ok()) leaving.fd = fd.take();
   leave(n, std::move(leaving), s);
   return true;
@@ -290,11 +294,13 @@ void Evictor::leave(size_t n, Leaving copy, Shrinking* s) {
 bool Evictor::try_to_release(size_t n, Leaving* copy) {
   Catalog* catalog = context_->catalog;
   Tier& tier = context_->hierarchy->tiers()[n];
-  bool gone = copy->part ? tier.remove_part(copy->ref) : tier.remove(copy->ref);
+  bool gone = tier.remove(copy->ref);
   for (const Ref link : copy->links) gone = tier.remove(link) && gone;
-  if (!gone || (copy->fd && os::is_open_elsewhere(copy->fd.get()))) return false;
+  if (!gone || tier.is_open(copy->ref, copy->fd)) return false;
+  for (const Ref link : copy->links)
+    if (tier.is_open(link, copy->fd)) return false;
   forget(copy);
-  tier.release(std::min(copy->space, tier.used()));
+  tier.release_space(std::min(copy->space, tier.used()));
   for (const Ref link : copy->links) catalog->move(link, kLeavingWord, copy->then);
   catalog->move(copy->ref, kLeavingWord, copy->then);
   freed_ = true;

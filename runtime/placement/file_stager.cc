@@ -244,8 +244,7 @@ Status FileStager::make_copy(const Work& work, SourceFile* source, const struct 
   if (!unchanged(*source, st)) return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
   if (is_being_changed(work, source->fd(), st))  // no task would open the copy
     return Error{ESTALE, std::string(kSource) + "the job wrote it while it was copied"};
-  if (!seal(copy.get(), st, made)) return errno_error("set the copy's times");
-  return tier->publish(copy, work.ref);
+  return tier->publish(copy, work.ref, st, made);
 }
 
 void FileStager::copying_failed(Ref ref, int tier, const Error& error) {
@@ -280,7 +279,7 @@ bool FileStager::link(Ref ref, const HardLinks::Copy& copy, const struct stat& s
   Tier& tier = context_->tier(copy.tier);
   if (!tier.link(copy.maker, ref)) return false;
   if (!context_->catalog->place_link(ref, static_cast<uint32_t>(copy.tier), copy.inode, source)) {
-    tier.remove(ref);
+    if (tier.remove(ref)) tier.release_space(tier.name_space());
     return false;
   }
   add(context_->board, AgentCounter::staged_files);
@@ -302,7 +301,13 @@ bool FileStager::end_sharing(Ref maker) {
   for (const Ref name : names.waiting)
     context_->settle(name, settled ? word : state_word(State::kNoFit, Reason::kTierError));
   bool removed = true;
-  for (const Ref name : names.linked) removed &= context_->tier(names.tier).remove(name);
+  Tier& tier = context_->tier(names.tier);
+  for (const Ref name : names.linked) {
+    if (tier.remove(name))
+      tier.release_space(tier.name_space());
+    else
+      removed = false;
+  }
   return removed;
 }
 
@@ -454,14 +459,15 @@ void FileStager::give_back(int number, NamedCopy* copy) {
   Tier& tier = context_->tier(number);
   context_->source->given_up(copy->entry);
   const bool links_are_gone = end_sharing(copy->entry);
-  const bool free = tier.remove(copy->entry) && links_are_gone && !os::is_open_elsewhere(copy->fd.get());
-  copy->fd.reset();
+  Fd held = tier.hold(std::move(copy->fd));
+  const bool free = tier.remove(copy->entry) && links_are_gone && !tier.is_open(copy->entry, held);
+  held.reset();
   (void)context_->sparse.remove(tier, copy->entry, 0);
   {
     const MutexLock hold(refusing_);
     refused_.erase(copy->entry);
   }
-  if (free) tier.release(copy->space);
+  if (free) tier.release_space(copy->space);
   // Its name is free for the next copy.
   if (copy->before) context_->catalog->move(copy->entry, anew_word(copy->before), again_word(copy->before));
 }

@@ -2,9 +2,11 @@
 // The files of a job's copies on one tier, and their names.
 #pragma once
 
-#include <atomic>
+#include <sys/stat.h>
+#include <time.h>
+
 #include <cstdint>
-#include <string>
+#include <optional>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
@@ -12,59 +14,54 @@
 
 namespace monarch {
 
-// Makes the files of copies in the job's directory, names them and removes them; counts no space, and writes
-// no bytes. All members may be called from any thread.
+inline bool same_time(const timespec& a, const timespec& b) {
+  return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+// Makes the files of copies in the job's directory, names them and removes them. The bytes are the caller's
+// to write. All members may be called from any thread.
 //
 // A copy has the name copy_name; one that gets its bytes in parts lies under part_name until it is whole. So
-// whatever has a copy's name is complete.
+// whatever has a copy's name is complete. Errors name the tier.
 class Store {
  public:
   Store() = default;
-  // In the open `directory`, whose path is `path`; errors name `tier`.
-  Store(Fd directory, std::string path, const std::string& tier);
-  Store(Store&& other) noexcept;  // only before it is shared between threads
-  Store& operator=(Store&& other) noexcept;
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+  virtual ~Store() = default;
 
-  int directory() const { return directory_.get(); }
-
-  // An empty file for reading and writing, which has no name yet, or one that no reader looks for.
-  Result<Fd> create(Ref entry);
-  // Gives up a file of create() that will not be published.
-  void discard(Ref entry);
-  // Gives the file its final name, in place of a file that has been left there.
-  Status publish(const Fd& file, Ref entry);
+  // An empty file for reading and writing, which no reader finds. Entry 0 is nobody's: a file to try the
+  // tier.
+  virtual Result<Fd> create(Ref entry) = 0;
+  // Gives up a file of create() that will not be published. The caller has closed it.
+  virtual void discard(Ref entry) = 0;
+  // Gives a whole file the times of its source, by which fstat in a task knows it again, and its final name,
+  // in place of a file that has been left there. From then on nobody can open it for writing. *made: what the
+  // tier says of it. EOVERFLOW: the tier's file system does not keep such a time.
+  virtual Status publish(const Fd& file, Ref entry, const struct stat& source, struct stat* made) = 0;
+  // The same for a copy that gets its bytes in parts, and has a name at once: `space` is what it will take.
+  virtual Result<Fd> create_part(Ref entry, uint64_t space) = 0;
+  virtual Result<Fd> open_part(Ref entry) = 0;  // one of create_part(), for writing
+  virtual Status publish_part(const Fd& file, Ref entry, const struct stat& source, struct stat* made) = 0;
   // Gives a published copy the name of another entry, too. False: that cannot be, errno says why.
-  bool link(Ref copy, Ref entry);
-  // A published copy, for reading. Empty: errno says why.
-  Fd open_copy(Ref entry) const;
-  // Removes a published copy, or a name of one. False: it is there still, and takes its space.
-  bool remove(Ref entry);
+  virtual bool link(Ref copy, Ref entry) = 0;
+  // Takes the entry's name away, of a copy or of a partial one. False: it is there still, and takes its
+  // space.
+  virtual bool remove(Ref entry) = 0;
 
-  // The same for a partial copy.
-  Result<Fd> create_part(Ref entry);
-  Result<Fd> open_part(Ref entry);  // one of create_part(), for writing
-  Status publish_part(Ref entry);
-  bool remove_part(Ref entry);
+  // Keeps a copy's inode, so that no other file gets its number; is_open() does not count it.
+  virtual Fd hold(Fd file) const = 0;
+  // Whether somebody else has the entry's copy open, which is held at `held`, or that cannot be told; also
+  // once its name is removed.
+  virtual bool is_open(Ref entry, const Fd& held) = 0;
 
-  // A file that is no copy's, without a name. Empty: errno says why.
-  Fd open_nameless() const;
-
- private:
-  Error failed(const std::string& what) const { return errno_error("tier " + tier_ + ": " + what); }
-  Status ensure_bucket(Ref entry);
-  // Makes the entry's directory of copies anew if somebody has removed it. False: it is there, or the job's
-  // whole directory is gone.
-  bool restore_bucket(Ref entry);
-  Fd open_new(Ref entry);
-  Fd open_new_part(const char* name);
-  // A new name for a file: linkat(2), or renameat(2) where there is no O_TMPFILE. -1 and errno.
-  int name_copy(const Fd& file, const char* name);
-  int name_over(const Fd& file, const char* name);
-
-  Fd directory_;
-  std::string path_, tier_;
-  bool tmpfile_ = true;                    // the file system has O_TMPFILE
-  std::atomic<uint64_t> buckets_[4] = {};  // which of the 256 directories of copies exist
+  // What the job's names count on the tier, and may; nothing: the store does not count.
+  struct Room {
+    uint64_t used = 0, granted = 0;  // bytes
+  };
+  virtual Result<std::optional<Room>> room() = 0;
+  // It has ended: no call succeeds any more, and copies stay as they are.
+  virtual bool has_ended() const = 0;
 };
 
 }  // namespace monarch
