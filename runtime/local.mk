@@ -80,6 +80,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/await.h \
 	%D%/node/account_for.h \
 	%D%/node/accounting.h \
+	%D%/node/acl.h \
 	%D%/node/agent_conf.h \
 	%D%/node/boot.h \
 	%D%/node/cgroup.h \
@@ -220,6 +221,7 @@ node_report = \
 	%D%/node/reports.cc \
 	%D%/node/watch.cc
 node_tiers = \
+	%D%/node/acl.cc \
 	%D%/node/job_dirs.cc \
 	%D%/node/ledger.cc \
 	%D%/node/memory_tier.cc \

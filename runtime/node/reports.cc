@@ -2,11 +2,8 @@
 #include "runtime/node/reports.h"
 
 #include <fcntl.h>
-#include <linux/posix_acl.h>
-#include <linux/posix_acl_xattr.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,29 +12,11 @@
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
+#include "runtime/node/acl.h"
 #include "runtime/node/await.h"
 
 namespace monarch {
 namespace {
-
-// rwx for root, r-x for the user, as acl(5) has it on disk: little-endian, and sorted by tag.
-struct UsersAcl {
-  posix_acl_xattr_header header;
-  posix_acl_xattr_entry entries[5];
-};
-
-bool let_in(const std::string& dir, uid_t uid) {
-  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
-  constexpr uint16_t kLook = ACL_READ | ACL_EXECUTE;
-  const auto nobody = static_cast<uint32_t>(ACL_UNDEFINED_ID);
-  const UsersAcl acl = {{POSIX_ACL_XATTR_VERSION},
-                        {{ACL_USER_OBJ, kLook | ACL_WRITE, nobody},
-                         {ACL_USER, kLook, uid},
-                         {ACL_GROUP_OBJ, 0, nobody},
-                         {ACL_MASK, kLook, nobody},
-                         {ACL_OTHER, 0, nobody}}};
-  return ::setxattr(dir.c_str(), "system.posix_acl_access", &acl, sizeof acl, 0) == 0;
-}
 
 Fd lock(Clock& clock, const std::string& dir) {
   Fd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -83,7 +62,7 @@ Status keep_report(const StateDir& state, const JobRecord& record, const std::st
   if (config.report_size > 0) {
     const std::string dir = "reports/" + std::to_string(record.user.uid), path = state.path() + "/" + dir;
     MONARCH_TRY(ensure_root_directory(path, 0700));
-    if (!let_in(path, record.user.uid))
+    if (!let_in(path, record.user.uid, LetIn::kList))
       spdlog::warn("{}: {}: its user reads no report there; mount its file system with ACLs (acl(5))", path,
                    std::strerror(errno));
     kept = state.write(dir + "/" + record.name + ".json", text, 0644);
