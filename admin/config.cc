@@ -89,6 +89,8 @@ std::vector<std::string> doubts_of(const Config& config, const std::string& file
       doubt("the directory of tier " + same->name + ", too; jobs go without the second one");
     } else if (const Status jobs = check_tier_jobs(tier.path); !jobs.ok()) {
       doubt(jobs.error().text);
+    } else if (const Status keeps = check_keeps_copies(tier); !keeps.ok()) {
+      doubt(keeps.error().text);
     } else if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) {
       doubt("all can write it and it is not sticky; run chmod +t " + tier.path);
     } else if (tier.kind == TierConfig::Kind::kDirectory && ::statvfs(tier.path.c_str(), &fs) == 0 &&

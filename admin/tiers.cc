@@ -65,7 +65,8 @@ void look_closer(std::vector<Candidate>* found) {
   for (Candidate& c : *found) {
     if (!c.chosen) continue;
     const TierConfig* same = same_directory(before, c.tier);
-    const Status jobs = check_tier_jobs(c.path);
+    Status jobs = check_tier_jobs(c.path);
+    if (jobs.ok()) jobs = check_keeps_copies(c.tier);
     c.chosen = !same && jobs.ok();
     if (!c.chosen) c.remedy.clear();
     if (same) {

@@ -249,9 +249,8 @@ def mounts_that_stay():
         return skip("mounts that outlive a job", reason)
     cluster, root = slurm_lab.Cluster(name="stay"), data()
     cluster.up("--nodes", "1", "--prolog-flags", "Contain")
-    job_dir = f"{cluster.tier}/{cluster.node_names[0]}/monarch/$(basename $(dirname $MONARCH_IO_RUN_DIR))/files"
-    mounts = (f'for d in "$MONARCH_IO_RUN_DIR" "{job_dir}"; do for f in $(find $d -type f | head -n 5); do mount --bind /etc/passwd $f; done; '
-              f'mount -t tmpfs none $d; done; set -- $(grep -c /lab[.] /proc/self/mountinfo); echo $$ $1 >held; exec sleep 600')
+    mounts = ('for d in "$MONARCH_IO_RUN_DIR" "$(tail -n 1 $MONARCH_IO_RUN_DIR/directories)"; do for f in $(find $d -type f | head -n 5); do mount --bind /etc/passwd $f; done; '
+              'mount -t tmpfs none $d; done; set -- $(grep -c /lab[.] /proc/self/mountinfo); echo $$ $1 >held; exec sleep 600')
     script = (f"{READ.format(root)}; (setsid env MONARCH_IO_DISABLE=1 unshare --user --map-root-user --mount sh -ec '{mounts}' </dev/null >/dev/null 2>&1 &); "
               f"for n in $(seq 300); do [ -s held ] && break; sleep 0.1; done; {READ.format(root)}")
     job = cluster.submit([f"--monarch-dataset={root}"], script)

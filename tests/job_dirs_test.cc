@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdio.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,7 +43,8 @@ class JobDirTest : public ::testing::Test {
     fs::permissions(tier_.path, fs::perms::all | fs::perms::sticky_bit);
   }
   Status make(const std::string& name = "c.1.0.n1") const {
-    return make_job_dir(state_, tier_, name, kOwner);
+    const Result<Fd> made = make_job_dir(state_, tier_, name, kOwner.uid);
+    return made.ok() ? Status() : Status(made.error());
   }
   std::string logged(const std::function<void()>& body) const { return monarch::logged(scratch_, body); }
   std::string jobs() const { return tier_.path + "/monarch"; }
@@ -102,7 +105,7 @@ TEST_F(JobDirTest, WhoKeepsTheTiersDirectoryLockedCostsThatTier) {
       m->check(is_soon_done([&] { return make("c.2.0.n1").error().code == ETIMEDOUT; }),
                "nor by the next job");
       m->check(state_.lock_ledger(0).ok(), "the ledger is free");
-      m->check(make_job_dir(state_, other, "c.2.0.n1", kOwner).ok(), "the other tier is used");
+      m->check(make_job_dir(state_, other, "c.2.0.n1", kOwner.uid).ok(), "the other tier is used");
       locked.end();
       m->check(eventually([&] { return make("c.3.0.n1").ok(); }), "and this one once it is not locked");
     });
@@ -110,23 +113,61 @@ TEST_F(JobDirTest, WhoKeepsTheTiersDirectoryLockedCostsThatTier) {
   Cgroups().remove_if_empty(state_.helpers_cgroup());
 }
 
-TEST_F(JobDirTest, IsTheOwnersInADirectoryOfRoots) {
+TEST_F(JobDirTest, IsRootsAndOnlyItsOwnerFindsWhatItKnowsThere) {
   const mode_t before = ::umask(0077);
   ASSERT_TRUE(make().ok()) << make().error().text;
   ::umask(before);
   EXPECT_EQ(stat_of(jobs()).st_mode & 07777, 0711u);
   EXPECT_EQ(stat_of(jobs()).st_uid, 0u);
-  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_mode & 07777, 0711u);
-  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_uid, 0u) << "its owner can neither list nor lock it";
-  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1/files").st_mode & 07777, 0700u);
-  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1/files").st_uid, kOwner.uid);
-  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1/files").st_gid, kOwner.gid);
+  EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_uid, 0u);
+  EXPECT_TRUE(fs::is_empty(jobs() + "/c.1.0.n1"));
+  fs::permissions(scratch_.path(), fs::perms(0711));
+  const std::string copy = scratch_.file("tier/monarch/c.1.0.n1/copy", "x");
+  fs::permissions(copy, fs::perms(0644));
+  const auto as = [&](uid_t uid, const std::function<bool()>& can) {
+    return in_child([&] { return ::setgid(uid) == 0 && ::setuid(uid) == 0 ? !can() : 2; }) == 0;
+  };
+  const auto reads = [&] { return Fd(::open(copy.c_str(), O_RDONLY | O_CLOEXEC)).get() >= 0; };
+  EXPECT_TRUE(as(kOwner.uid, reads));
+  EXPECT_FALSE(as(65533, reads)) << "another user";
+  const std::string dir = jobs() + "/c.1.0.n1", fresh = dir + "/fresh", other = scratch_ / "tier/other";
+  EXPECT_FALSE(as(kOwner.uid, [&] { return Fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY)).get() >= 0; }));
+  EXPECT_FALSE(as(kOwner.uid, [&] { return ::mkdir(fresh.c_str(), 0700) == 0; }));
+  EXPECT_FALSE(as(kOwner.uid, [&] { return ::chmod(copy.c_str(), 0600) == 0; }));
+  EXPECT_FALSE(as(kOwner.uid, [&] { return ::link(copy.c_str(), other.c_str()) == 0; }));
   EXPECT_EQ(make().error().code, EEXIST) << "one that is there is never given away";
   EXPECT_TRUE(make("c.2.0.n1").ok());
   EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"});
-  struct stat st = stat_of(jobs() + "/c.1.0.n1");
-  EXPECT_EQ(::faccessat(AT_FDCWD, (jobs() + "/c.1.0.n1").c_str(), F_OK, 0), 0);
-  EXPECT_TRUE(S_ISDIR(st.st_mode));
+}
+
+TEST_F(JobDirTest, InheritsNoAccessControlList) {
+  ASSERT_TRUE(make().ok());
+  char list[256];
+  const std::string one = jobs() + "/c.1.0.n1", two = jobs() + "/c.2.0.n1";
+  const ssize_t bytes = ::getxattr(one.c_str(), "system.posix_acl_access", list, sizeof list);
+  ASSERT_GT(bytes, 0);
+  constexpr char kDefault[] = "system.posix_acl_default";
+  ASSERT_EQ(::setxattr(jobs().c_str(), kDefault, list, static_cast<size_t>(bytes), 0), 0);
+  ASSERT_TRUE(make("c.2.0.n1").ok());
+  EXPECT_LT(::getxattr(two.c_str(), kDefault, nullptr, 0), 0) << "its copies would have it";
+}
+
+TEST_F(JobDirTest, ATierThatCannotKeepCopiesFromOthersIsRefusedWithTheRemedy) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->check(::mount("none", tier_.path.c_str(), "ramfs", 0, nullptr) == 0, "a file system without ACLs");
+    const Status made = make();
+    m->check(!made.ok() && made.error().text.find("mount it with ACLs") != std::string::npos, "refused");
+    m->check(!fs::exists(jobs()), "nothing is made");
+    TierConfig memory = tier_;
+    memory.kind = TierConfig::Kind::kTmpfs;
+    m->check(check_keeps_copies(memory).ok(), "a memory tier is a file system of its own");
+    m->check(::umount(tier_.path.c_str()) == 0 && check_keeps_copies(tier_).ok(), "this one has them");
+    const std::string zero = scratch_.file("zero", "0\n"), setting = "/proc/sys/fs/protected_hardlinks";
+    m->check(::mount(zero.c_str(), setting.c_str(), nullptr, MS_BIND, nullptr) == 0, "another setting");
+    const Status unsafe = make();
+    m->check(!unsafe.ok() && unsafe.error().text.find("sysctl fs.protected_hardlinks=1") != std::string::npos,
+             "refused");
+  });
 }
 
 TEST_F(JobDirTest, ATierWhereAnyoneCanRenameItIsRefused) {
@@ -161,7 +202,7 @@ TEST_F(JobDirTest, WhatAUserPutThereGetsAnotherName) {
     const Status s = make();
     ASSERT_TRUE(s.ok()) << s.error().text;
     EXPECT_EQ(stat_of(jobs()).st_uid, 0u);
-    EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1/files").st_uid, kOwner.uid);
+    EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_uid, 0u);
     const std::vector<std::string> names = in_tier();
     ASSERT_EQ(names.size(), 2u);
     EXPECT_TRUE(names[1].starts_with("monarch.of-65533.")) << names[1];
@@ -240,8 +281,8 @@ TEST_F(JobDirTest, AFileSystemWithoutOwnersOrModesIsNoTier) {
   for (const bool owners : {false, true}) {
     const Intercept ignores(Call::kFstat, [=](Arguments& a) {
       struct stat st;
-      if (::fstat(a.fd, &st) != 0 || st.st_uid != kOwner.uid) return 0;
-      return (owners ? ::fchmod(a.fd, 0755) : ::fchown(a.fd, 0, 0)) == 0 ? 0 : errno;
+      if (::fstat(a.fd, &st) != 0 || (st.st_mode & 0777) != 0710) return 0;
+      return (owners ? ::fchmod(a.fd, 0755) : ::fchown(a.fd, 65533, 0)) == 0 ? 0 : errno;
     });
     const Status s = make();
     ASSERT_FALSE(s.ok());
@@ -300,7 +341,7 @@ TEST_F(JobDirTest, WhatFailsLeavesNothingAndSaysWhy) {
   fails(Call::kFstatat, EIO, jobs());
   EXPECT_TRUE(in_tier().empty()) << "nobody knows whose it is";
   fails(Call::kChmod, EPERM, jobs());
-  fails(Call::kChown, EPERM, "give tier nvme: ");
+  fails(Call::kLinkat, EPERM, "makes no hard links");
   const Intercept opens(Call::kOpenBeneath, [](Arguments& a) { return *a.path == 'c' ? EMFILE : 0; });
   EXPECT_EQ(make().error().code, EMFILE);
   EXPECT_TRUE(fs::is_empty(jobs()));

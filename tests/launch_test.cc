@@ -4,6 +4,7 @@
 #include "runtime/node/launch.h"
 
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include "runtime/node/job_dirs.h"
 #include "tests/node_fixture.h"
@@ -74,7 +75,7 @@ class LaunchTest : public NodeTest {
     JobRecord r = record(1);
     r.user.groups = groups;
     const Removal job = begin(r);
-    const Result<std::string> s = launch_agent(state_, 0, patience_ms, peers, &r);
+    const Result<std::string> s = launch_agent(state_, 0, patience_ms, peers, {}, &r);
     if (s.ok()) {
       const bool recorded = state_.read_record(r.job.key())->agent.pid == r.agent.pid;
       const bool runs = is_running(r.agent);
@@ -106,6 +107,71 @@ TEST_F(LaunchTest, AnAgentSaysWhetherItIsReady) {
   EXPECT_EQ(launched({Says{std::string(5000, 'x')}}), "the agent's answer has no end");
 }
 
+// What a job has on its tier, a store for it, and an agent; what the agent says.
+class LaunchStoreTest : public LaunchTest {
+ protected:
+  static constexpr int kTierFd = 3, kRequestFd = 4, kAnswerFd = 5, kAgentsAnswers = 7;
+  // Instead of both.
+  static int play_both(CallArguments a) {
+    const std::string words = words_of(a);
+    if (words.find(" --tier-fd ") == std::string::npos) play_agent(words);
+    const bool sees_tier = ::faccessat(kTierFd, "07", F_OK, 0) == 0;
+    const bool nothing_else = ::fcntl(kAnswerFd + 1, F_GETFD) < 0;
+    char byte;
+    const bool deaf = ::recv(kAnswerFd, &byte, 1, MSG_DONTWAIT) == 0;
+    const std::string said = words + (sees_tier ? "|tier" : "|") + (nothing_else ? "|" : "|another") +
+                             (deaf ? "|deaf" : "|") + (::geteuid() == 0 ? "|root" : "|");
+    (void)!::write(kAnswerFd, said.data(), said.size());
+    while (::read(kRequestFd, &byte, 1) == 1) continue;
+    ::_exit(0);
+  }
+  [[noreturn]] static void play_agent(const std::string& words) {
+    char answer[1024];
+    const ssize_t n = ::read(kAgentsAnswers, answer, sizeof answer);
+    const size_t at = words.find(" --store ");
+    std::string said = "ready\t" + (at == std::string::npos ? "" : words.substr(at)) + "|" +
+                       std::string(answer, static_cast<size_t>(std::max<ssize_t>(n, 0))) +
+                       (::fcntl(kAgentsAnswers + 1, F_GETFD) < 0 ? "\n" : "|another\n");
+    (void)!::write(kReadyFd, said.data(), said.size());
+    for (;;) ::pause();
+  }
+};
+
+TEST_F(LaunchStoreTest, HasThreeDescriptorsAndTellsTheAgentAndEndsWithIt) {
+  const std::string said = with(SYS_execve, play_both, [&] {
+    JobRecord r = record(1);
+    r.layout = 2;
+    const Removal job = begin(r);
+    std::vector<JobDir> dirs;
+    dirs.push_back({"tier", Fd(::open((scratch_ / ("tier/monarch/" + r.removal())).c_str(), O_RDONLY))});
+    std::vector<StartedStore> stores = start_stores(state_, 0, dirs, r);
+    const Result<std::string> s = launch_agent(state_, 0, kPatienceMs, nullptr, std::move(stores), &r);
+    ::kill(r.agent.pid, SIGKILL);
+    wait_children();
+    Cgroups().end(state_.cgroup_of(r), kPatienceMs);
+    return s.ok() ? *s : s.error().text;
+  });
+  EXPECT_EQ(said,
+            " --store tier:6:7| monarchd --store tier --tier-fd 3 --request-fd 4 --answer-fd 5 --grants " +
+                state_.path() + "/" + record(1).grants() + "|tier||deaf|root");
+}
+
+TEST_F(LaunchStoreTest, WhereNoneCanBeStartedTheTierIsLeftOut) {
+  const auto fails = [](CallArguments) { return EMFILE; };
+  const std::string said = with(SYS_socketpair, fails, [&] {
+    JobRecord r = record(1);
+    std::vector<JobDir> dirs;
+    dirs.push_back({"tier", Fd(::open(scratch_.path().c_str(), O_RDONLY))});
+    size_t started = 1;
+    const std::string log = logged([&] { started = start_stores(state_, 0, dirs, r).size(); });
+    Cgroups().remove_if_empty(state_.cgroup_of(r));
+    return std::to_string(started) + log;
+  });
+  EXPECT_EQ(said.substr(0, 1), "0");
+  EXPECT_NE(said.find("JobId=1 tier tier: its store cannot be started: socketpair"), std::string::npos)
+      << said;
+}
+
 TEST_F(LaunchTest, WhatItsOwnerHasMountedOnItsDirectoryIsNotAsked) {
   if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
   const auto repeat = [](CallArguments a) -> int {
@@ -117,7 +183,7 @@ TEST_F(LaunchTest, WhatItsOwnerHasMountedOnItsDirectoryIsNotAsked) {
         JobRecord r = record(1);
         const Removal job = begin(r);
         what(r.run_dir.substr(scratch_.path().size() + 1));
-        const Result<std::string> s = launch_agent(state_, 0, kPatienceMs, nullptr, &r);
+        const Result<std::string> s = launch_agent(state_, 0, kPatienceMs, nullptr, {}, &r);
         return s.ok() ? *s : s.error().text;
       });
     };

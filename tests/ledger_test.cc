@@ -398,24 +398,27 @@ TEST_F(LedgerTest, ARecordThatIsAnotherRunsByNowIsLeftAlone) {
 }
 
 TEST_F(LedgerTest, MemoryIsMadeLargerBeforeItIsTold) {
-  const User user = {kNobody, kNobody, {}};
-  const auto memory = [](JobRecord* r) { r->tiers[0].kind = TierConfig::Kind::kTmpfs; };
+  const auto memory = [](JobRecord* r) {
+    r->layout = 2;
+    r->tiers[0].kind = TierConfig::Kind::kTmpfs;
+  };
+  const std::string dir = tier_ + "/monarch/" + record(2).removal();
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     m->check(begin(1) == 100 * kMiB && begin(2) == 0, "one has all");
     change(2, memory);
     TierConfig tier = tiers()[0];
     tier.kind = TierConfig::Kind::kTmpfs;
     tier.quota.bytes = 4096;
-    m->check(make_job_dir(state_, tier, record(2).name, user).ok(), "the other one's memory");
+    m->check(make_job_dir(state_, tier, record(2).removal(), kNobody).ok(), "the other one's memory");
     pin(1, 10 * kMiB);
     grant(state_);
     struct statfs fs {};
-    m->check(::statfs((tier_ + "/monarch/" + record(2).name + "/files").c_str(), &fs) == 0 &&
+    m->check(::statfs(dir.c_str(), &fs) == 0 &&
                  static_cast<uint64_t>(fs.f_blocks) * static_cast<uint64_t>(fs.f_bsize) == 90 * kMiB,
              "it is as large as was told");
     m->check(told(2) == "nvme " + std::to_string(90 * kMiB) + "\n", told(2));
     m->check(!can_grant(state_), "and nothing is left to do");
-    ::umount2((tier_ + "/monarch/" + record(2).name + "/files").c_str(), MNT_DETACH);
+    ::umount2(dir.c_str(), MNT_DETACH);
     pin(1, 0);
     const std::string log = logged(scratch_, [&] { grant(state_); });
     m->check(log.find("JobId=2 share of the tiers: ") != std::string::npos, "it is logged: " + log);

@@ -78,7 +78,7 @@ TEST_F(MountsTest, OnlyTheJobsOwnMemoryIsMadeLarger) {
     const Fd jobs(::open((scratch_ / "jobs").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     {
       const Fd dir(::open((scratch_ / "jobs/job").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-      m->check(mount_tmpfs(dir, 1 << 20, owner).ok(), "a job's memory");
+      m->check(mount_tmpfs(dir, 1 << 20).ok(), "a job's memory");
     }
     m->check(resize_tmpfs(jobs.get(), "job", 2 << 20).ok() && size_of() == 2 << 20, "is made larger");
     scratch_.file("jobs/job/full", std::string(1 << 20, 'x'));

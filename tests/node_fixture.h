@@ -130,6 +130,13 @@ class NodeTest : public ::testing::Test {
     ASSERT_EQ(::chmod(path.c_str(), 0711), 0) << path;
     fill(path + "/" + kOwnersDir);
   }
+  // The same on a tier in layout 2: all in it is root's. Returns a copy of 8 KiB.
+  static std::string fill_with_copies(const std::string& path) {
+    std::filesystem::create_directories(path + "/07");
+    std::filesystem::permissions(path, std::filesystem::perms(0710));
+    std::ofstream(path + "/07/00000007") << noise(8192, 1);
+    return path + "/07/00000007";
+  }
   // A directory of root's with a file of 1 MiB in it, which the user has moved there.
   static std::string fill_with_roots(const std::string& path) {
     std::filesystem::create_directory(path);
@@ -142,7 +149,10 @@ class NodeTest : public ::testing::Test {
   Removal begin(const JobRecord& r) const {
     Result<Fd> lock = state_.lock_job(r.job, true, 0);
     EXPECT_TRUE(lock.ok() && state_.write_record(r).ok() && state_.write(r.grants(), "").ok());
-    for (const TierRecord& t : r.tiers) fill_job(t.path + "/monarch/" + r.name);
+    for (const TierRecord& t : r.tiers) {
+      const std::string dir = t.path + "/monarch/" + r.on_tier();
+      r.has_roots_tiers() ? (void)fill_with_copies(dir) : fill_job(dir);
+    }
     fill_job(state_.path() + "/run/" + r.name);
     return {r, lock.ok() ? lock.take() : Fd()};
   }

@@ -146,7 +146,7 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
     TierConfig tier;
     tier.name = "tier";
     tier.path = scratch_ / "tier";
-    m->check(make_job_dir(state_, tier, "c.3.0.n1", record(3).user).ok(), "and the next job begins");
+    m->check(make_job_dir(state_, tier, "c.3.0.n1", kUid).ok(), "and the next job begins");
     m->check(occupied().value_or(100 * kMiB) == 100 * kMiB, "what nobody could look at is charged");
     m->check(eventually([&, now = attempts->load()] { return *attempts > now + 1; }), "it is tried again");
     m->check(eventually([&] { return Cgroups().processes(state_.helpers_cgroup()).size() <= 3; }),

@@ -82,6 +82,64 @@ TEST_F(RemoverTest, WhatIsRootsGoesAtOnce) {
   nothing_is_left();
 }
 
+// In layout 2.
+class RootsTest : public RemoverTest {
+ protected:
+  static constexpr uint64_t kBlocks = 8192;  // of a copy
+  std::vector<Removal> ended(JobRecord r) const {
+    r.layout = 2;
+    return aside_one(r);
+  }
+};
+
+TEST_F(RootsTest, GoesWithItsNameAndNoOther) {
+  std::vector<Removal> removals = ended(record(1));
+  fill_with_copies(scratch_ / ("tier/monarch/" + kName + ".9000000000000000001"));  // of the next run
+  EXPECT_EQ(on_tier(), (Names{kRemoval, kName + ".9000000000000000001"}));
+  EXPECT_EQ(runs(), Names{kAside});
+  EXPECT_TRUE(remove(std::move(removals), kLong));
+  EXPECT_EQ(on_tier(), Names{kName + ".9000000000000000001"});
+  EXPECT_TRUE(in_removing().empty() && runs().empty());
+}
+
+TEST_F(RootsTest, WhatStaysIsMeasuredAndTriedAgain) {
+  const Intercept fails(Call::kUnlinkat, [](Arguments& a) { return *a.path == '0' && a.path[2] ? EIO : 0; });
+  const std::string log = logged([&] {
+    EXPECT_FALSE(remove(ended(record(1)), 0));
+    EXPECT_TRUE(
+        eventually([&] { return contents(scratch_ / "log").find("clean up: ") != std::string::npos; }));
+  });
+  EXPECT_NE(log.find("tier/monarch: " + kRemoval + ": remove "), std::string::npos) << log;
+  EXPECT_GE(occupied(0).value_or(0), kBlocks);
+  EXPECT_LT(occupied(0).value_or(0), 100 * kMiB) << "no more is charged than it occupies";
+  end_children();
+}
+
+TEST_F(RootsTest, ATierThatHangsMeanwhileKeepsOneProcess) {
+  const Hung hung;
+  const Intercept hangs_there(Call::kUnlinkat, [&](Arguments& a) -> int {
+    if (std::string(a.path) == "00000007") hung.here();
+    return 0;
+  });
+  clock_.pass_once([&] { return hung.now(); });
+  EXPECT_FALSE(remove(ended(record(1)), 0));
+  EXPECT_TRUE(eventually([&] { return runs().empty(); })) << "the other places are seen to";
+  end_children();
+  EXPECT_EQ(on_tier(), Names{kRemoval});
+}
+
+TEST_F(RootsTest, AnAdministratorsMountStays) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    std::vector<Removal> removals = ended(record(1));
+    m->tmpfs("tier/monarch/" + kRemoval, "foreign");
+    const std::string kept = scratch_.file("tier/monarch/" + kRemoval + "/kept", "x");
+    m->check(!remove(std::move(removals), 0), "it is not removed");
+    m->check(eventually([&] { return runs().empty(); }), "the other places are");
+    m->check(exists(kept) && occupied() == std::nullopt, "nor charged anew");
+    end_children();
+  });
+}
+
 TEST_F(RemoverTest, WhatIsNotTheOwnersStaysAndIsCharged) {
   JobRecord r = record(1);
   make_tier("small");
@@ -413,33 +471,26 @@ class MemoryTest : public RemoverTest {
     memory.path = scratch_ / "tier";
     memory.kind = TierConfig::Kind::kTmpfs;
     memory.quota.bytes = 4 * kMiB;
-    std::vector<Removal> removals = begin_one(record(1));
-    fs::remove_all(scratch_ / ("tier/monarch/" + kName));
-    m->check(make_job_dir(state_, memory, kName, record(1).user).ok(), "a tier in memory");
+    JobRecord r = record(1);
+    r.layout = 2;
+    std::vector<Removal> removals = begin_one(r);
+    fs::remove_all(scratch_ / ("tier/monarch/" + kRemoval));
+    m->check(make_job_dir(state_, memory, kRemoval, kUid).ok(), "a tier in memory");
     return removals;
   }
 };
 
-TEST_F(MemoryTest, MemoryIsGivenBack) {
+TEST_F(MemoryTest, MemoryIsGivenBackThoughACopyIsOpen) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     std::vector<Removal> removals = begin_in_memory(m);
-    fill(scratch_ / ("tier/monarch/" + kName + "/files/job"));
+    const std::string copy = fill_with_copies(scratch_ / ("tier/monarch/" + kRemoval));
+    const Fd held(::open(copy.c_str(), O_RDONLY | O_CLOEXEC));
     removals = set_aside(state_, std::move(removals));
-    m->check(on_tier() == Names{kAside}, "its directory is aside");
-    {
-      const Fd aside(
-          ::open((scratch_ / ("tier/monarch/" + kAside + "/files")).c_str(), O_RDONLY | O_CLOEXEC));
-      m->check(is_of_job_tmpfs(aside.get()), "and its tmpfs");
-    }
-    const std::string kept = fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
-    m->check(!remove(std::move(removals), 0), "what is root's stays");
-    m->check(eventually([&] { return occupied().has_value(); }), "and is measured");
-    m->check(occupied().value_or(0) >= kMiB && occupied().value_or(0) < kMiB + (1 << 16), "as it is");
-    m->check(exists(kept), "it is there");
-    end_children();
-    fs::remove_all(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
-    m->check(remove(unattended_removals(state_), kLong), "then all goes");
+    m->check(on_tier() == Names{kRemoval}, "its directory has its name to the end");
+    m->check(remove(std::move(removals), kLong), "all goes");
     m->check(on_tier().empty() && in_removing().empty(), "with its mount");
+    struct stat st {};
+    m->check(held && ::fstat(held.get(), &st) == 0 && st.st_blocks == 0, "and its pages");
     end_children();
   });
 }
@@ -450,13 +501,15 @@ class HeldMemoryTest : public MemoryTest {
   void with_held_file(const std::function<void(PrivateMounts*, std::vector<Removal>, const Fd&)>& body) {
     in_private_mounts(scratch_, [&](PrivateMounts* m) {
       std::vector<Removal> removals = begin_in_memory(m);
-      const std::string dir = scratch_ / ("tier/monarch/" + kName + "/files");
-      fill(dir);
-      const Fd held(::open((dir + "/held").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-      m->check(held && ::unlink((dir + "/held").c_str()) == 0, "a file without a name");
+      const Fd held = open_nameless();
+      m->check(static_cast<bool>(held), "a file without a name");
       body(m, set_aside(state_, std::move(removals)), held);
       end_children();
     });
+  }
+  Fd open_nameless() const {
+    const std::string dir = scratch_ / ("tier/monarch/" + kRemoval);
+    return Fd(::open(dir.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0644));
   }
 };
 
@@ -476,7 +529,7 @@ TEST_F(HeldMemoryTest, WhatIsFilledWhileItIsLookedAtStaysCharged) {
       m->check(eventually([&] { return contents(scratch_ / "log").find("clean up: ") != std::string::npos; }),
                "it is tried");
     });
-    m->check(on_tier() == Names{kAside}, "nor detached, with room for its owner");
+    m->check(on_tier() == Names{kRemoval}, "nor detached, with room for its owner");
     m->check(occupied().value_or(4 * kMiB) == 4 * kMiB, "and is charged");
   });
 }
@@ -487,8 +540,8 @@ TEST_F(HeldMemoryTest, WhatStaysDoesNotGrow) {
     m->check(!remove(std::move(removals), 0) && eventually([&] { return occupied() == kMiB; }),
              "which is charged");
     m->check(::fallocate(held.get(), 0, kMiB, 1 << 16) != 0 && errno == ENOSPC, "and is all that it gets");
-    const Fd top(::open((scratch_ / ("tier/monarch/" + kAside + "/files")).c_str(),
-                        O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const Fd top(
+        ::open((scratch_ / ("tier/monarch/" + kRemoval)).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     m->check(::openat(top.get(), "more", O_WRONLY | O_CREAT | O_CLOEXEC, 0600) < 0 && errno == ENOSPC,
              "by no other file either");
     MountLine mount;
@@ -504,12 +557,13 @@ TEST_F(HeldMemoryTest, WhatStaysDoesNotGrow) {
 
 TEST_F(HeldMemoryTest, ThousandsOfEmptyFilesAreMemoryToo) {
   with_held_file([&](PrivateMounts* m, std::vector<Removal> removals, const Fd&) {
-    const std::string kept = scratch_ / ("tier/monarch/" + kAside + "/files/kept");
-    fs::create_directory(kept);  // root's
-    fs::permissions(kept, fs::perms::owner_all);
-    for (int i = 0; i < 1100; ++i) std::ofstream(kept + "/" + std::to_string(i)).flush();
+    constexpr rlim_t kFiles = 1100;
+    const rlimit enough{kFiles + 100, kFiles + 100};
+    m->check(::setrlimit(RLIMIT_NOFILE, &enough) == 0, "as many descriptors");
+    std::vector<Fd> files;
+    for (rlim_t n = 0; n < kFiles; ++n) files.push_back(open_nameless());
     m->check(!remove(std::move(removals), 0) && eventually([&] { return occupied().has_value(); }) &&
-                 on_tier() == Names{kAside},
+                 on_tier() == Names{kRemoval},
              "they are not forgotten");
   });
 }
@@ -545,13 +599,13 @@ TEST_F(RemoverTest, BelowAJobsMemoryThereIsNothingOfItsOwners) {
   memory.kind = TierConfig::Kind::kTmpfs;
   memory.quota.bytes = kMiB;
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    m->check(make_job_dir(state_, memory, kName, record(1).user).ok(), "a tier in memory");
-    const std::string path = scratch_ / ("tier/monarch/" + kName + "/files");
+    m->check(make_job_dir(state_, memory, kRemoval, kUid).ok(), "a tier in memory");
+    const std::string path = scratch_ / ("tier/monarch/" + kRemoval);
     struct stat st {};
-    m->check(::stat(path.c_str(), &st) == 0 && st.st_uid == kUid && (st.st_mode & 07777) == 0700,
-             "the owner's");
+    m->check(::stat(path.c_str(), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0710, "root's");
     m->check(::umount2(path.c_str(), MNT_DETACH) == 0, "umount");
-    m->check(::stat(path.c_str(), &st) == 0 && st.st_uid == 0, "what it covers never was");
+    m->check(::stat(path.c_str(), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0700,
+             "and so is what it covers");
   });
 }
 

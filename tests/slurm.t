@@ -310,7 +310,8 @@ def agent_process():
     equal(read("environ"), "PATH=/usr/bin:/bin\0", "the agent's environment")
     equal((os.readlink(f"{proc}/cwd"), os.getsid(record["pid"]), read("oom_score_adj").strip()), ("/", record["pid"], "1000"),
           "the agent's directory, session and priority for the OOM killer")
-    own = (record["run_dir"], f"{cluster.tier}/{node}/monarch/{record['name']}", data.path, "anon_inode:", "/dev/null")
+    # pipe, socket: of the store of its tier.
+    own = (record["run_dir"], f"{cluster.tier}/{node}/monarch/{record['name']}.", data.path, "anon_inode:", "/dev/null", "pipe:", "socket:")
 
     def foreign():
         """Descriptors of anything else; what the agent only reads, such as /proc/meminfo, is not there at each look."""

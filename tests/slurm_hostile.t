@@ -22,18 +22,24 @@ ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 QUOTA = 256 << 20  # of the tier, in the configuration of slurm_lab
 cluster = data = before = None
 
-# The job's program: `hostile.py CASE`, with RUN_DIR and JOB_DIR its directories, OUT its own, CANARY root's.
-PROGRAM = r'''
-import errno, os, subprocess, sys, time
+# Opens its argument; says as what, and by which descriptor.
+OPENS = e2e.OPENED_AS + '''
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+print(opened_as(fd), fd, sep="\\n", flush=True)
+sys.stdin.read()
+'''
+# The job's program: `hostile.py CASE`, with RUN_DIR its directory, JOB_DIR root's on the tier, OUT its own, CANARY root's.
+PROGRAM = f"OPENS = {OPENS!r}\n" + r'''
+import errno, fcntl, os, subprocess, sys, time
 run, job, out, canary = (os.environ[name] for name in ("RUN_DIR", "JOB_DIR", "OUT", "CANARY"))
 board = run + "/board"
 
 
 def entries():
     """Every file and directory of the job's, deepest first."""
-    for top in run, job:
-        for path, directories, files in os.walk(top, topdown=False):
-            yield from (os.path.join(path, name) for name in files + directories)
+    for path, directories, files in os.walk(run, topdown=False):
+        yield from (os.path.join(path, name) for name in files + directories)
 
 
 def replace(path, target):
@@ -83,7 +89,7 @@ def deep(top):
         try:
             os.mkdir("d")
         except OSError as error:  # a run directory has a limit
-            if error.errno != errno.ENOSPC or top != run:
+            if error.errno != errno.ENOSPC:
                 raise
             os.chdir("/")
             return
@@ -92,11 +98,38 @@ def deep(top):
     os.chdir("/")
 
 
-def flood(top, files):
-    for i in range(files):
-        if i % 1000 == 0:
-            os.mkdir(f"{top}/{i}")
-        os.close(os.open(f"{top}/{i // 1000 * 1000}/{i}", os.O_CREAT | os.O_WRONLY))
+def try_all_on_tier():
+    """What the owner can do on the tier, to the job's directory and to a copy that it has open."""
+    os.environ.pop("MONARCH_IO_DISABLE")
+    reader = subprocess.Popen(["/usr/bin/python3", "-c", OPENS, os.environ["FILE"]], stdout=subprocess.PIPE, stdin=subprocess.PIPE,
+                              env={**os.environ, "LD_PRELOAD": os.environ["LIBRARIES"]})
+    copy = reader.stdout.readline().decode().strip()
+    by_fd, bucket = f"/proc/{reader.pid}/fd/{reader.stdout.readline().decode().strip()}", os.path.dirname(copy)
+    tier = os.path.dirname(os.path.dirname(job))
+    assert copy.startswith(job + "/"), copy
+    tries = {
+        "list": lambda: os.listdir(job), "list a bucket": lambda: os.listdir(bucket),
+        "lock": lambda: os.open(job, os.O_RDONLY | os.O_DIRECTORY), "mkdir": lambda: os.mkdir(f"{job}/d"),
+        "create": lambda: os.open(f"{bucket}/f", os.O_CREAT | os.O_WRONLY), "nameless": lambda: os.open(bucket, os.O_TMPFILE | os.O_RDWR),
+        "rename": lambda: os.rename(copy, f"{bucket}/f"), "rename the directory": lambda: os.rename(job, f"{job}.mine"),
+        "unlink": lambda: os.unlink(copy), "rmdir": lambda: os.rmdir(bucket), "symlink": lambda: os.symlink("/", f"{bucket}/l"),
+        "chmod": lambda: os.chmod(copy, 0o777), "chmod the directory": lambda: os.chmod(job, 0o777), "times": lambda: os.utime(copy),
+        "chown": lambda: os.chown(copy, os.getuid(), -1), "link": lambda: os.link(copy, f"{tier}/linked"),
+        "link the open one": lambda: os.link(by_fd, f"{tier}/linked", follow_symlinks=True), "write": lambda: os.open(copy, os.O_WRONLY),
+        "write the open one": lambda: os.open(by_fd, os.O_WRONLY), "truncate": lambda: os.truncate(copy, 0),
+        "xattr": lambda: os.setxattr(copy, "user.x", b"x"), "noatime": lambda: os.open(copy, os.O_RDONLY | os.O_NOATIME),
+        "lease": lambda: fcntl.fcntl(os.open(copy, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK), "execute": lambda: os.execv(copy, [copy]),
+    }
+    done = []
+    for name, attempt in tries.items():
+        try:
+            attempt()
+            done.append(name)
+        except OSError:
+            pass
+    with open(f"{out}/done.{os.environ['SLURM_JOB_ID']}", "w") as file:
+        file.write(str(done))
+    reader.communicate(b"")
 
 
 def case(name):
@@ -114,36 +147,33 @@ def case(name):
     elif name == "all is links":
         for path in list(entries()):
             replace(path, canary if os.path.isdir(path) else f"{canary}/file")
-        for top in run, job:
-            for i, target in enumerate((canary, f"{canary}/sub", "/etc/shadow", "/etc", "/", "..", "../..", f"{canary}/../..")):
-                os.symlink(target, f"{top}/link{i}")
+        for i, target in enumerate((canary, f"{canary}/sub", "/etc/shadow", "/etc", "/", "..", "../..", f"{canary}/../..")):
+            os.symlink(target, f"{run}/link{i}")
     elif name == "deep directories":
         deep(run)
-        deep(job)
     elif name == "directories without permissions":
-        for top in run, job:
-            os.makedirs(f"{top}/a/b/c")
-            open(f"{top}/a/b/c/file", "w").close()
-            for path in "a/b/c", "a/b", "a", "":
-                os.chmod(f"{top}/{path}", 0)
-    elif name == "many files":
-        flood(job, int(os.environ["FLOOD"]))
+        os.makedirs(f"{run}/a/b/c")
+        open(f"{run}/a/b/c/file", "w").close()
+        for path in "a/b/c", "a/b", "a", "":
+            os.chmod(f"{run}/{path}", 0)
+    elif name == "all is tried on the tier":
+        try_all_on_tier()
     elif name == "the agent is stopped":
         subprocess.run(["pkill", "-STOP", "-u", str(os.getuid()), "-f", "monarchd .*--run-dir " + run])
     elif name == "a process makes files again":
-        survivor(lambda: (recreate(run), recreate(job)))
+        survivor(lambda: recreate(run))
     elif name == "a process moves directories":
         for i in range(50):
-            os.makedirs(f"{job}/m{i}/a/b")
-        survivor(lambda: [os.rename(f"{job}/m{i}/a", f"{job}/m{(i + 1) % 50}/{i}") for i in range(50)])
+            os.makedirs(f"{run}/m{i}/a/b")
+        survivor(lambda: [os.rename(f"{run}/m{i}/a", f"{run}/m{(i + 1) % 50}/{i}") for i in range(50)])
     elif name == "a process swaps a directory and a link":
-        os.makedirs(f"{job}/swap")
-        os.symlink(canary, f"{job}/link")
+        os.makedirs(f"{run}/swap")
+        os.symlink(canary, f"{run}/link")
         def swap():
-            os.rename(f"{job}/swap", f"{job}/other")
-            os.rename(f"{job}/link", f"{job}/swap")
-            os.rename(f"{job}/swap", f"{job}/link")
-            os.rename(f"{job}/other", f"{job}/swap")
+            os.rename(f"{run}/swap", f"{run}/other")
+            os.rename(f"{run}/link", f"{run}/swap")
+            os.rename(f"{run}/swap", f"{run}/link")
+            os.rename(f"{run}/other", f"{run}/swap")
         survivor(swap)
     elif name == "a process stops all helpers":
         survivor(kill_helpers)
@@ -160,7 +190,7 @@ LOST, KEPT, EITHER = "counters=lost", "hit=", "monarch=1"
 CASES = {
     "board truncated to nothing": LOST, "counters that are huge": EITHER, "board is a link to /etc/shadow": LOST,
     "board is a FIFO": LOST, "all is links": LOST, "deep directories": KEPT, "directories without permissions": EITHER,
-    "many files": KEPT, "the agent is stopped": KEPT, "a process makes files again": EITHER, "a process moves directories": KEPT,
+    "all is tried on the tier": KEPT, "the agent is stopped": KEPT, "a process makes files again": EITHER, "a process moves directories": KEPT,
     "a process swaps a directory and a link": KEPT,
 }
 
@@ -193,8 +223,8 @@ def begin():
 
 def submit(name):
     script = (f'{data.read()}; export RUN_DIR=$MONARCH_IO_RUN_DIR OUT={cluster.out} CANARY={scratch()}/canary '
-              f'FLOOD={200000 if ALL else 20000} DEPTH={5000 if ALL else 1500}; '
-              f'export JOB_DIR={cluster.tier}/$SLURMD_NODENAME/monarch/$(basename $(dirname $RUN_DIR))/files; '
+              f'FILE=$(find {data.path} -type f -size +0 | head -n 1) LIBRARIES=$LD_PRELOAD DEPTH={5000 if ALL else 1500}; '
+              f'export JOB_DIR=$(tail -n 1 $RUN_DIR/directories); '
               f'export MONARCH_IO_DISABLE=1; unset LD_PRELOAD; /usr/bin/python3 {scratch()}/hostile.py "{name}"')
     return cluster.submit([f"--monarch-dataset={data.path}"], script)
 
@@ -229,6 +259,8 @@ def hostile_owner():
     ok(not [name for name in CASES if name.startswith("a process ") and not glob.glob(f"{cluster.out}/pid.*.{jobs[name]}.*")],
        "the processes outlived their jobs")
     end_survivors()
+    done = e2e.text_in(f"{cluster.out}/done.{jobs['all is tried on the tier']}")
+    equal(done, "[]", "the owner can do nothing on the tier but read")
     equal(outside(), before, "nothing outside was touched")
     cluster.nothing_left("all hostile jobs")
 

@@ -3,6 +3,7 @@
 """A tier in memory that is charged to the job, on a real Slurm which limits each job's memory: the job's program may allocate nearly all
 that the job has, is not killed, and the copies make way for it; afterwards they come back."""
 
+import glob
 import hashlib
 import json
 import os
@@ -90,9 +91,12 @@ def granted(job):
 
 def copies(job):
     """How much of the job's tmpfs is used."""
-    path = f"{cluster.tier}/{cluster.node_names[0]}/monarch/lab.{job}.0.{cluster.node_names[0]}/files"
+    node = cluster.node_names[0]
+    path = next(glob.iglob(f"{cluster.tier}/{node}/monarch/lab.{job}.0.{node}.*"), "/none")
+    if not os.path.ismount(path):
+        return 0
     fs = os.statvfs(path)
-    return (fs.f_blocks - fs.f_bfree) * fs.f_frsize if os.path.ismount(path) else 0
+    return (fs.f_blocks - fs.f_bfree) * fs.f_frsize
 
 
 def makes_way():

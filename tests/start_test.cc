@@ -263,8 +263,12 @@ class TrappedStartTest : public StartTest {
     if (in_child([] { return before_call(SYS_flock, [](CallArguments) { return 0; }) ? 0 : 1; }) != 0)
       GTEST_SKIP() << "no system call can be trapped here";
   }
-  // The agent, which says nothing.
-  const CallHandler never_ends = [this](CallArguments) -> int { agent_.here(); };
+  // The agent, which says nothing; stores end at once.
+  const CallHandler never_ends = [this](CallArguments a) -> int {
+    for (char** word = reinterpret_cast<char**>(a[1]); *word; ++word)
+      if (*word == std::string("--tier-fd")) ::_exit(0);
+    agent_.here();
+  };
   // What a start does in a child where these calls are trapped: "started", "fresh" or the error.
   std::string start_with(const StartRequest& r, long call, const CallHandler& handler) {
     const int status = in_child([&] {
@@ -310,8 +314,8 @@ TEST_F(TrappedStartTest, AnAgentThatIsNotReadyIsWaitedForAndKept) {
   configure_tiers();
   const JobRecord r = starts_on_open(request("/data"));
   EXPECT_TRUE(is_running(r.agent));
-  EXPECT_EQ(names_in(scratch_ / "open/monarch"), Names{r.name});
-  EXPECT_FALSE(exists(scratch_ / "closed/monarch/" + r.name));
+  EXPECT_EQ(names_in(scratch_ / "open/monarch"), Names{r.removal()});
+  EXPECT_TRUE(!exists(scratch_ / "closed/monarch") || names_in(scratch_ / "closed/monarch").empty());
   EXPECT_NE(contents(scratch_ / "logged").find("the agent is not ready after "), std::string::npos);
   EXPECT_EQ(*state_.read("jobs/c.1.n1/serves"), "/data");
   EXPECT_TRUE(end_agent(state_, r, 10000));

@@ -483,6 +483,36 @@ TEST_F(LiveTest, WhileItsAgentIsInAGroupOfAnotherStateDirectory) {
       << "this one would have a record";
 }
 
+// In layout 2: a name with a serial, on a tier.
+TEST_F(UnrecordedTest, WhatIsRootsGoesByItsName) {
+  const std::string serial = ".1764421973000000001", ours = name(1) + serial;
+  const Names others = {
+      "c." + std::to_string(job(2)) + ".0.n2" + serial,  // another node's
+      "d." + std::to_string(job(2)) + ".0.n1" + serial,  // another cluster's
+      name(2) + ".01764421973000000001",                 // not as it is written
+      name(2) + ".17",                                   // no serial
+      name(3) + "." + std::to_string(kSerial),           // a job that runs
+  };
+  JobRecord alive = record(job(3));
+  alive.layout = 2;
+  alive.agent = *identify(::getpid());
+  const Removal of_alive = begin(alive);
+  for (const std::string& n : others) fill_with_copies(scratch_ / ("tier/monarch/" + n));
+  fill_with_copies(scratch_ / ("tier/monarch/" + ours));
+  fill_with_copies(state_.path() + "/run/" + ours);
+  std::vector<Removal> taken = take({scratch_ / "tier"});
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_EQ(taken[0].record.removal(), ours);
+  EXPECT_EQ(taken[0].record.job.job, job(1));
+  EXPECT_TRUE(taken[0].record.has_roots_tiers());
+  EXPECT_FALSE(is_unmoved(state_, taken[0].record));
+  EXPECT_TRUE(take({scratch_ / "tier"}).empty()) << "it has a record now";
+  EXPECT_TRUE(remove_in_background(state_, std::move(taken), 60000));
+  Names want = others;
+  std::sort(want.begin(), want.end());
+  EXPECT_EQ(on_tier(), want);
+}
+
 TEST_F(UnrecordedTest, WhatSomethingElseIsMountedOnIsNotTaken) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     fill_job(scratch_ / ("tier/monarch/" + name(1)));

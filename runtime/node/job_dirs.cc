@@ -5,10 +5,12 @@
 #include <stdio.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 
 #include "runtime/base/fd.h"
@@ -18,6 +20,7 @@
 #include "runtime/base/patience.h"
 #include "runtime/base/paths.h"
 #include "runtime/hierarchy/discovery.h"
+#include "runtime/node/acl.h"
 #include "runtime/node/memory_tier.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/state.h"
@@ -28,6 +31,8 @@ namespace {
 
 constexpr char kJobs[] = "monarch";  // in the tier's directory
 constexpr int kTries = 8;
+
+std::string path_by(const Fd& fd) { return "/proc/self/fd/" + std::to_string(fd.get()); }
 
 // Whether a user has mounted a FUSE file system at `path`, told without asking that file system.
 bool is_users_mount(const std::string& path) {
@@ -67,8 +72,8 @@ Status take_place(const Fd& base, const std::string& fresh, const std::string& p
 
 // A new directory in the tier's that is root's. There is none where root is another user, as with
 // root_squash.
-Status make_roots_own(const Fd& base, const std::string& name, const std::string& path) {
-  if (os::mkdirat(base.get(), name.c_str(), 0711) != 0) return errno_error(path);
+Status make_roots_own(const Fd& base, const std::string& name, const std::string& path, mode_t mode = 0711) {
+  if (os::mkdirat(base.get(), name.c_str(), mode) != 0) return errno_error(path);
   struct stat made {};
   Status own;
   if (os::fstatat(base.get(), name.c_str(), &made, AT_SYMLINK_NOFOLLOW) != 0)
@@ -121,20 +126,49 @@ Status make_tier_jobs_in_time(const StateDir& state, const TierConfig& tier) {
                                       kJobs, patience::kBriefMs)};
 }
 
-// `name` in the directory of all jobs, root's, and in it the owner's, which is still root's.
-Result<Fd> make_owners_dir(const Fd& all, const std::string& name, const std::string& path) {
-  MONARCH_TRY(make_roots_own(all, name, path));
-  const Fd roots(os::open_beneath(all.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const bool made =
-      roots && os::fchmod(roots.get(), 0711) == 0 && os::mkdirat(roots.get(), kOwnersDir, 0700) == 0;
-  Fd own(made ? os::open_beneath(roots.get(), kOwnersDir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1);
-  if (own) return own;
-  return errno_error(path);
+// Copies are linked from files without names.
+Status has_hard_links(const Fd& dir, const std::string& path) {
+  constexpr char kOne[] = "probe", kOther[] = "link";
+  const Fd file(os::openat(dir.get(), kOne, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return errno_error(path);
+  const int linked = os::linkat(dir.get(), kOne, dir.get(), kOther, 0), error = errno;
+  os::unlinkat(dir.get(), kOther, 0);
+  os::unlinkat(dir.get(), kOne, 0);
+  if (linked == 0) return {};
+  return Error{error, path + ": its file system makes no hard links (" + std::strerror(error) +
+                          "), and cannot be a tier; name another directory"};
 }
 
-void remove_owners_dir(const Fd& all, const std::string& name) {
-  os::unlinkat(all.get(), (name + "/" + kOwnersDir).c_str(), AT_REMOVEDIR);
-  os::unlinkat(all.get(), name.c_str(), AT_REMOVEDIR);
+// Whether that is a job's, as make_job_dir() says.
+Status is_of_job(const Fd& dir, const std::string& path, uid_t uid) {
+  const std::string own = path_by(dir);
+  (void)::removexattr(own.c_str(), "system.posix_acl_default");  // of a directory above
+  if (!let_in(own, uid, LetIn::kEnter))
+    return Error{errno,
+                 path + ": no access control list can be set (" + std::strerror(errno) +
+                     "), which keeps copies from other users; mount its file system with ACLs (acl(5))"};
+  struct stat st {};
+  if (os::fstat(dir.get(), &st) != 0) return errno_error(path);
+  if (st.st_uid != 0 || (st.st_mode & 0777) != 0710)  // the group's bits are the list's mask
+    return Error{EPERM, path + ": this file system does not keep owners and modes; it cannot be a tier"};
+  return has_hard_links(dir, path);
+}
+
+// `name` in the directory of all jobs, which is root's alone still, for the user.
+Result<Fd> give_job_dir(const Fd& all, const TierConfig& tier, const std::string& name,
+                        const std::string& path, uid_t uid) {
+  constexpr int kList = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  Fd dir(os::open_beneath(all.get(), name.c_str(), kList));
+  if (!dir) return errno_error(path);
+  const bool memory = tier.kind == TierConfig::Kind::kTmpfs;
+  if (memory) {
+    MONARCH_TRY(mount_tmpfs(dir, tier.quota.bytes));
+    dir = Fd(os::openat(all.get(), name.c_str(), kList | O_NOFOLLOW));
+  }
+  const Status given = dir ? is_of_job(dir, path, uid) : Status(errno_error(path));
+  if (given.ok()) return dir;
+  if (memory) ::umount2((path_by(all) + "/" + name).c_str(), MNT_DETACH);
+  return given.error();
 }
 
 }  // namespace
@@ -181,10 +215,10 @@ Status make_tier_jobs(const StateDir& state, const TierConfig& tier) {
   return all.ok() ? Status() : Status(all.error());
 }
 
-Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::string& name,
-                    const User& user) {
+Result<Fd> make_job_dir(const StateDir& state, const TierConfig& tier, const std::string& name, uid_t uid) {
   const std::string what = "tier " + tier.name + ": " + tier.path;
   if (const Result<Fd> base = open_tier(tier); !base.ok()) return base.error();
+  MONARCH_TRY(check_keeps_copies(tier));
   Result<Fd> all = open_tier_jobs(tier.path);
   if (!all.ok()) {
     MONARCH_TRY(make_tier_jobs_in_time(state, tier));
@@ -192,24 +226,11 @@ Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::st
   }
   if (!all.ok()) return all.error();
   if (os::fchmod(all->get(), 0711) != 0) return errno_error(what + "/monarch");
-  const Result<Fd> owners = make_owners_dir(*all, name, what + "/monarch/" + name);
-  if (!owners.ok() && owners.error().code == EEXIST) return owners.error();
-  // What a tmpfs covers stays root's: anything that its owner put there just before would be in the way when
-  // the tmpfs is set aside.
-  const bool is_covered = tier.kind == TierConfig::Kind::kTmpfs;
-  Status given;
-  if (!owners.ok())
-    given = owners.error();
-  else if (is_covered)
-    given = mount_tmpfs(*owners, tier.quota.bytes, user);
-  else if (os::fchown(owners->get(), user.uid, user.gid) != 0)
-    given = errno_error("give " + what + "/monarch/" + name + " to its owner");
-  else if (struct stat st;
-           os::fstat(owners->get(), &st) != 0 || st.st_uid != user.uid || (st.st_mode & 0077) != 0)
-    given = Error{EPERM, what + "/monarch/" + name +
-                             ": this file system does not keep owners and modes; it cannot be a tier"};
-  if (!given.ok()) remove_owners_dir(*all, name);
-  return given;
+  const std::string path = what + "/monarch/" + name;
+  MONARCH_TRY(make_roots_own(*all, name, path, 0700));
+  Result<Fd> dir = give_job_dir(*all, tier, name, path, uid);
+  if (!dir.ok()) os::unlinkat(all->get(), name.c_str(), AT_REMOVEDIR);
+  return dir;
 }
 
 namespace {

@@ -14,10 +14,10 @@
 
 namespace monarch {
 
-// Where the owner's directory of the job `name` is, in the directory of all jobs, `jobs`: it is kOwnersDir in
-// a directory of root's of that name. So what the owner keeps locked in the kernel is nobody else's matter:
-// rmdir(2) waits for the lock of what it removes while it has that of the directory above. Before release
-// 0.2.0 it was in the place of that one.
+// Where the owner's directory of the job `name` is, in the directory of all jobs, `jobs`: below run/, and on
+// tiers in layout 1 (state.h). It is kOwnersDir in a directory of root's of that name. So what the owner
+// keeps locked in the kernel is nobody else's matter: rmdir(2) waits for the lock of what it removes while it
+// has that of the directory above. Before release 0.2.0 it was in the place of that one.
 class OwnersPlace {
  public:
   OwnersPlace(int jobs, const std::string& name);
@@ -38,10 +38,11 @@ class OwnersPlace {
 // waits, and cannot be killed. Of those that wait on one tier one hangs.
 Status make_tier_jobs(const StateDir& state, const TierConfig& tier);
 
-// Makes <tier>/monarch, where it is missing, in 0.3 s or not at all; in it `name`, likewise root's, and in
-// that the user's directory. Every step by descriptor: a user who can write the tier's directory must not get
-// root to touch anything else.
-Status make_job_dir(const StateDir& state, const TierConfig& tier, const std::string& name, const User& user);
+// Makes <tier>/monarch, where it is missing, in 0.3 s or not at all; in it `name`, likewise root's, which the
+// user `uid` can enter by an access control list, but not list, and nobody else; a memory tier is mounted on
+// it. Returns that directory. An error has the remedy, if there is one, and nothing is left. Every step by
+// descriptor: a user who can write the tier's directory must not get root to touch anything else.
+Result<Fd> make_job_dir(const StateDir& state, const TierConfig& tier, const std::string& name, uid_t uid);
 
 // Makes the run directory for the user, as state.run_dir() names it, and in it files of root's for the agent,
 // by name and text: its configuration; since all users can see a command line, the datasets, PATH[:PATH...];

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -28,23 +29,25 @@
 namespace monarch {
 namespace {
 
-constexpr int kReadyFd = 3, kGoFd = 4, kKeyFd = 5;
+constexpr int kFirstFd = 3;                                            // behind the standard streams
+constexpr int kReadyFd = 3, kGoFd = 4, kKeyFd = 5, kFirstStoreFd = 6;  // of the agent
+constexpr int kTierFd = 3, kRequestFd = 4, kAnswerFd = 5;              // of a store
 
-// /dev/null in the place of 0 to 2, `tell` in that of kReadyFd, `go` in that of kGoFd, `key`, if there is
-// one, in that of kKeyFd, and nothing else: what was open is root's log, the job's lock and, where a person
-// runs the helper, a terminal, and the user can get at the descriptors of the agent.
-void leave_only(int tell, int go, int key) {
-  tell = ::fcntl(tell, F_DUPFD, kKeyFd + 1);  // out of the way of what follows
-  go = ::fcntl(go, F_DUPFD, kKeyFd + 1);
-  if (key >= 0) key = ::fcntl(key, F_DUPFD, kKeyFd + 1);
+// /dev/null in the place of 0 to 2, these (-1: none) in that of 3 and so on, and nothing else: what was open
+// is root's log, the job's lock and, where a person runs the helper, a terminal, and the user can get at the
+// descriptors of the agent.
+void leave_only(std::vector<int> kept) {
+  const int end = kFirstFd + static_cast<int>(kept.size());
+  for (int& fd : kept)
+    if (fd >= 0) fd = ::fcntl(fd, F_DUPFD, end);  // out of the way of what follows
   const int null = ::open("/dev/null", O_RDWR);
-  for (int fd = 0; fd < kReadyFd; ++fd) ::dup2(null, fd);
-  ::dup2(tell, kReadyFd);
-  ::dup3(go, kGoFd, O_CLOEXEC);
-  if (key >= 0) ::dup2(key, kKeyFd);
-  const int first = key >= 0 ? kKeyFd + 1 : kKeyFd;
-  if (::syscall(SYS_close_range, static_cast<unsigned>(first), ~0u, 0u) != 0)
-    for (int fd = first; fd < 4096; ++fd) ::close(fd);
+  for (int fd = 0; fd < kFirstFd; ++fd) ::dup2(null, fd);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const int fd = kFirstFd + static_cast<int>(i);
+    kept[i] >= 0 ? ::dup2(kept[i], fd) : ::close(fd);
+  }
+  if (::syscall(SYS_close_range, static_cast<unsigned>(end), ~0u, 0u) != 0)
+    for (int fd = end; fd < 4096; ++fd) ::close(fd);
 }
 
 // Until the parent has recorded who this is: an agent that no record names would outlive its job.
@@ -61,14 +64,25 @@ bool has_file(const std::string& run_dir, const char* name) {
   return dir.ok() && Fd(::openat(dir->get(), name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
 }
 
-// In the child: the agent, with nothing of slurmstepd's, which becomes the user by itself. Who changes
-// identity after execve(2) cannot be traced by that user at any moment; who executes as the user can.
-[[noreturn]] void exec_agent(const StateDir& state, const AgentPeers* peers, const JobRecord& record) {
+// In a child: monarchd with these words, and nothing of slurmstepd's. It is what the kernel should kill
+// first, not the training. Returns if that fails.
+void exec_monarchd(const std::vector<std::string>& words, mode_t mask) {
   std::ofstream("/proc/self/oom_score_adj") << "1000\n";
   ::setsid();
   const rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
-  ::umask(077);
+  ::umask(mask);
+  std::vector<std::string> own = words;
+  const std::vector<char*> argv = argv_of(own);
+  char path[] = "PATH=/usr/bin:/bin";
+  char* environment[] = {path, nullptr};
+  ::execve("/proc/self/exe", argv.data(), environment);
+}
+
+// In the child: the agent, which becomes the user by itself. Who changes identity after execve(2) cannot be
+// traced by that user at any moment; who executes as the user can.
+[[noreturn]] void exec_agent(const StateDir& state, const AgentPeers* peers,
+                             const std::vector<StartedStore>& stores, const JobRecord& record) {
   std::vector<std::string> words = {"monarchd",
                                     "--config",
                                     record.run_dir + "/" + kAgentConf,
@@ -79,7 +93,7 @@ bool has_file(const std::string& run_dir, const char* name) {
                                     "--run-dir",
                                     record.run_dir,
                                     "--job-dir",
-                                    "monarch/" + record.name + "/" + kOwnersDir,
+                                    "monarch/" + record.on_tier(),
                                     "--leave",
                                     "--ready-fd",
                                     std::to_string(kReadyFd),
@@ -96,10 +110,11 @@ bool has_file(const std::string& run_dir, const char* name) {
                   "--peer-identity", peers->identity, "--peer-key-fd", std::to_string(kKeyFd)});
   if (has_file(record.run_dir, kExclude))
     words.insert(words.end(), {"--exclude-file", record.run_dir + "/" + kExclude});
-  const std::vector<char*> argv = argv_of(words);
-  char path[] = "PATH=/usr/bin:/bin";
-  char* environment[] = {path, nullptr};
-  ::execve("/proc/self/exe", argv.data(), environment);
+  for (size_t i = 0; i < stores.size(); ++i) {
+    const int first = kFirstStoreFd + 2 * static_cast<int>(i);
+    words.insert(words.end(), {"--store", fmt::format("{}:{}:{}", stores[i].tier, first, first + 1)});
+  }
+  exec_monarchd(words, 077);
   const std::string error = std::string("exec: ") + std::strerror(errno) + "\n";
   (void)!::write(kReadyFd, error.data(), error.size());
   ::_exit(1);
@@ -122,14 +137,55 @@ std::string wait_ready(Clock& clock, const Fd& pipe, int patience_ms) {
   return "the agent's answer has no end";
 }
 
+// The store of one directory, as a process of root's in that control group.
+Result<StartedStore> start_store(const StateDir& state, const Cgroups& groups, const JobDir& job,
+                                 const JobRecord& record) {
+  int requests[2], answers[2];
+  if (::pipe2(requests, O_CLOEXEC) != 0) return errno_error("pipe");
+  const Fd its_requests(requests[0]);
+  StartedStore ends{job.tier, Fd(requests[1]), Fd(), -1};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, answers) != 0) return errno_error("socketpair");
+  const Fd its_answers(answers[0]);
+  ends.answers = Fd(answers[1]);
+  ::shutdown(its_answers.get(), SHUT_RD);
+  ends.store = ::fork();
+  if (ends.store < 0) return errno_error("fork");
+  if (ends.store > 0) return ends;
+  (void)groups.enter(state.cgroup_of(record)).ok();
+  leave_only({job.dir.get(), its_requests.get(), its_answers.get()});
+  exec_monarchd({"monarchd", "--store", job.tier, "--tier-fd", std::to_string(kTierFd), "--request-fd",
+                 std::to_string(kRequestFd), "--answer-fd", std::to_string(kAnswerFd), "--grants",
+                 state.path() + "/" + record.grants()},
+                022);
+  ::_exit(1);
+}
+
 void warn_of_group(const JobRecord& record, const Error& error) {
   spdlog::warn("JobId={} the agent has no control group of its own: {}", record.job.job, error.text);
 }
 
 }  // namespace
 
+std::vector<StartedStore> start_stores(const StateDir& state, uint64_t memory,
+                                       const std::vector<JobDir>& dirs, const JobRecord& record) {
+  const Cgroups groups(state.clock());
+  const std::string group = state.cgroup_of(record);
+  (void)groups.make(group, memory).ok();  // launch_agent() tells of an error
+  std::vector<StartedStore> all;
+  for (const JobDir& d : dirs) {
+    Result<StartedStore> ends = start_store(state, groups, d, record);
+    if (ends.ok())
+      all.push_back(ends.take());
+    else
+      spdlog::warn("JobId={} tier {}: its store cannot be started: {}: the job goes without it",
+                   record.job.job, d.tier, ends.error().text);
+  }
+  return all;
+}
+
 Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int patience_ms,
-                                 const AgentPeers* peers, JobRecord* record) {
+                                 const AgentPeers* peers, std::vector<StartedStore> stores,
+                                 JobRecord* record) {
   Fd key;
   if (peers) {
     Result<Fd> with_key = pipe_with({reinterpret_cast<const char*>(peers->key.data()), peers->key.size()});
@@ -157,11 +213,20 @@ Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int pat
     const Status entered = groups.enter(group);
     if (own.ok() && !entered.ok()) warn_of_group(*record, entered.error());
     if (!own.ok() || !entered.ok()) (void)state.mark(*record, kSharedGroup).ok();
-    leave_only(tell.get(), wait.get(), key.get());
+    std::vector<int> kept = {tell.get(), wait.get(), key.get()};
+    for (const StartedStore& s : stores) kept.insert(kept.end(), {s.requests.get(), s.answers.get()});
+    leave_only(kept);
     if (!wait_recorded()) ::_exit(1);
-    exec_agent(state, peers, *record);
+    ::fcntl(kGoFd, F_SETFD, FD_CLOEXEC);
+    exec_agent(state, peers, stores, *record);
   }
   tell.reset();
+  std::vector<pid_t> children = {pid};
+  for (StartedStore& s : stores) {
+    children.push_back(s.store);
+    s.requests.reset();
+    s.answers.reset();
+  }
   Result<ProcessId> agent = identify(pid);
   if (agent.ok()) record->agent = *agent;
   Status s = agent.ok() ? state.write_record(*record) : Status(agent.error());
@@ -176,9 +241,10 @@ Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int pat
   else if (s.ok() && said.substr(0, word) != "ready")
     s = Error{ECHILD, said};
   if (!s.ok()) {
-    ::kill(pid, SIGKILL);
+    for (const pid_t p : children) ::kill(p, SIGKILL);
     groups.end(group, patience::kHookStepMs);
-    await_child(state.clock(), pid, state.clock().now_ms() + patience::kHookStepMs);
+    for (const pid_t p : children)
+      await_child(state.clock(), p, state.clock().now_ms() + patience::kHookStepMs);
     return s.error();
   }
   return said.substr(std::min(word + 1, said.size()));

@@ -191,7 +191,7 @@ uint64_t growth(const JobRecord& before, const JobRecord& record) {
 Status resize_memory(const JobRecord& record, const TierRecord& tier) {
   const Result<Fd> jobs = open_tier_jobs(tier.path);
   if (!jobs.ok()) return jobs.error();
-  const OwnersPlace place(jobs->get(), record.name);
+  const OwnersPlace place(jobs->get(), record.on_tier());
   return resize_tmpfs(place.in(), place.name(), tier.quota);
 }
 

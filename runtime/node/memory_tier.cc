@@ -35,8 +35,8 @@ std::string limits_of(uint64_t bytes) {
 
 std::string path_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 
-Status mount_on(const Fd& dir, unsigned long flags, const std::string& limits, const User& user) {
-  const std::string options = fmt::format("{},mode=0700,uid={},gid={}", limits, user.uid, user.gid);
+Status mount_on(const Fd& dir, unsigned long flags, const std::string& limits) {
+  const std::string options = limits + ",mode=0700,uid=0,gid=0";
   if (::mount(kTmpfsSource, path_of(dir.get()).c_str(), "tmpfs", flags, options.c_str()) != 0)
     return errno_error("mount a tmpfs with " + limits);
   return {};
@@ -48,10 +48,10 @@ bool set(const Fd& tmpfs, const char* key, const std::string& value) {
 
 }  // namespace
 
-Status mount_tmpfs(const Fd& dir, uint64_t bytes, const User& user) {
+Status mount_tmpfs(const Fd& dir, uint64_t bytes) {
   // A kernel without NUMA does not know mpol.
-  const Status spread = mount_on(dir, kFlags, limits_of(bytes) + ",mpol=interleave", user);
-  return spread.ok() ? spread : mount_on(dir, kFlags, limits_of(bytes), user);
+  const Status spread = mount_on(dir, kFlags, limits_of(bytes) + ",mpol=interleave");
+  return spread.ok() ? spread : mount_on(dir, kFlags, limits_of(bytes));
 }
 
 // Nothing is looked for at a path: as soon as the directory is its owner's, that may have mounted something

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory as a tier: a tmpfs for each job, mounted by root in the job's directory. Its size binds whoever owns
-// the job, and it is gone at once, whatever is in it: detach_mounts().
+// Memory as a tier: a tmpfs for each job, mounted by root on the job's directory. Its size binds whoever has
+// files of it open, and it is gone at once, whatever is in it: detach_mounts().
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,13 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
-#include "runtime/node/identity.h"
 
 namespace monarch {
 
 constexpr char kTmpfsSource[] = "monarch";  // in mountinfo
 
-// Mounts a tmpfs of `bytes` for `user` on the directory `dir`.
-Status mount_tmpfs(const Fd& dir, uint64_t bytes, const User& user);
+// Mounts a tmpfs of `bytes`, root's alone, on the directory `dir`.
+Status mount_tmpfs(const Fd& dir, uint64_t bytes);
 
 // The same for a job's run directory, for what its agent puts there: some files, none to be executed. Returns
 // the directory that is mounted, open for reading; it is root's until it is given away.

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdlib>
 #include <map>
 #include <sstream>
@@ -76,10 +77,10 @@ bool holds_memory(const JobRecord& record, const TierRecord& tier) {
   return tier.kind == TierConfig::Kind::kTmpfs && record.boot == boot_id();
 }
 
-// Whether the job has its directory there, under either name.
+// Whether the job has its directory there, under any of its names.
 bool has_directory(const Result<Fd>& jobs, const JobRecord& record) {
   if (!jobs.ok()) return jobs.error().code != ENOENT;
-  for (const std::string& name : {record.name, record.aside()})
+  for (const std::string& name : {record.on_tier(), record.aside()})
     if (Fd(os::openat(jobs->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)) || errno != ENOENT)
       return true;
   return false;
@@ -98,12 +99,12 @@ struct Outcome {
   size_t silent = 0;         // and how many do not answer
 };
 
-// Calls `what` with the directory of all jobs in each place, and its number. A tier that is away is an error,
-// and so is one that is known not to answer.
+// Calls `what` with the directory of all jobs in each place from `first` on, and its number. A tier that is
+// away is an error, and so is one that is known not to answer.
 using Answers = std::map<std::string, bool>;  // by a tier's path
 
 Outcome in_each_place(const StateDir& state, const JobRecord& record, const Answers& answers,
-                      const std::function<Status(int, size_t)>& what) {
+                      const std::function<Status(int, size_t)>& what, size_t first = 0) {
   Outcome outcome;
   const auto note = [&](size_t place, const Status& s) {
     if (s.ok() || s.error().code == ENOENT) return;
@@ -115,7 +116,7 @@ Outcome in_each_place(const StateDir& state, const JobRecord& record, const Answ
     if (s.ok()) return s;
     return Error{s.error().code, place_path(state, record, place) + ": " + s.error().text};
   };
-  for (size_t place = 0; place < record.tiers.size(); ++place) {
+  for (size_t place = first; place < record.tiers.size(); ++place) {
     const TierRecord& t = record.tiers[place];
     if (const auto known = answers.find(t.path); known != answers.end() && !known->second) {
       ++outcome.silent;
@@ -138,8 +139,12 @@ Outcome in_each_place(const StateDir& state, const JobRecord& record, const Answ
   return outcome;
 }
 
+// What is root's on a tier has a name of its own from the beginning.
 Status rename_all_aside(const StateDir& state, const JobRecord& record) {
-  return in_each_place(state, record, {}, [&](int jobs, size_t) { return rename_aside(jobs, record); }).first;
+  const size_t first = record.has_roots_tiers() ? record.tiers.size() : 0;
+  return in_each_place(
+             state, record, {}, [&](int jobs, size_t) { return rename_aside(jobs, record); }, first)
+      .first;
 }
 
 // Whether another run of the job has made directories of that name by now.
@@ -230,6 +235,30 @@ Result<std::string> do_for_owner(const StateDir& state, const JobRecord& record,
   return done;
 }
 
+// What `work` says, in a child of root's, which has `kept` open: a device may hang.
+Result<std::string> do_in_time(const StateDir& state, const JobRecord& record, const std::vector<int>& kept,
+                               int patience_ms, const std::function<std::string()>& work) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe");
+  const Fd in(ends[0]);
+  Fd tell(ends[1]);
+  std::vector<int> open = kept;
+  open.push_back(tell.get());
+  const InTime child = start_in_time(state, patience_ms, open, [&] {
+    std::string said = work();
+    said.resize(std::min<size_t>(said.size(), PIPE_BUF));
+    return said.empty() || ::write(tell.get(), said.data(), said.size()) > 0;
+  });
+  tell.reset();
+  (void)readable_until(state.clock(), child.until_ms, in.get());
+  if (!ends_in_time(state, child, removal_of(record)))
+    return Error{ETIMEDOUT, fmt::format("not through after {} ms", patience_ms)};
+  std::string said(PIPE_BUF, '\0');
+  const ssize_t n = ::read(in.get(), said.data(), said.size());
+  said.resize(n > 0 ? static_cast<size_t>(n) : 0);
+  return said;
+}
+
 // What one attempt came to.
 struct Attempt {
   bool late = false;                // there was more to remove than time
@@ -260,12 +289,12 @@ constexpr uint64_t kLittle = 256 << 10;  // of a run directory: root's files in 
 constexpr uint64_t kFewFiles = 1024;     // a MiB or so of the kernel's memory
 
 // A tmpfs keeps its memory while anything in it is open: it is detached when it is empty in truth. `left` is
-// what its owner could not remove. What stays cannot grow beyond what is charged.
-Attempt remove_memory(const OwnersPlace& place, const JobRecord& record, const Owners& owners,
+// what could not be removed. What stays cannot grow beyond what is charged.
+Attempt remove_memory(const OwnersPlace& place, const JobRecord& record, int root,
                       const Result<std::string>& left, bool is_run) {
   Attempt attempt;
   attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
-  const Result<InTmpfs> rest = close_tmpfs(owners.dir.get(), is_run ? Closed::kFiles : Closed::kAll);
+  const Result<InTmpfs> rest = close_tmpfs(root, is_run ? Closed::kFiles : Closed::kAll);
   if (!rest.ok()) {
     attempt.error = Error{EBUSY, place.path() + ": " + rest.error().text};
     return attempt;
@@ -293,9 +322,12 @@ std::string measure(int directory, int patience_ms) {
 void measure_rest(const StateDir& state, int directory, const JobRecord& record, Attempt* attempt) {
   if (hangs(state, removal_of(record))) return;  // who looks would, too
   const int patience_ms = attempt->late ? patience::kStuckMs : patience::kMeasureMs;
+  const int in_all_ms = patience_ms + patience::kStuckMs;
   const Result<std::string> text =
-      do_for_owner(state, record, FileRights::kLook, directory, patience_ms + patience::kStuckMs,
-                   [=](int fd) { return measure(fd, patience_ms); });
+      is_roots(directory)
+          ? do_in_time(state, record, {directory}, in_all_ms, [=] { return measure(directory, patience_ms); })
+          : do_for_owner(state, record, FileRights::kLook, directory, in_all_ms,
+                         [=](int fd) { return measure(fd, patience_ms); });
   if (!text.ok()) return;
   uint64_t bytes = 0;
   std::istringstream words(*text);
@@ -325,7 +357,7 @@ Attempt remove_owners(const StateDir& state, const OwnersPlace& place, const Job
     const Pages pages = !owners->memory ? Pages::kKeep : is_run ? Pages::kZero : Pages::kCut;
     const Result<std::string> left = do_for_owner(state, record, FileRights::kOwner, dir, patience_ms,
                                                   [=](int fd) { return empty(fd, pages); });
-    if (owners->memory) return remove_memory(place, record, *owners, left, is_run);
+    if (owners->memory) return remove_memory(place, record, dir, left, is_run);
     if (left.ok() && remove_empty_in_time(state, record, place)) break;
     attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
     if (!attempt.late && round < kMostDetached && !hangs(state, removal_of(record)) &&
@@ -347,6 +379,34 @@ Attempt remove_job_dir(const StateDir& state, int jobs, const JobRecord& record,
   const OwnersPlace place(jobs, name);
   Attempt attempt = remove_owners(state, place, record, is_run, patience_ms);
   if (attempt.error.ok() && place.has_roots_above()) attempt.error = remove_tree(jobs, name);
+  return attempt;
+}
+
+// The job's directory on a tier, as far as it can be removed in the time of an attempt, where all in it is
+// root's: nobody else can put anything into it, mount on it or lock it. Who has a file of it open keeps that.
+Attempt remove_roots(const StateDir& state, int jobs, const JobRecord& record, int patience_ms) {
+  Attempt attempt;
+  const std::string name = record.removal();
+  const Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!dir && errno != ENOENT) attempt.error = errno_error("open " + name);
+  if (!dir && attempt.error.ok()) attempt.charged = 0;
+  if (!dir) return attempt;
+  const bool memory = os::mount_id(dir.get()) != os::mount_id(jobs);
+  if (memory && !is_of_job_tmpfs(dir.get())) {
+    attempt.error = Error{EBUSY, name + ": something is mounted there that Monarch has not mounted"};
+    return attempt;
+  }
+  const Result<std::string> left = do_in_time(state, record, {jobs, dir.get()}, patience_ms, [&] {
+    const Status s = memory ? empty_directory(dir.get(), Pages::kCut) : remove_tree(jobs, name);
+    return s.ok() ? "" : s.error().text;
+  });
+  if (memory) return remove_memory(OwnersPlace(jobs, name), record, dir.get(), left, false);
+  attempt.charged = 0;
+  if (left.ok() && left->empty()) return attempt;
+  attempt.charged.reset();
+  attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
+  attempt.error = Error{ENOTEMPTY, name + ": " + (left.ok() ? *left : left.error().text)};
+  measure_rest(state, dir.get(), record, &attempt);
   return attempt;
 }
 
@@ -389,12 +449,22 @@ bool has_live_job(const StateDir& state, const JobRecord& record) {
 // Of a job that lives: what it occupies.
 Attempt measure_only(const StateDir& state, int jobs, const JobRecord& record) {
   Attempt attempt;
-  const OwnersPlace place(jobs, record.name);
-  const Result<Owners> there = open_owners(place, record);
-  attempt.error = Error{EBUSY, record.name + ": its job lives"};
+  attempt.error = Error{EBUSY, record.on_tier() + ": its job lives"};
   attempt.late = true;
-  if (there.ok() && there->memory) attempt.charged = used_in(there->dir.get());
-  if (there.ok() && !there->memory) measure_rest(state, there->dir.get(), record, &attempt);
+  const OwnersPlace place(jobs, record.on_tier());
+  Result<Owners> there = Owners{Fd(), false};
+  if (record.has_roots_tiers()) {
+    constexpr int kLook = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    there->dir = Fd(os::openat(jobs, record.on_tier().c_str(), kLook));
+    there->memory = there->dir && is_of_job_tmpfs(there->dir.get());
+  } else {
+    there = open_owners(place, record);
+  }
+  if (!there.ok() || !there->dir) return attempt;
+  if (there->memory)
+    attempt.charged = used_in(there->dir.get());
+  else
+    measure_rest(state, there->dir.get(), record, &attempt);
   return attempt;
 }
 
@@ -428,25 +498,28 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
   Cgroups(state.clock()).end(state.cgroup_of(record), 0);
   // Otherwise what has that name is the next run's, though it may not have said so yet.
   const bool unmoved = is_unmoved(state, record);
-  work->lives = unmoved && !name_is_taken(state, record) && has_live_job(state, record);
+  work->lives =
+      (unmoved || record.has_roots_tiers()) && !name_is_taken(state, record) && has_live_job(state, record);
   work->progress = false;
   const size_t places = record.tiers.size() + 1;
   work->least.resize(places, UINT64_MAX);
   work->patience_ms.resize(places, patience::kAttemptMs);
   work->names.assign(places, unmoved && !name_is_taken(state, record) ? record.name : record.aside());
+  if (record.has_roots_tiers()) std::fill_n(work->names.begin(), places - 1, record.removal());
   bool changed = false;
   const auto attempt = [&](int jobs, size_t place) -> Status {
     std::string& name = work->names[place];
-    if (unmoved && !work->lives && !name_is_taken(state, record)) {
+    const bool is_run = place == record.tiers.size(), of_root = !is_run && record.has_roots_tiers();
+    if (!of_root && unmoved && !work->lives && !name_is_taken(state, record)) {
       // What keeps it where it is, as a mount on a directory that a release before 0.2.0 made, or an XFS
       // project id of one: it is emptied there.
       Status moved = rename_aside(jobs, record);
       if (!moved.ok() && moved.error().code != EXDEV && moved.error().code != EBUSY) return moved;
       if (moved.ok()) name = record.aside();
     }
-    const bool is_run = place == record.tiers.size();
     int& patience_ms = work->patience_ms[place];
     const Attempt now = work->lives ? measure_only(state, jobs, record)
+                        : of_root   ? remove_roots(state, jobs, record, patience_ms)
                                     : remove_job_dir(state, jobs, record, name, is_run, patience_ms);
     work->progress |= gets_smaller(now, &work->least[place]);
     // The way down a chain of directories may take longer than that.

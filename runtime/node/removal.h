@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Removing what a job had on this node: out of the way at once, by renaming, and then gone, by a process of
-// its own. Root itself only renames the job's directories, in directories of root's, and removes them when
-// they are empty. They are emptied with the owner's rights (owner.h): what the kernel does not let the owner
-// remove stays where it is, aside, is named in the log and charged by what it occupies.
+// Removing what a job had on this node, by a process of its own. On a tier all of it is root's, and root
+// removes it under its name. The run directory, and what a job in layout 1 (state.h) had on tiers, is out of
+// the way at once, by renaming: root itself only renames these directories, in directories of root's, and
+// removes them when they are empty. They are emptied with the owner's rights (owner.h): what the kernel does
+// not let the owner remove stays where it is, aside. What stays is named in the log and charged by what it
+// occupies.
 #pragma once
 
 #include <sys/types.h>
@@ -60,11 +62,11 @@ struct Removal {
   Fd lock;
 };
 
-// Renames the jobs' directories on the tiers and their run directories to record.aside(), and moves their
-// records from jobs/ to removing/: names and keys are free again, reservations count until all is gone. Takes
-// the jobs' locks, and returns those of the removals. A child touches the tiers, for at most 0.5 s: one may
-// hang. What it has not renamed is the remover's to try again. Those whose record could not be moved are left
-// out, with a line in the log; so are those that another helper removes already.
+// Renames the jobs' run directories, and in layout 1 their directories on the tiers, to record.aside(), and
+// moves their records from jobs/ to removing/: names and keys are free again, reservations count until all is
+// gone. Takes the jobs' locks, and returns those of the removals. A child renames, for at most 0.5 s: a tier
+// may hang. What it has not renamed is the remover's to try again. Those whose record could not be moved are
+// left out, with a line in the log; so are those that another helper removes already.
 std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs);
 
 // The same of the last run of a job that begins anew, whose lock the caller has and keeps: in jobs/ what is

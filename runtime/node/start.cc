@@ -143,10 +143,12 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   if (!capacity.ok()) return capacity.error();
   MONARCH_TRY(check_capacity(record->job, *capacity, options));
   std::vector<TierConfig> usable;
+  std::vector<JobDir> dirs;
   for (const TierConfig& tier : tiers) {
-    const Status made = make_job_dir(state, tier, record->name, request.user);
+    Result<Fd> made = make_job_dir(state, tier, record->on_tier(), request.user.uid);
     if (made.ok()) {
       usable.push_back(tier);
+      dirs.push_back({tier.name, made.take()});
     } else {
       leave_out(request, tier, made.error().text, &left_out);
       std::erase_if(record->tiers, [&](const TierRecord& t) { return t.name == tier.name; });
@@ -156,6 +158,13 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
     return Error{ENOSPC, "no tier can be used on this node" +
                              (left_out.empty() ? "; monarchctl tiers tells why" : ": " + left_out)};
   if (!left_out.empty()) add_remark(left_out, &started->remark);
+  MONARCH_TRY(tell_granted(state, *record));
+  std::vector<StartedStore> stores = start_stores(state, memory, dirs, *record);
+  std::erase_if(usable, [&](const TierConfig& tier) {
+    return std::none_of(stores.begin(), stores.end(),
+                        [&](const StartedStore& s) { return s.tier == tier.name; });
+  });
+  if (usable.empty()) return Error{ECHILD, "no store can be started on this node; root's log tells why"};
   const int64_t begin = state.clock().now_ms();
   const Result<AgentPeers> found =
       search->finish(request.job, request.restart, patience::kAnswersMs, state.clock());
@@ -168,9 +177,8 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   record->peers = found.ok();
   const uint64_t run_size = request.own_mounts ? 0 : config.agent.run_size;
   MONARCH_TRY(make_run_dir(record->run_dir, run_size, files, request.user));
-  MONARCH_TRY(tell_granted(state, *record));
   const Result<std::string> launched =
-      launch_agent(state, memory, ready_ms, found.ok() ? &*found : nullptr, record);
+      launch_agent(state, memory, ready_ms, found.ok() ? &*found : nullptr, std::move(stores), record);
   if (!launched.ok()) return launched.error();
   const std::string& why = found.ok() ? *launched : found.error().text;
   started->peers = why.empty() ? fmt::format("node {} of {}", found->own, found->count) : "no peers: " + why;
@@ -247,6 +255,7 @@ JobRecord new_record(const StateDir& state, const StartRequest& request) {
   record.name = request.job.cluster + "." + std::to_string(request.job.job) + "." +
                 std::to_string(request.restart) + "." + request.job.node;
   record.serial = static_cast<uint64_t>(os::clock_ns(CLOCK_REALTIME));
+  record.layout = 2;
   record.user = request.user;
   record.boot = boot_id();
   record.run_dir = state.run_dir(record.name);

@@ -7,12 +7,14 @@
 #include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <fstream>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -108,6 +110,23 @@ Status check_tier_jobs(const std::string& tier_path) {
   const bool users = os::fstatat(AT_FDCWD, (tier_path + "/monarch").c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0 &&
                      st.st_uid != 0;
   return users ? Status() : Status(all.error());
+}
+
+Status check_keeps_copies(const TierConfig& tier) {
+  const bool memory = tier.kind == TierConfig::Kind::kTmpfs;  // one of its own
+  if (!memory && ::getxattr(tier.path.c_str(), "system.posix_acl_access", nullptr, 0) < 0 &&
+      errno == EOPNOTSUPP)
+    return Error{EOPNOTSUPP,
+                 tier.path +
+                     ": its file system has no access control lists, which keep copies from other "
+                     "users; mount it with ACLs (acl(5)), or name another directory"};
+  std::string protects;
+  std::ifstream("/proc/sys/fs/protected_hardlinks") >> protects;
+  if (protects == "0")
+    return Error{EPERM,
+                 "this node lets users make hard links to others' files, such as copies; run "
+                 "sysctl fs.protected_hardlinks=1"};
+  return {};
 }
 
 namespace {
@@ -447,6 +466,7 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
                  {"slurm_conf", r.of_cluster.slurm_conf},
                  {"config", r.of_cluster.config},
                  {"account_program", r.of_cluster.account_program}};
+  if (r.layout > 1) record["layout"] = r.layout;
   if (r.peers) record["peers"] = true;
   if (r.memory > 0) record["memory"] = r.memory;
   if (r.unrecorded) record["unrecorded"] = true;
@@ -506,6 +526,7 @@ Result<JobRecord> StateDir::record_at(const std::string& below) const {
     r.nodes = j.at("nodes").get<uint32_t>();
     r.first_node = j.at("first_node").get<bool>();
     r.of_cluster = {j.value("slurm_conf", ""), j.value("config", ""), j.value("account_program", "")};
+    r.layout = j.value("layout", 1u);
     r.peers = j.value("peers", false);
     r.memory = j.value("memory", uint64_t{0});
     r.unrecorded = j.value("unrecorded", false);

@@ -12,7 +12,9 @@
 //   STATE/removing/NAME.SERIAL/    what is being removed: record.json; unmoved (removal.h); hanging (life.h)
 //   STATE/grants/          0711, root's
 //   STATE/grants/NAME      0644, root's: what is granted to the job, for its agent
-//   (runtime/hierarchy/grant.h) STATE/run/             0711, root's STATE/run/NAME/        0711, root's
+//                          (runtime/hierarchy/grant.h)
+//   STATE/run/             0711, root's
+//   STATE/run/NAME/        0711, root's
 //   STATE/run/NAME/files/  0700, the job owner's: catalog, board, log; agent.conf, datasets and peers are
 //                          root's
 //   STATE/spool/           0700, root's: lines for sacct that are not yet written
@@ -66,19 +68,22 @@ struct OfCluster {
 };
 
 // record.json: written by root, read by root. It goes to removing/ when the job has ended on this node;
-// then the job's directories are called aside(), beside where they were.
+// then the run directory's parent is called aside(), and so are the job's directories on tiers in layout 1.
 struct JobRecord {
   JobOnNode job;
   uint32_t restart = 0;
-  std::string name;  // <cluster>.<job>.<restart>.<node>: the job's directory on each tier and below run/; in
-                     // that is the owner's (kOwnersDir)
+  std::string name;  // <cluster>.<job>.<restart>.<node>: the job's directory below run/; in that is the
+                     // owner's (kOwnersDir)
   User user;
   ProcessId agent;
   std::string boot;
   std::string run_dir;
   std::vector<TierRecord> tiers;
-  uint64_t memory = 0;     // bytes that Slurm allocated to the job here; 0: not known
-  uint64_t serial = 0;     // differs between all that have this name
+  uint64_t memory = 0;  // bytes that Slurm allocated to the job here; 0: not known
+  uint64_t serial = 0;  // differs between all that have this name
+  // 1: the job's directory on a tier has that name, too, is set aside, and holds the owner's, as releases
+  // before 0.2.0 made it; 2: it is removal(), and all in it is root's.
+  uint32_t layout = 1;
   uint32_t nodes = 1;      // of the job
   bool first_node = true;  // this is the job's first node
   bool peers = false;      // its agent has peers
@@ -91,6 +96,9 @@ struct JobRecord {
   std::string removal() const { return name + "." + std::to_string(serial); }
   std::string grants() const { return "grants/" + name; }
   std::string aside() const { return ".removed." + removal(); }
+  bool has_roots_tiers() const { return layout >= 2; }
+  // Where the job's directory is on a tier that it has not left.
+  std::string on_tier() const { return has_roots_tiers() ? removal() : name; }
 };
 
 // The mark of a run that is accounted for: of a helper that is killed later, another does not do it again,
@@ -175,6 +183,9 @@ Status ensure_root_directory(const std::string& path, mode_t mode);
 Result<Fd> open_tier_jobs(const std::string& tier_path);
 // Why a job's start could not make it or take it as it is; what a user put there gives way.
 Status check_tier_jobs(const std::string& tier_path);
+// Why root's copies could not be kept from all but their job's owner, or not from being linked elsewhere by
+// that one: the tier's file system has no access control lists, or the kernel does not protect hard links.
+Status check_keeps_copies(const TierConfig& tier);
 
 // Names the file system that is mounted at `path`, the same whenever and from wherever it is mounted, by its
 // id, or its type where it has none (FUSE); "" if it is not there, or is in memory and gone with its mount.

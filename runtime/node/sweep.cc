@@ -110,12 +110,13 @@ Result<std::set<std::string>> known_names(const StateDir& state) {
   const Result<std::vector<std::string>> jobs = state.list("jobs");
   if (!jobs.ok()) return jobs.error();
   for (const std::string& key : *jobs)
-    if (const Result<JobRecord> r = state.read_record(key); r.ok()) known.insert({r->name, r->aside()});
+    if (const Result<JobRecord> r = state.read_record(key); r.ok())
+      known.insert({r->name, r->aside(), r->on_tier()});
   const Result<std::vector<std::string>> removals = state.list("removing");
   if (!removals.ok()) return removals.error();
   for (const std::string& name : *removals) {
     const Result<JobRecord> r = state.read_removal(name);
-    if (r.ok() || r.error().code != EINVAL) known.insert(kAside + name);
+    if (r.ok() || r.error().code != EINVAL) known.insert({kAside + name, name});
     if (r.ok() && is_unmoved(state, *r)) known.insert(r->name);
   }
   return known;
@@ -144,37 +145,36 @@ JobOnNode job_of(const std::string& name, const Wanted& wanted) {
           wanted.own->cluster};
 }
 
-// Whether such a job has, or had, that name there, or once it was set aside. Of a name aside record_of() says
-// more.
-bool is_wanted(const std::string& name, const Wanted& wanted) {
-  if (!name.starts_with(kAside)) return is_plain_name(name) && job_of(name, wanted).job != 0;
-  const std::string removal = name.substr(sizeof kAside - 1);  // NAME.SERIAL
-  return job_of(removal.substr(0, removal.rfind('.')), wanted).job != 0;
+// Of NAME.SERIAL, or that with kAside before it: NAME and SERIAL; 0: it is none.
+std::pair<std::string, uint64_t> parts_of(const std::string& removal) {
+  const size_t dot = std::min(removal.rfind('.'), removal.size());
+  const std::string digits = dot < removal.size() ? removal.substr(dot + 1) : "";
+  const uint64_t serial = std::strtoull(digits.c_str(), nullptr, 10);
+  if (std::to_string(serial) != digits) return {"", 0};
+  return {removal.substr(0, dot), serial};
+}
+
+// The record that a directory of this name would have, if such a job has, or had, it there: as it was made,
+// in layout 2 on tiers alone, or set aside. Job 0: it is no such name.
+JobRecord named(const std::string& name, bool on_tier, const Wanted& wanted) {
+  constexpr uint64_t kLeastSerial = 1'000'000'000'000'000'000;  // of the year 2001: a node is not called so
+  const bool aside = name.starts_with(kAside);
+  const auto [first, serial] = parts_of(aside ? name.substr(sizeof kAside - 1) : name);
+  JobRecord record;
+  record.name = name;
+  if (aside || (on_tier && serial >= kLeastSerial)) {
+    record.name = first;
+    record.serial = serial;
+    if (!aside) record.layout = 2;
+  } else {
+    record.serial = static_cast<uint64_t>(os::clock_ns(CLOCK_REALTIME));
+  }
+  if (record.serial > 0 && is_plain_name(record.name)) record.job = job_of(record.name, wanted);
+  return record;
 }
 
 // A directory that no record names may be in one place, or on several tiers.
 using Unrecorded = std::map<std::string, JobRecord>;
-
-// The record that such a directory would have, with the user whose it is.
-Result<JobRecord> record_of(const StateDir& state, const Wanted& wanted, const std::string& name,
-                            const struct stat& st) {
-  JobRecord record;
-  record.serial = static_cast<uint64_t>(os::clock_ns(CLOCK_REALTIME));
-  record.name = name;
-  if (name.starts_with(kAside)) {
-    const size_t dot = name.rfind('.');
-    record.name = name.substr(sizeof kAside - 1, dot - (sizeof kAside - 1));
-    record.serial = std::strtoull(name.c_str() + dot + 1, nullptr, 10);
-    if (record.aside() != name) return Error{EINVAL, name + ": not a name of ours"};
-  }
-  record.job = job_of(record.name, wanted);
-  record.user.uid = st.st_uid;
-  record.user.gid = st.st_gid;
-  record.boot = boot_id();
-  record.run_dir = state.run_dir(record.name);
-  record.unrecorded = true;
-  return record;
-}
 
 // What it can have of the file system at most, until it is measured.
 uint64_t used_at_most(int directory) {
@@ -186,19 +186,27 @@ uint64_t used_at_most(int directory) {
 void add_unrecorded(const StateDir& state, const Wanted& wanted, int jobs, const std::string& tier,
                     const std::string& name, Unrecorded* found) {
   constexpr int kLook = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-  const OwnersPlace place(jobs, name);
-  detach_mounts(place.in(), place.name(), kUnknownOwner, Detach::kUsers);
-  Fd dir(os::openat(place.in(), place.name().c_str(), kLook));
-  if (!dir && errno == ENOENT) dir = Fd(os::openat(jobs, name.c_str(), kLook));  // a start was killed
+  JobRecord record = named(name, !tier.empty(), wanted);
+  Fd dir;
+  if (!record.has_roots_tiers()) {
+    const OwnersPlace place(jobs, name);
+    detach_mounts(place.in(), place.name(), kUnknownOwner, Detach::kUsers);
+    dir = Fd(os::openat(place.in(), place.name().c_str(), kLook));
+  }
+  // Root's, or of a start that was killed.
+  if (!dir && (record.has_roots_tiers() || errno == ENOENT)) dir = Fd(os::openat(jobs, name.c_str(), kLook));
   // What something else is mounted on is not asked whose it is.
   const bool memory = dir && os::mount_id(dir.get()) != os::mount_id(jobs);
   struct stat st;
   if (!dir || (memory && !is_of_job_tmpfs(dir.get())) || os::fstat(dir.get(), &st) != 0) return;
   if (!wanted.own && !before_this_boot(st)) return;
   if (found->count(name) == 0) {
-    Result<JobRecord> record = record_of(state, wanted, name, st);
-    if (!record.ok()) return;
-    (*found)[name] = record.take();
+    record.user.uid = st.st_uid;
+    record.user.gid = st.st_gid;
+    record.boot = boot_id();
+    record.run_dir = state.run_dir(record.name);
+    record.unrecorded = true;
+    (*found)[name] = std::move(record);
   }
   if (tier.empty()) return;
   TierRecord t;
@@ -209,11 +217,11 @@ void add_unrecorded(const StateDir& state, const Wanted& wanted, int jobs, const
   (*found)[name].tiers.push_back(std::move(t));
 }
 
-std::vector<std::string> names_in(int directory, const Wanted& wanted) {
+std::vector<std::string> names_in(int directory, bool on_tier, const Wanted& wanted) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(os::fdopendir(::dup(directory)), &::closedir);
   while (const dirent* e = dir ? os::readdir(dir.get()) : nullptr)
-    if (is_wanted(e->d_name, wanted)) names.push_back(e->d_name);
+    if (named(e->d_name, on_tier, wanted).job.job != 0) names.push_back(e->d_name);
   return names;
 }
 
@@ -234,7 +242,7 @@ std::vector<Removal> take(const StateDir& state, const Wanted& wanted,
   std::vector<std::vector<std::string>> names;
   bool any = false;
   for (const auto& [tier, jobs] : places) {
-    names.push_back(jobs ? names_in(jobs.get(), wanted) : std::vector<std::string>());
+    names.push_back(jobs ? names_in(jobs.get(), !tier.empty(), wanted) : std::vector<std::string>());
     any |= !names.back().empty();
   }
   std::vector<Removal> taken;
@@ -253,7 +261,7 @@ std::vector<Removal> take(const StateDir& state, const Wanted& wanted,
   std::string all;
   for (auto& [name, record] : found) {
     Result<Fd> held = state.make_removal(record);
-    if (held.ok() && !name.starts_with(kAside))
+    if (held.ok() && !name.starts_with(kAside) && !record.has_roots_tiers())
       if (const Status noted = note_unmoved(state, record); !noted.ok()) held = noted.error();
     if (held.ok()) {
       all += (all.empty() ? "" : ", ") + name;
