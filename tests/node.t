@@ -240,6 +240,31 @@ def start_killed():
         equal(agents(), [], "nor an agent")
 
 
+def store_killed():
+    """A tier's store is killed: the agent goes on, copies stay, and all is removed."""
+    def stores():
+        found = subprocess.run(["pgrep", "-f", f"^monarchd --store nvme .* {n.state}/grants/"], stdout=subprocess.PIPE, check=False)
+        return list(map(int, found.stdout.split()))
+
+    with node("store") as n:
+        n.start(1)
+        ok(n.is_staged(1), "a store's killed: the dataset is staged before")
+        equal(len(stores()), 1, "a job has a store for its tier", stores())
+        with open(f"/proc/{stores()[0]}/status", encoding="utf-8") as file:
+            status = dict(line.split(":\t", 1) for line in file.read().splitlines())
+        equal((status["Uid"].split(), int(status["CapEff"], 16), int(status["CapBnd"], 16), status["NoNewPrivs"]), (["0"] * 4, 0, 0, "1"),
+              "which is root's, without capabilities")
+        os.kill(stores()[0], signal.SIGKILL)
+        ok(wait_until(lambda: not stores()), "it is killed")
+        ok(running(n.record(1)["pid"]) and len(n.copies(1)) == 30, "agent and copies are there still")
+        n.ends(1, "a store that was killed")
+        n.start(2)
+        ok(n.is_staged(2), "the next job has one")
+        os.kill(n.record(2)["pid"], signal.SIGKILL)
+        ok(wait_until(lambda: not stores()), "which ends when its agent has")
+        n.ends(2, "an agent that was killed")
+
+
 # ---- memory
 
 
@@ -398,4 +423,4 @@ def containers_files():
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(every_moment, start_killed, held_memory, hangs_in_mid_job, odd_paths, two_clusters, board_in_the_making, containers_files)
+e2e.main(every_moment, start_killed, store_killed, held_memory, hangs_in_mid_job, odd_paths, two_clusters, board_in_the_making, containers_files)

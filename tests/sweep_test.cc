@@ -581,6 +581,8 @@ TEST_F(UnrecordedTest, OfEarlierBootsIsWhatWasMadeBefore) {
   const std::string ours = "c.d." + std::to_string(second_job) + ".3.n.2", alive = name(3), had = name(4),
                     aside = ".removed." + had + ".77";
   for (const std::string& n : {ours, aside, alive}) fill_job(scratch_ / ("tier/monarch/" + n));
+  const std::string roots = ours + ".1764421973000000001";
+  fill_with_copies(scratch_ / ("tier/monarch/" + roots));
   ASSERT_TRUE(state_.lock_job(record(job(3)).job, true, 0).ok());
   ASSERT_TRUE(state_.write_record(record(job(3))).ok());
   const std::vector<std::string> tiers = {scratch_ / "tier"};
@@ -590,14 +592,16 @@ TEST_F(UnrecordedTest, OfEarlierBootsIsWhatWasMadeBefore) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     m->check(::mount((scratch_ / "stat").c_str(), "/proc/stat", nullptr, MS_BIND, nullptr) == 0, "mount");
     std::vector<Removal> taken = take_of_earlier_boots(state_, tiers);
-    m->check(taken.size() == 2, std::to_string(taken.size()) + " taken");
-    if (taken.size() != 2) return;
+    m->check(taken.size() == 3, std::to_string(taken.size()) + " taken");
+    if (taken.size() != 3) return;
     const JobRecord &first = taken[0].record, &second = taken[1].record;
     m->check(first.name == had && first.serial == 77 && first.job.job == first_job, first.name);
     m->check(second.name == ours && second.job.job == second_job, second.name);
     m->check(second.job.cluster == "c.d" && second.job.node == "n.2", second.job.key());
     m->check(second.user.uid == kUid && second.tiers.size() == 1 && second.tiers[0].quota > 0,
              "it is charged");
+    const JobRecord& third = taken[2].record;
+    m->check(third.removal() == roots && third.has_roots_tiers() && third.job.job == second_job, third.name);
     m->check(remove_in_background(state_, std::move(taken), 60000), "they go");
     others.push_back(alive);
     std::sort(others.begin(), others.end());
