@@ -412,7 +412,10 @@ void remove_at_last(const Remove& remove) {
 // Removes what the agent made.
 void remove_all(const AgentOptions& options) {
   if (options.leave) return;
-  remove_at_last([&] { return remove_job_dirs(options.config.tiers, options.job_dir); });
+  std::vector<TierConfig> own = options.config.tiers;
+  for (const StoreEnds& roots : options.stores)
+    std::erase_if(own, [&](const TierConfig& tier) { return tier.name == roots.tier; });
+  remove_at_last([&] { return remove_job_dirs(own, options.job_dir); });
   const bool users = is_run_of_user(std::string_view(options.run_dir).substr(options.run_dir.rfind('/') + 1));
   remove_at_last([&] {
     return users ? remove_user_dir(AT_FDCWD, options.run_dir) : remove_tree(AT_FDCWD, options.run_dir);

@@ -14,7 +14,7 @@
 namespace monarch {
 namespace {
 
-StoreAsk ask_of(AskKind kind, Ref ref) {
+StoreAsk ask_for(AskKind kind, Ref ref = 0) {
   StoreAsk ask;
   ask.kind = static_cast<uint32_t>(kind);
   ask.ref = ref;
@@ -22,7 +22,7 @@ StoreAsk ask_of(AskKind kind, Ref ref) {
 }
 
 StoreAsk ask_whole(AskKind kind, Ref ref, const struct stat& source) {
-  StoreAsk ask = ask_of(kind, ref);
+  StoreAsk ask = ask_for(kind, ref);
   ask.bytes = static_cast<uint64_t>(source.st_size);
   ask.atime = source.st_atim;
   ask.mtime = source.st_mtim;
@@ -43,7 +43,12 @@ ssize_t retried(Call call) {
 Result<std::unique_ptr<Store>> StoreClient::open(const StoreEnds& ends) {
   std::unique_ptr<StoreClient> store(new StoreClient(ends));
   for (uint32_t slot = kStoreSlots; slot-- > 0;) store->unused_.push_back(slot);
-  MONARCH_TRY(store->create(0));
+  const Result<Fd> file = store->create(0);
+  if (!file.ok() && file.error().code == EOPNOTSUPP)
+    return Error{
+        EOPNOTSUPP,
+        "tier " + ends.tier + ": its file system does not keep nanoseconds of times, and cannot be a tier"};
+  if (!file.ok()) return file.error();
   store->discard(0);
   return std::unique_ptr<Store>(std::move(store));
 }
@@ -71,116 +76,92 @@ bool StoreClient::exchange(const StoreAsk& ask, StoreTold* told, Fd* file) const
   return n == sizeof *told && told->slot == ask.slot;
 }
 
-// EPIPE: it has ended.
-StoreTold StoreClient::ask(const StoreAsk& ask, Fd* file) {
+int StoreClient::ask(const StoreAsk& ask, Fd* file, Room* room) {
   StoreTold told;
   Fd came;
   if (!ended_ && exchange(ask, &told, &came)) {
-    if (file) *file = std::move(came);
-    return told;
+    *file = std::move(came);
+    if (room) *room = {told.used, told.granted};
+    return told.error;
   }
   if (!ended_.exchange(true))
     spdlog::error("tier {}: root's store of it has ended: it takes no more copies", tier_);
-  told.error = EPIPE;
-  return told;
+  return EPIPE;
 }
 
-// The descriptor is lost where this process has too many.
-int StoreClient::ask_for_slot(const StoreAsk& ask) {
-  const StoreTold told = this->ask(ask, &pool_[ask.slot]);
-  return told.error;
+Status StoreClient::ask_alone(const char* what, const StoreAsk& ask, Fd* file, Room* room) {
+  const MutexLock hold(lock_);
+  Fd none;
+  const int error = this->ask(ask, file ? file : &none, room);
+  return error == 0 ? Status() : Status(failed(what, error));
 }
 
 Result<Fd> StoreClient::create(Ref entry) {
   const MutexLock hold(lock_);
   if (unused_.empty()) return failed("create a copy", EAGAIN);
-  StoreAsk ask = ask_of(AskKind::kNew, 0);
+  StoreAsk ask = ask_for(AskKind::kNew);
   ask.slot = unused_.back();
   Fd& file = pool_[ask.slot];
-  if (const int error = file ? 0 : ask_for_slot(ask); error != 0) return failed("create a copy", error);
-  if (!file) return failed("create a copy", EMFILE);
+  if (const int error = file ? 0 : this->ask(ask, &file); error != 0) return failed("create a copy", error);
+  if (!file) return failed("create a copy", EMFILE);  // it was lost on its way
   unused_.pop_back();
   in_use_[entry] = ask.slot;
   return std::move(file);
 }
 
-// A new file in its place frees what it takes.
-void StoreClient::discard(Ref entry) {
+Status StoreClient::end_slot(const char* what, Ref entry, StoreAsk ask) {
   const MutexLock hold(lock_);
   const auto at = in_use_.find(entry);
-  if (at == in_use_.end()) return;
-  StoreAsk ask = ask_of(AskKind::kNew, 0);
+  if (at == in_use_.end()) return failed(what, EBADF);
   ask.slot = at->second;
-  (void)ask_for_slot(ask);
+  const bool is_named = static_cast<AskKind>(ask.kind) != AskKind::kNew;
+  if (const int error = this->ask(ask, &pool_[ask.slot]); error != 0 && is_named) return failed(what, error);
   unused_.push_back(ask.slot);
   in_use_.erase(at);
+  return {};
 }
 
+// A new file in the slot frees what is in it.
+void StoreClient::discard(Ref entry) { (void)end_slot("give up a copy", entry, ask_for(AskKind::kNew)).ok(); }
+
 Status StoreClient::publish(const Fd& file, Ref entry, const struct stat& source, struct stat* made) {
-  {
-    const MutexLock hold(lock_);
-    const auto at = in_use_.find(entry);
-    StoreAsk ask = ask_whole(AskKind::kPublish, entry, source);
-    ask.slot = at->second;
-    if (const int error = ask_for_slot(ask); error != 0) return failed("publish a copy", error);
-    unused_.push_back(ask.slot);
-    in_use_.erase(at);
-  }
-  if (os::fstat(file.get(), made) != 0) return failed("look at a copy", errno);
-  return {};
+  MONARCH_TRY(end_slot("publish a copy", entry, ask_whole(AskKind::kPublish, entry, source)));
+  return os::fstat(file.get(), made) == 0 ? Status() : Status(failed("look at a copy", errno));
 }
 
 Result<Fd> StoreClient::create_part(Ref entry, uint64_t space) {
   Result<Fd> file = create(entry);
   if (!file.ok()) return file;
-  {
-    const MutexLock hold(lock_);
-    StoreAsk ask = ask_of(AskKind::kPart, entry);
-    ask.slot = in_use_[entry];
-    ask.bytes = space;
-    const int error = ask_for_slot(ask);
-    if (error == 0) {
-      unused_.push_back(ask.slot);
-      in_use_.erase(entry);
-      return file;
-    }
-    file = failed("create a partial copy", error);
-  }
+  StoreAsk ask = ask_for(AskKind::kPart, entry);
+  ask.bytes = space;
+  const Status named = end_slot("create a partial copy", entry, ask);
+  if (named.ok()) return file;
   discard(entry);
-  return file;
+  return named.error();
 }
 
 Result<Fd> StoreClient::open_part(Ref entry) {
-  const MutexLock hold(lock_);
   Fd file;
-  const StoreTold told = ask(ask_of(AskKind::kReopen, entry), &file);
-  if (told.error != 0) return failed("open a partial copy", told.error);
+  MONARCH_TRY(ask_alone("open a partial copy", ask_for(AskKind::kReopen, entry), &file));
   if (!file) return failed("open a partial copy", EMFILE);
   return file;
 }
 
 Status StoreClient::publish_part(const Fd& file, Ref entry, const struct stat& source, struct stat* made) {
-  {
-    const MutexLock hold(lock_);
-    const StoreTold told = ask(ask_whole(AskKind::kFinish, entry, source));
-    if (told.error != 0) return failed("publish a large copy", told.error);
-  }
-  if (os::fstat(file.get(), made) != 0) return failed("look at a copy", errno);
-  return {};
+  MONARCH_TRY(ask_alone("publish a large copy", ask_whole(AskKind::kFinish, entry, source)));
+  return os::fstat(file.get(), made) == 0 ? Status() : Status(failed("look at a copy", errno));
 }
 
 bool StoreClient::link(Ref copy, Ref entry) {
-  const MutexLock hold(lock_);
-  StoreAsk ask = ask_of(AskKind::kLink, copy);
+  StoreAsk ask = ask_for(AskKind::kLink, copy);
   ask.other = entry;
-  errno = this->ask(ask).error;
-  return errno == 0;
+  const Status linked = ask_alone("link a copy", ask);
+  errno = linked.error().code;
+  return linked.ok();
 }
 
 bool StoreClient::remove(Ref entry) {
-  const MutexLock hold(lock_);
-  errno = ask(ask_of(AskKind::kRemove, entry)).error;
-  return errno == 0;
+  return ask_alone("remove a copy", ask_for(AskKind::kRemove, entry)).ok();
 }
 
 // By a descriptor that opens nothing.
@@ -190,15 +171,13 @@ Fd StoreClient::hold(Fd file) const {
 }
 
 bool StoreClient::is_open(Ref entry, const Fd&) {
-  const MutexLock hold(lock_);
-  return ask(ask_of(AskKind::kLook, entry)).error != 0;
+  return !ask_alone("look at a copy", ask_for(AskKind::kLook, entry)).ok();
 }
 
 Result<std::optional<Store::Room>> StoreClient::room() {
-  const MutexLock hold(lock_);
-  const StoreTold told = ask(ask_of(AskKind::kRoom, 0));
-  if (told.error != 0) return failed("ask for room", told.error);
-  return std::optional<Room>({told.used, told.granted});
+  Room room;
+  MONARCH_TRY(ask_alone("ask for room", ask_for(AskKind::kRoom), nullptr, &room));
+  return std::optional<Room>(room);
 }
 
 }  // namespace monarch

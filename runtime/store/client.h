@@ -27,28 +27,27 @@ class StoreClient final : public Store {
   // Error: the store has ended, or its file system cannot be a tier.
   static Result<std::unique_ptr<Store>> open(const StoreEnds& ends);
 
-  Result<Fd> create(Ref entry) override EXCLUDES(lock_);
-  void discard(Ref entry) override EXCLUDES(lock_);
-  Status publish(const Fd& file, Ref entry, const struct stat& source, struct stat* made) override
-      EXCLUDES(lock_);
-  Result<Fd> create_part(Ref entry, uint64_t space) override EXCLUDES(lock_);
-  Result<Fd> open_part(Ref entry) override EXCLUDES(lock_);
-  Status publish_part(const Fd& file, Ref entry, const struct stat& source, struct stat* made) override
-      EXCLUDES(lock_);
-  bool link(Ref copy, Ref entry) override EXCLUDES(lock_);
-  bool remove(Ref entry) override EXCLUDES(lock_);
+  Result<Fd> create(Ref entry) override;
+  void discard(Ref entry) override;
+  Status publish(const Fd& file, Ref entry, const struct stat& source, struct stat* made) override;
+  Result<Fd> create_part(Ref entry, uint64_t space) override;
+  Result<Fd> open_part(Ref entry) override;
+  Status publish_part(const Fd& file, Ref entry, const struct stat& source, struct stat* made) override;
+  bool link(Ref copy, Ref entry) override;
+  bool remove(Ref entry) override;
   Fd hold(Fd file) const override;
-  bool is_open(Ref entry, const Fd& held) override EXCLUDES(lock_);
-  Result<std::optional<Room>> room() override EXCLUDES(lock_);
+  bool is_open(Ref entry, const Fd& held) override;
+  Result<std::optional<Room>> room() override;
   bool has_ended() const override { return ended_; }
 
  private:
   explicit StoreClient(const StoreEnds& ends)
       : tier_(ends.tier), requests_(ends.requests), answers_(ends.answers) {}
-  // The answer, and the file that came with it, if there is one.
-  StoreTold ask(const StoreAsk& ask, Fd* file = nullptr) REQUIRES(lock_);
-  // The same for a request that may be followed by kNew: the slot's file of before is the store's no more.
-  int ask_for_slot(const StoreAsk& ask) REQUIRES(lock_);
+  // 0, or the error, which is EPIPE if it has ended. *file: what came with the answer, if anything did.
+  int ask(const StoreAsk& ask, Fd* file, Room* room = nullptr) REQUIRES(lock_);
+  Status ask_alone(const char* what, const StoreAsk& ask, Fd* file = nullptr, Room* room = nullptr);
+  // Names the file that the entry has in use, or gives it up, by which its slot is free.
+  Status end_slot(const char* what, Ref entry, StoreAsk ask);
   bool exchange(const StoreAsk& ask, StoreTold* told, Fd* file) const;
   Error failed(const std::string& what, int error) const;
 
