@@ -239,7 +239,7 @@ TEST_F(ChunkErrors, WhatIsBeingCopiedIsPromised) {
     EXPECT_TRUE(placed_at_last("f"));
     EXPECT_TRUE(is_promised(0));
     end();
-    EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
+    remove_copies();
   }
 }
 

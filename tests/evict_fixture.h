@@ -60,11 +60,13 @@ class EvictTest : public PlacementTest {
       std::filesystem::create_hard_link(pfs_ + "/" + paths[0], pfs_ + "/" + paths[i]);
   }
   Ref ref_of(const std::string& path) const { return catalog_->reader().find(rel(path)).ref; }
-  // Whether this process has something open whose path begins so.
+  // Whether this process has something open whose path begins so, but for what has no name.
   static bool is_open(const std::string& path) {
     std::error_code closed;
     for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd"))
-      if (std::filesystem::read_symlink(fd, closed).string().find(path) == 0) return true;
+      if (std::filesystem::read_symlink(fd, closed).string().find(path) == 0 &&
+          std::filesystem::hard_link_count(fd, closed) != 0)
+        return true;
     return false;
   }
   // No copy is kept open by the agent.

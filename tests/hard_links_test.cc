@@ -129,7 +129,7 @@ TEST_F(HardLinksPlacementTest, NamesThatAreAskedForShareOneCopy) {
   for (const char* name : {"a", "b", "c"}) demand(name);
   expect_linked("b", "a");
   expect_linked("c", "a");
-  EXPECT_EQ(tier().used(), space());
+  EXPECT_EQ(tier().used(), space() + 2 * tier().name_space());
   EXPECT_EQ(files_on(), 3);
   EXPECT_EQ(counter(AgentCounter::staged_files), 3u);
   EXPECT_EQ(counter(AgentCounter::demand_files), 3u);
@@ -198,7 +198,7 @@ TEST_F(HardLinksPlacementTest, ALostCopyWithANameThatStaysIsCounted) {
   }
   EXPECT_TRUE(fs::exists(kept));
   EXPECT_EQ(files_on(), 1);
-  EXPECT_EQ(tier().used(), space());
+  EXPECT_EQ(tier().used(), space() + tier().name_space());
 }
 
 TEST_F(HardLinksPlacementTest, WhoWaitedForACopyThatFailedGetsItsVerdict) {
@@ -251,7 +251,7 @@ TEST_F(HardLinksPlacementTest, NamesHaveTheirOwnCopiesWhereTheyCannotShareOne) {
     EXPECT_NE(inode_of("a"), inode_of("b"));
     EXPECT_EQ(tier().used(), 2 * space());
     end();
-    EXPECT_TRUE(remove_job_dirs(tiers_, kPlacementJob).ok());
+    remove_copies();
   }
 }
 

@@ -55,6 +55,7 @@ tests_unit_SOURCES = \
 	%D%/quiet.h \
 	%D%/remover_fixture.h \
 	%D%/scratch.h \
+	%D%/stores.h \
 	%D%/tiers.h \
 	%D%/trapped_calls.h
 # Tests that compile as one (--disable-unity: each by itself): a list NAME is unity/NAME.cc.
@@ -148,6 +149,7 @@ unit_removal = \
 	%D%/remover_locks_test.cc
 unit_tiers = \
 	%D%/queue_test.cc \
+	%D%/store_test.cc \
 	%D%/tier_errors_test.cc \
 	%D%/tier_health_test.cc \
 	%D%/write_back_test.cc
@@ -346,6 +348,7 @@ scripts = \
 	%D%/slurm_shares.t \
 	%D%/slurm_versions.t \
 	%D%/starved.t \
+	%D%/store.t \
 	%D%/stress.t \
 	%D%/top.t \
 	%D%/vm.t \

@@ -26,6 +26,7 @@
 #include "tests/manual_clock.h"
 #include "tests/quiet.h"
 #include "tests/scratch.h"
+#include "tests/stores.h"
 #include "tests/tiers.h"
 
 namespace monarch {
@@ -52,10 +53,16 @@ class PlacementTest : public ::testing::Test {
     catalog_.reset();
     board_.reset();
     hierarchy_.reset();
+    stores_.end();
     dataset_.reset();
     EXPECT_EQ(open_descriptors(), descriptors_) << "descriptors were left open";
     for (const auto& file : std::filesystem::directory_iterator(run_dir_))
       std::filesystem::remove(file.path());
+  }
+
+  // After end().
+  void remove_copies() {
+    for (const TierConfig& tier : tiers_) std::filesystem::remove_all(tier.path + "/" + kPlacementJob);
   }
 
   // Ends the copying and the walk. What waits for a rate sees that when its time has come.
@@ -92,7 +99,9 @@ class PlacementTest : public ::testing::Test {
     driver_ = std::this_thread::get_id();
     descriptors_ = open_descriptors();
     Result<Dataset> dataset = Dataset::open({pfs_});
-    Result<Hierarchy> hierarchy = Hierarchy::open(tiers_, kPlacementJob, clock_);
+    Result<Hierarchy> hierarchy =
+        Hierarchy::open(tiers_, kPlacementJob, clock_, stores_.start(tiers_, kPlacementJob));
+    stores_.grant_all();
     Result<BoardFile> board = BoardFile::create(run_dir_);
     ASSERT_TRUE(dataset.ok() && hierarchy.ok() && board.ok());
     dataset_.emplace(dataset.take());
@@ -251,6 +260,7 @@ class PlacementTest : public ::testing::Test {
   int descriptors_ = 0;
   std::optional<Rates> rates_;
   std::optional<Dataset> dataset_;
+  Stores stores_;
   std::optional<Hierarchy> hierarchy_;
   std::optional<BoardFile> board_;
   bool watches_ = false;

@@ -14,6 +14,7 @@
 #include "tests/faulty_os.h"
 #include "tests/manual_clock.h"
 #include "tests/scratch.h"
+#include "tests/stores.h"
 #include "tests/tiers.h"
 
 namespace monarch {
@@ -41,7 +42,8 @@ class TierErrorsTest : public ::testing::Test {
     return opened->unsafe() ? kUnsafe : kSafe;
   }
   Tier open() {
-    Result<Tier> opened = Tier::open(config(), kJob, clock_);
+    const std::vector<StoreEnds> root = stores_.start({config()}, kJob);
+    Result<Tier> opened = Tier::open(config(), kJob, clock_, root.empty() ? nullptr : &root[0]);
     EXPECT_TRUE(opened.ok()) << opened.error().text;
     return opened.take();
   }
@@ -83,6 +85,7 @@ class TierErrorsTest : public ::testing::Test {
   }
   ManualClock clock_;
   Scratch scratch_;
+  Stores stores_;
 };
 
 template <typename Outcome>

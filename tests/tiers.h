@@ -39,11 +39,11 @@ inline Status publish_part(Tier* tier, const Fd& file, Ref entry) {
   return tier->publish_part(file, entry, st, &st);
 }
 
-// Files below the tier's directory, whatever their names.
+// Files below the tier's directory, whatever their names, but for the nameless ones of root's store.
 inline int files_on(const Tier& tier) {
   int files = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(tier.copies_path()))
-    files += !entry.is_directory();
+    files += !entry.is_directory() && entry.path().parent_path().filename() != "new";
   return files;
 }
 
