@@ -204,7 +204,7 @@ TEST_F(HierarchyTest, DirectoriesAreTheUsersAlone) {
   ASSERT_TRUE(publish(&t, *file, 0x1234).ok());
   EXPECT_EQ(mode_of(t.copies_path()), unsigned{kUserDirMode});
   EXPECT_EQ(mode_of(t.copies_path() + "/34"), 0700u);
-  EXPECT_EQ(mode_of(path_of_copy(t, 0x1234)), 0600u);
+  EXPECT_EQ(mode_of(path_of_copy(t, 0x1234)), 0400u);
   EXPECT_EQ(t.copies_path(), scratch_ / "a/" + kJob);
   struct stat st;
   ASSERT_EQ(::stat(path_of_copy(t, 0x1234).c_str(), &st), 0);

@@ -193,7 +193,7 @@ Result<Fd> Tier::create_part(Ref entry, uint64_t reserved, uint64_t bytes, uint6
 }
 
 Status Tier::publish(const Fd& file, Ref entry, const struct stat& source, struct stat* made) {
-  const Status published = store_->publish(file, entry, source, made);
+  Status published = store_->publish(file, entry, source, made);
   if (!published.ok() && published.error().code == EDQUOT)
     wanted_.store(space_of(static_cast<uint64_t>(source.st_size)), std::memory_order_relaxed);
   return published;
@@ -247,7 +247,7 @@ Status Tier::write_and_read() {
     return Error{EDQUOT, "the job's share of it is full"};
   Result<Fd> file = store_->create(kNobody);
   if (!file.ok()) return file.error();
-  const Status works = write_and_read(*file);
+  Status works = write_and_read(*file);
   file->reset();
   store_->discard(kNobody);
   return works;

@@ -42,13 +42,13 @@ ssize_t retried(Call call) {
 
 Result<std::unique_ptr<Store>> StoreClient::open(const StoreEnds& ends) {
   std::unique_ptr<StoreClient> store(new StoreClient(ends));
-  for (uint32_t slot = kStoreSlots; slot-- > 0;) store->unused_.push_back(slot);
-  const Result<Fd> file = store->create(0);
+  Result<Fd> file = store->create(0);
   if (!file.ok() && file.error().code == EOPNOTSUPP)
     return Error{
         EOPNOTSUPP,
         "tier " + ends.tier + ": its file system does not keep nanoseconds of times, and cannot be a tier"};
   if (!file.ok()) return file.error();
+  file->reset();
   store->discard(0);
   return std::unique_ptr<Store>(std::move(store));
 }

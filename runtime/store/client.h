@@ -42,7 +42,9 @@ class StoreClient final : public Store {
 
  private:
   explicit StoreClient(const StoreEnds& ends)
-      : tier_(ends.tier), requests_(ends.requests), answers_(ends.answers) {}
+      : tier_(ends.tier), requests_(ends.requests), answers_(ends.answers) {
+    for (uint32_t slot = kStoreSlots; slot-- > 0;) unused_.push_back(slot);
+  }
   // 0, or the error, which is EPIPE if it has ended. *file: what came with the answer, if anything did.
   int ask(const StoreAsk& ask, Fd* file, Room* room = nullptr) REQUIRES(lock_);
   Status ask_alone(const char* what, const StoreAsk& ask, Fd* file = nullptr, Room* room = nullptr);
