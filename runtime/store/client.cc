@@ -47,6 +47,10 @@ Result<std::unique_ptr<Store>> StoreClient::open(const StoreEnds& ends) {
     return Error{
         EOPNOTSUPP,
         "tier " + ends.tier + ": its file system does not keep nanoseconds of times, and cannot be a tier"};
+  if (!file.ok() && file.error().code == EXDEV)
+    return Error{EOPNOTSUPP, "tier " + ends.tier +
+                                 ": its file system shows files on another device than their directory, and "
+                                 "cannot be a tier"};
   if (!file.ok()) return file.error();
   file->reset();
   store->discard(0);

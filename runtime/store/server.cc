@@ -109,9 +109,11 @@ int StoreServer::prepare() {
     return errno;
   StoreAsk ask;
   ask.mtime = {1, 123456789};
-  struct stat st;
+  struct stat st, directory;
   const int error = seal(slots_[0], ask, &st);
-  return error == EOVERFLOW ? EOPNOTSUPP : error;
+  if (error != 0) return error == EOVERFLOW ? EOPNOTSUPP : error;
+  if (os::fstat(directory_.get(), &directory) != 0) return errno;
+  return st.st_dev == directory.st_dev ? 0 : EXDEV;
 }
 
 bool StoreServer::serve(int requests, int answers) {
