@@ -274,7 +274,6 @@ noinst_LIBRARIES += %D%/libpeer.a
 	%D%/peer/report.h \
 	%D%/peer/serve.h \
 	%D%/peer/share_walk.h \
-	%D%/peer/slowness.h \
 	%D%/peer/socket.h \
 	%D%/peer/told_values.h \
 	%D%/peer/wire.h

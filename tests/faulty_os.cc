@@ -103,6 +103,10 @@ ssize_t sendfile(int socket, int file, off_t* offset, size_t bytes) {
   if (fails(Call::kSendfile, arguments)) return -1;
   return real_os::sendfile(socket, file, offset, arguments.bytes);
 }
+int connection_info(int socket, struct tcp_info* info) {
+  if (real_os::connection_info(socket, info) != 0) return -1;
+  return fails(Call::kConnectionInfoResult, {.fd = socket, .tcp = info}) ? -1 : 0;
+}
 int fallocate(int fd, int mode, off_t offset, off_t bytes) {
   if (fails(Call::kFallocate, {.fd = fd, .bytes = static_cast<size_t>(bytes), .offset = offset})) return -1;
   return real_os::fallocate(fd, mode, offset, bytes);

@@ -15,6 +15,8 @@
 #include <cstdint>
 #include <functional>
 
+struct tcp_info;
+
 namespace monarch {
 
 enum class Call {
@@ -25,6 +27,7 @@ enum class Call {
   kPread,
   kPwrite,
   kSendfile,
+  kConnectionInfoResult,
   kFallocate,
   kFtruncate,
   kFinishSync,  // sync_range that waits
@@ -61,15 +64,17 @@ struct Arguments {
   size_t bytes = 0;  // of pread, pwrite, sendfile and kUringResult: may be lowered, which makes the call
                      // short; of kUringSubmit: how many entries, likewise
   off_t offset = 0;
-  struct statvfs* fs = nullptr;   // of fstatvfs: what the system said, may be changed
-  struct stat* st = nullptr;      // of kFstatResult: likewise
-  struct statfs* disk = nullptr;  // of kFstatfsResult: likewise
-  struct dirent* name = nullptr;  // of kReaddirResult: likewise
+  struct statvfs* fs = nullptr;    // of fstatvfs: what the system said, may be changed
+  struct stat* st = nullptr;       // of kFstatResult: likewise
+  struct statfs* disk = nullptr;   // of kFstatfsResult: likewise
+  struct dirent* name = nullptr;   // of kReaddirResult: likewise
+  struct tcp_info* tcp = nullptr;  // of kConnectionInfoResult: likewise
 };
 
 // While it lives, `handler` is called before each call of this kind, in the calling thread (kFstatvfs,
-// kFstatResult, kFstatfsResult, kReaddirResult: after it). It returns 0 to let the call go on, or the errno
-// with which it fails. One Intercept per kind at a time. The destructor waits for handlers that are running.
+// kFstatResult, kFstatfsResult, kReaddirResult, kConnectionInfoResult: after it). It returns 0 to let the
+// call go on, or the errno with which it fails. One Intercept per kind at a time. The destructor waits for
+// handlers that are running.
 class Intercept {
  public:
   using Handler = std::function<int(Arguments&)>;

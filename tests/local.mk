@@ -139,7 +139,6 @@ unit_peer_group = \
 	%D%/peer_report_test.cc \
 	%D%/peers_test.cc \
 	%D%/share_walk_test.cc \
-	%D%/slowness_test.cc \
 	%D%/told_values_test.cc
 unit_removal = \
 	%D%/probe_test.cc \

@@ -2,6 +2,7 @@
 // Agents that talk to each other over TCP, and what is between them.
 #include "runtime/peer/control.h"
 
+#include <netinet/tcp.h>
 #include <poll.h>
 
 #include <atomic>
@@ -11,6 +12,7 @@
 #include <thread>
 
 #include "runtime/peer/socket.h"
+#include "tests/faulty_os.h"
 #include "tests/manual_clock.h"
 #include "tests/peer_fixture.h"
 #include "tests/scratch.h"
@@ -178,21 +180,39 @@ TEST_F(ControlTest, ItRingsOnceAtTheSoonestTime) {
   EXPECT_TRUE(eventually([&] { return rung == 2; })) << "and again";
 }
 
-// As on a machine with more to do than it can.
-TEST_F(ControlTest, ANodeThatIsSlowGetsMoreTime) {
-  const Squatter silent;
-  nodes[1].ports = {silent.port};
-  const auto agent = start(0);
-  for (const int times : {1, 2, 4, 8, 8}) {
-    auto asks = std::async(std::launch::async, [&] { return agent->want(1); });
-    const Fd dialled = accept(silent);
-    EXPECT_TRUE(is_told(dialled)) << "the handshake has begun";
-    agent->clock.advance_ms(times * patience::kPeerConnectMs - 1);
-    settle(*agent);
-    EXPECT_EQ(asks.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
-    agent->clock.advance_ms(1);
-    EXPECT_FALSE(asks.get().ok());
-  }
+// Its kernel confirms nothing. As long as it does, the agent may take its time.
+TEST_F(ControlTest, AMachineThatVanishesIsNoticedSoonUnlessItConfirms) {
+  const auto one = start(0), other = start(1);
+  expect_read(one->want(1), 0);
+  other->be_silent();
+  std::atomic<int> looks{0};
+  std::atomic<bool> confirms{true};
+  const Intercept kernel(Call::kConnectionInfoResult, [&](Arguments& a) {
+    a.tcp->tcpi_unacked = looks == 0 ? 0 : 1;
+    a.tcp->tcpi_last_ack_recv = confirms && looks > 0 ? 0 : 3'600'000;
+    ++looks;
+    return 0;
+  });
+  auto waits = std::async(std::launch::async, [&] { return one->want(1); });
+  const auto look = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      const int before = looks;
+      EXPECT_TRUE(one->clock.await_waiting(1));
+      one->clock.advance_ms(patience::kPeerLookMs);
+      EXPECT_TRUE(eventually([&] { return looks > before; }));
+      settle(*one);
+    }
+  };
+  look(20);
+  EXPECT_EQ(other->told.count<Want>(), 2u);
+  EXPECT_TRUE(one->seen(&Agent::unreachable).empty());
+  confirms = false;
+  look(patience::kPeerConfirmMs / patience::kPeerLookMs - 1);
+  EXPECT_TRUE(one->seen(&Agent::unreachable).empty());
+  look(1);
+  EXPECT_EQ(waits.get().error().code, EHOSTUNREACH);
+  EXPECT_EQ(one->seen(&Agent::unreachable), std::vector<NodeIndex>{1});
+  EXPECT_TRUE(one->seen(&Agent::gone).empty()) << "its connection is kept";
 }
 
 TEST_F(ControlTest, WhatIsToldArrivesInItsOrder) {
@@ -248,7 +268,7 @@ TEST_F(ControlTest, TheNextPortIsTakenAndFound) {
     if (listens) {
       const Fd dialled = accept(squatter);
       EXPECT_TRUE(is_told(dialled)) << "the handshake has begun";
-      one->clock.advance_ms(patience::kPeerConnectMs);
+      one->clock.advance_ms(patience::kPeerSlowMs);
     }
     expect_read(reply.get(), 0);
   }
@@ -424,9 +444,9 @@ TEST_F(ControlTest, StrangersDoNotKeepOthersOut) {
   EXPECT_EQ(open_descriptors(), before + 100 + 64) << "the others wait to be accepted";
   auto reply = std::async(std::launch::async, [&] { return other->want(0); });
   EXPECT_TRUE(eventually([&] { return open_descriptors() > before + 100 + 64; })) << "it dials";
-  one->clock.advance_ms(patience::kPeerSlowMs);
+  one->clock.advance_ms(patience::kPeerSilenceMs);
   expect_read(reply.get(), 1);
-  one->clock.advance_ms(patience::kPeerSlowMs);
+  one->clock.advance_ms(patience::kPeerSilenceMs);
   for (const Fd& fd : strangers) EXPECT_TRUE(is_hung_up(fd));
 }
 

@@ -49,9 +49,22 @@ struct Held {
   }
 };
 
+// Where the node that sends is, as a test says it.
+struct OneNode final : Whereabouts {
+  uint16_t port(NodeIndex) override { return met; }
+  std::string data_address(NodeIndex) override { return data; }
+  void look(NodeIndex) override { ++looks; }
+  std::atomic<uint16_t> met{0};
+  std::string data;
+  std::atomic<int> looks{0};
+};
+
 class PeerDataTest : public PeerTest, public ::testing::WithParamInterface<Handshake::After> {
  protected:
-  void SetUp() override { start(); }
+  void SetUp() override {
+    there.met = nodes[1].ports[0];
+    start();
+  }
 
   void start() {
     ServeOptions serves;
@@ -135,7 +148,7 @@ class PeerDataTest : public PeerTest, public ::testing::WithParamInterface<Hands
   // Gets the file in a thread of its own, by a connection of its own; join_gets() says how that ended.
   void get_later(const std::string& name) {
     gets.push_back(std::async(std::launch::async, [this, name] {
-      Fetch one{fetches(1), clock};
+      Fetch one{fetches(1), &there, clock};
       const Fetched how = get_by(&one, name).how;
       busy += how == Fetched::kBusy;
       return how;
@@ -146,9 +159,7 @@ class PeerDataTest : public PeerTest, public ::testing::WithParamInterface<Hands
     for (auto& one : gets) ok += one.get() == Fetched::kOk;
     return ok;
   }
-  FetchOptions fetches(size_t most_idle) {
-    return {.peers = options(0), .port = [this](NodeIndex) { return met.load(); }, .most_idle = most_idle};
-  }
+  FetchOptions fetches(size_t most_idle) { return {.peers = options(0), .most_idle = most_idle}; }
 
   ManualClock clock;  // which stands still unless a test moves it
   const Scratch scratch;
@@ -163,8 +174,8 @@ class PeerDataTest : public PeerTest, public ::testing::WithParamInterface<Hands
   std::atomic<size_t> came_of_it{0};  // pieces, in all
   std::atomic<int> busy{0};           // how many of `gets` were sent away
   std::vector<std::future<Fetched>> gets;
-  std::atomic<uint16_t> met{nodes[1].ports[0]};
-  Fetch fetch{fetches(16), clock};
+  OneNode there;
+  Fetch fetch{fetches(16), &there, clock};
   std::unique_ptr<Serve> serve;
   std::unique_ptr<Control> control;
 };
@@ -313,7 +324,7 @@ TEST_P(PeerDataTest, WhoIsGoneIsNotReachedUntilItComesAnew) {
   TearDown();
   start();
   EXPECT_EQ(get("f").how, Fetched::kOk) << "by a new connection";
-  met = 0;
+  there.met = 0;
   fetch.forget(1);
   EXPECT_EQ(get("f").how, Fetched::kUnreachable) << "it was not met";
 }
@@ -322,16 +333,41 @@ TEST_P(PeerDataTest, WhoHangsIsNotWaitedForLong) {
   hold("f", noise(2 * kMiB, 1)).set(1);
   auto came = std::async(std::launch::async, [&] { return get("f"); });
   EXPECT_TRUE(eventually([&] { return came_of_it == 1; }) && clock.await_waiting(1));
-  EXPECT_EQ(clock.next_ns() - clock.now_ns(), patience::kPeerDataMs * int64_t{1'000'000});
-  clock.advance_ms(patience::kPeerDataMs);
+  for (int ms = 0; ms < patience::kPeerSilenceMs; ms += patience::kPeerSoonMs) {
+    EXPECT_TRUE(eventually([&] { return there.looks == ms / patience::kPeerSoonMs; }));
+    EXPECT_TRUE(clock.await_waiting(1));
+    clock.advance_ms(patience::kPeerSoonMs);
+  }
   const Came half = came.get();
   EXPECT_EQ(half.how, Fetched::kLate);
   EXPECT_EQ(half.bytes.size(), kMiB);
 }
 
+// Another one that does not wait for it goes on.
+TEST_P(PeerDataTest, WhoWaitsForANodeThatIsGoneIsEnded) {
+  hold("f", noise(2 * kMiB, 1)).set(1);
+  for (const bool waits : {false, true}) {
+    came_of_it = 0;
+    auto came = std::async(std::launch::async, [&] { return get("f"); });
+    EXPECT_TRUE(eventually([&] { return came_of_it == 1; }) && clock.await_waiting(1));
+    if (waits) {
+      clock.advance_ms(patience::kPeerSoonMs);
+      EXPECT_TRUE(eventually([&] { return there.looks > 0; }) && clock.await_waiting(1));
+    }
+    fetch.forget(1);
+    if (waits)
+      clock.advance_ms(patience::kPeerSoonMs);
+    else
+      files["f"].set(2);
+    EXPECT_EQ(came.get().how, waits ? Fetched::kBroken : Fetched::kOk);
+    files["f"].set(1);
+  }
+  EXPECT_EQ(connections, 1) << "it is not dialled again";
+}
+
 TEST_P(PeerDataTest, OfThoseThatWereNeededAtATimeOnlySoManyAreKept) {
   hold("f", noise(100, 1)).set(0);
-  Fetch few{fetches(1), clock};
+  Fetch few{fetches(1), &there, clock};
   const int before = open_descriptors();
   Threads all(3, [&](uint32_t) { EXPECT_EQ(get_by(&few, "f").how, Fetched::kOk); });
   EXPECT_TRUE(eventually([&] { return serve->serving() == 3; }));
@@ -347,20 +383,19 @@ TEST_P(PeerDataTest, OfThoseThatWereNeededAtATimeOnlySoManyAreKept) {
 // network.
 TEST_P(PeerDataTest, ANetworkThatDidNotWorkIsTriedAgainLater) {
   hold("f", "content");
-  FetchOptions options_of_one = fetches(0);
-  std::atomic<uint16_t> port{free_port()};
-  options_of_one.port = [&](NodeIndex) { return port.load(); };
-  options_of_one.data_address = [&](NodeIndex) { return "127.0.0.9"; };
-  Fetch one{options_of_one, clock};
+  OneNode elsewhere;
+  elsewhere.met = free_port();
+  elsewhere.data = "127.0.0.9";
+  Fetch one{fetches(0), &elsewhere, clock};
   EXPECT_EQ(get_by(&one, "f").how, Fetched::kUnreachable);
-  port = met.load();
-  const Result<Fd> there = listen_at("127.0.0.9", met);
-  ASSERT_TRUE(there.ok());
-  pollfd dialled = {there->get(), POLLIN, 0};
+  elsewhere.met = there.met.load();
+  const Result<Fd> listens = listen_at(elsewhere.data, there.met);
+  ASSERT_TRUE(listens.ok());
+  pollfd dialled = {listens->get(), POLLIN, 0};
   const auto expect_tried = [&] {
     auto came = std::async(std::launch::async, [&] { return get_by(&one, "f"); });
     ASSERT_EQ(::poll(&dialled, 1, kPatienceMs), 1);
-    { const Fd hangs_up(::accept4(there->get(), nullptr, nullptr, SOCK_CLOEXEC)); }
+    { const Fd hangs_up(::accept4(listens->get(), nullptr, nullptr, SOCK_CLOEXEC)); }
     EXPECT_EQ(came.get().how, Fetched::kOk);
   };
   expect_tried();
@@ -460,7 +495,7 @@ TEST_P(PeerDataTest, WhatIsNoAnswerIsNoFile) {
   for (const Answer& answer : answers) {
     SCOPED_TRACE(answer.what);
     const Squatter listens;
-    met = listens.port;
+    there.met = listens.port;
     std::thread other([&] {
       Hello hello;
       hello.node = answer.node;
@@ -498,7 +533,7 @@ TEST_P(PeerDataTest, WhoAsksForNothingIsHungUpOn) {
                        encode_body(Get{0, 0, "f", 0, 0, Follow::kNo, 0, Purpose::kDemand}))}) {
     Hello hello;
     hello.lane = Lane::kData;
-    Handshake handshake(tls, dial(met), Handshake::Side::kDials, hello, GetParam());
+    Handshake handshake(tls, dial(there.met), Handshake::Side::kDials, hello, GetParam());
     ASSERT_TRUE(handshake.wait(kPatienceMs).ok());
     const Fd socket = handshake.take_socket();
     const Tls session = handshake.take_tls();

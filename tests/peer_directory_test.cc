@@ -11,7 +11,7 @@
 namespace monarch {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kMs = 1'000'000, kLeaseMs = Directory::kLeaseNs / kMs;
 constexpr size_t kMany = 1000;
 
 FileKey key(int n) { return file_key(0, "f" + std::to_string(n)); }
@@ -73,28 +73,41 @@ TEST_F(DirectoryTest, TheFirstOneReadsAndTheOthersFollow) {
 TEST_F(DirectoryTest, AReaderThatMovesKeepsItsLease) {
   const uint64_t id = lease(want(1, 5, 0));
   for (int64_t now = 1500; now <= 9000; now += 1500) directory.progress(key(1), 5, now * kMs);
-  EXPECT_EQ(std::get<Busy>(want(1, 6, 10900)).reader, 5u);
-  directory.progress(key(1), 6, 10950 * kMs);
-  directory.progress(key(2), 5, 10950 * kMs);
-  EXPECT_NE(lease(want(1, 6, 11000)), id);
+  EXPECT_EQ(std::get<Busy>(want(1, 6, 9000 + kLeaseMs - 1)).reader, 5u);
+  directory.progress(key(1), 6, (9000 + kLeaseMs - 1) * kMs);
+  directory.progress(key(2), 5, (9000 + kLeaseMs - 1) * kMs);
+  EXPECT_NE(lease(want(1, 6, 9000 + kLeaseMs)), id);
   EXPECT_EQ(directory.read_again(), 1u);
+}
+
+TEST_F(DirectoryTest, AReaderThatCannotBeReachedHasNoLeaseUntilItMoves) {
+  (void)want(1, 5, 0);
+  (void)want(2, 6, 0);
+  directory.announce({key(3), 5, identity()});
+  directory.silent(5, 100 * kMs);
+  EXPECT_EQ(std::get<Busy>(want(2, 7, 100)).reader, 6u);
+  EXPECT_EQ(holders(want(3, 7, 100)), std::vector<NodeIndex>{5});
+  directory.progress(key(1), 5, 100 * kMs);
+  EXPECT_EQ(std::get<Busy>(want(1, 7, 100)).reader, 5u);
+  directory.silent(5, 200 * kMs);
+  (void)lease(want(1, 7, 200));
 }
 
 TEST_F(DirectoryTest, ALostLeaseStaysLost) {
-  const uint64_t first = lease(want(1, 5, 0)), second = lease(want(1, 6, 2000));
+  const uint64_t first = lease(want(1, 5, 0)), second = lease(want(1, 6, kLeaseMs));
   EXPECT_EQ(directory.read_again(), 1u);
-  directory.progress(key(1), 5, 3900 * kMs);
-  EXPECT_EQ(std::get<Busy>(want(1, 7, 3999)).reader, 6u);
+  directory.progress(key(1), 5, (2 * kLeaseMs - 100) * kMs);
+  EXPECT_EQ(std::get<Busy>(want(1, 7, 2 * kLeaseMs - 1)).reader, 6u);
   done(1, 5, first, ReadResult::kNotHeld);
-  EXPECT_EQ(std::get<Busy>(want(1, 7, 3999)).reader, 6u) << "the end of another one's lease";
-  EXPECT_NE(lease(want(1, 7, 4000)), second);
+  EXPECT_EQ(std::get<Busy>(want(1, 7, 2 * kLeaseMs - 1)).reader, 6u) << "the end of another one's lease";
+  EXPECT_NE(lease(want(1, 7, 2 * kLeaseMs)), second);
 }
 
 TEST_F(DirectoryTest, BothHoldItIfALateReaderEnds) {
-  const uint64_t first = lease(want(1, 5, 0)), second = lease(want(1, 6, 2000));
+  const uint64_t first = lease(want(1, 5, 0)), second = lease(want(1, 6, kLeaseMs));
   done(1, 5, first, ReadResult::kHeld);
   done(1, 6, second, ReadResult::kHeld);
-  EXPECT_EQ(holders(want(1, 7, 2100)), (std::vector<NodeIndex>{5, 6}));
+  EXPECT_EQ(holders(want(1, 7, kLeaseMs + 100)), (std::vector<NodeIndex>{5, 6}));
 }
 
 TEST_F(DirectoryTest, WhatIsReadByAnotherNodesLeaseIsFollowedUnlessItIsKnown) {

@@ -60,7 +60,7 @@ inline ControlHandlers silent_handlers() {
   handlers.message = [](NodeIndex, const MessageHeader&, std::string_view) { return ""; };
   handlers.met = [](const Hello&) {};
   handlers.gone = handlers.wrong = [](NodeIndex) {};
-  handlers.unreachable = [](NodeIndex, bool) {};
+  handlers.unreachable = [](NodeIndex, Away) {};
   handlers.data = [](NodeIndex, Fd, Tls) {};
   return handlers;
 }

@@ -10,7 +10,7 @@
 namespace monarch {
 namespace {
 
-constexpr int64_t kPatience = 100, kSecond = Members::kSecond;
+constexpr int64_t kPatience = patience::kPeerSilenceMs * Members::kMs, kSecond = Members::kSecond;
 using Nodes = std::vector<NodeIndex>;
 
 class GatheringTest : public ::testing::Test {
@@ -19,7 +19,8 @@ class GatheringTest : public ::testing::Test {
   // Whom it asks for a file of this home and deputy; whether it waits.
   Nodes ask(NodeIndex home, NodeIndex deputy, bool waits) {
     Nodes asked;
-    EXPECT_EQ(gathering.waits(home, deputy, now, kPatience, &asked), waits);
+    looked.clear();
+    EXPECT_EQ(gathering.waits(home, deputy, now, kPatience, &asked, &looked), waits);
     return asked;
   }
   bool hear(NodeIndex node, NodeIndex home, uint64_t next, uint8_t ended = 1, uint8_t earlier = 0,
@@ -46,6 +47,7 @@ class GatheringTest : public ::testing::Test {
   const Nodes kOthers = {0, 1, 2, 4};
   int64_t now = 10 * kSecond;
   bool more = false;
+  Nodes looked;  // whom it had looked at
   Members members{kOwn, kNodes};
   Gathering gathering{&members};
 };
@@ -93,12 +95,10 @@ TEST_F(GatheringTest, WhoHasEverMoreToSayIsNotHeardForEver) {
   EXPECT_EQ((now - begin) / kSecond, Gathering::kLongestNs / kSecond);
   now += kPatience;
   EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
-  now += Gathering::kAskAgainNs;
+  EXPECT_FALSE(members.can_ask(3, now)) << "as if it were silent";
+  now = members.alone_until(3);
   EXPECT_EQ(ask(kOwn, 3, true), Nodes{3});
   EXPECT_EQ(gathering.question(kOwn, 3).from, place) << "it goes on";
-  while (talks() && now - begin < kSecond * 100) now += kSecond / 10;
-  now += Gathering::kAskAgainNs + kPatience;
-  EXPECT_EQ(ask(kOwn, 3, false), Nodes{}) << "ever more seldom";
 }
 
 // It was asked twice, since the first question seemed lost.
@@ -131,13 +131,14 @@ TEST_F(GatheringTest, AnotherLogIsBegunAnewAndAPartOfItIsNoneOfThisOne) {
 
 TEST_F(GatheringTest, WhoDoesNotAnswerIsNotWaitedForLong) {
   (void)ask(kOwn, 3, true);
-  now += kPatience + 1;
+  for (int64_t ms = 0; ms <= 4000; ms += 50, now += 50 * Members::kMs) {
+    EXPECT_EQ(ask(kOwn, 3, true), Nodes{}) << "slow is not dead";
+    EXPECT_EQ(looked, ms != 0 && ms % patience::kPeerLookMs == 0 ? Nodes{3} : Nodes{}) << ms;
+  }
+  now += kPatience;
   EXPECT_EQ(ask(kOwn, 3, false), Nodes{});
-  now += Gathering::kAskAgainNs;
-  EXPECT_EQ(ask(kOwn, 3, true), Nodes{3});
-  now += Gathering::kAskAgainNs + 1;
-  EXPECT_EQ(ask(kOwn, 3, false), Nodes{}) << "each time later";
-  now += Gathering::kAskAgainNs;
+  EXPECT_EQ(ask(2, kOwn, true), (Nodes{0, 1, 4})) << "it costs that once";
+  now = members.alone_until(3);
   EXPECT_EQ(ask(kOwn, 3, true), Nodes{3});
   members.unreachable(3, now);
   EXPECT_EQ(ask(kOwn, 3, false), Nodes{}) << "who is away has nothing";
@@ -160,9 +161,7 @@ TEST_F(GatheringTest, ADeputyAsksTheOthersAgainThoughOneIsAwayOrHangs) {
   EXPECT_EQ(ask(3, kOwn, true), kOthers);
   EXPECT_TRUE(hear_all({0, 1, 2}, 3, 9));
   now += kPatience + 1;
-  EXPECT_EQ(ask(3, kOwn, false), Nodes{}) << "it hangs";
-  now += Gathering::kFreshNs + 1;
-  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2}));
+  EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2})) << "it hangs";
   EXPECT_TRUE(hear_all({0, 1, 2}, 3, 9));
   members.unreachable(4, now);
   EXPECT_EQ(ask(3, kOwn, false), Nodes{});
@@ -170,7 +169,7 @@ TEST_F(GatheringTest, ADeputyAsksTheOthersAgainThoughOneIsAwayOrHangs) {
   members.unreachable(4, now);
   EXPECT_EQ(ask(3, kOwn, true), (Nodes{0, 1, 2}));
   EXPECT_TRUE(hear_all({0, 1, 2}, 3, 9));
-  now += 2 * Members::kFirstRetry;
+  now = members.alone_until(4);
   EXPECT_EQ(ask(3, kOwn, true), kOthers) << "it is asked once it can be";
 }
 
@@ -243,7 +242,7 @@ TEST_F(GatheringTest, AHomeThatIsBackMakesPlaceForAnother) {
   const auto waits = [&] {
     Nodes asked;
     many.unreachable(home, now);
-    return of_many.waits(home++, kOwn, now, kPatience, &asked);
+    return of_many.waits(home++, kOwn, now, kPatience, &asked, &looked);
   };
   for (size_t i = 0; i < Gathering::kMostShares; ++i) EXPECT_TRUE(waits());
   EXPECT_FALSE(waits()) << "so many are away";
@@ -260,7 +259,7 @@ TEST_F(GatheringTest, AHomeThatIsBackMakesPlaceForAnother) {
   EXPECT_TRUE(of_many.heard(7, late, now, &more)) << "it had been asked";
   EXPECT_FALSE(more);
   Nodes asked;
-  EXPECT_TRUE(of_many.waits(kOwn, 5, now, kPatience, &asked)) << "its own is never left out";
+  EXPECT_TRUE(of_many.waits(kOwn, 5, now, kPatience, &asked, &looked)) << "its own is never left out";
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ std::optional<M> with_byte(const M& message, size_t at, uint8_t byte) {
 TEST(MessagesTest, WhatIsSaidArrives) {
   arrives(Hello{kPeerVersion, Lane::kData, 7, 8, 9, 10, 11, "10.0.0.1"}, 43, {{}, 0, 77, 1 << 20, 3});
   arrives(View{{{1, 2, 3, 4, "10.0.0.1"}, {5, 6, 7, 8, "fe80::1%eth0"}}}, 70);
-  arrives(Want{kKey, Purpose::kPrefetch, Waits::kNo}, 18);
+  arrives(Want{kKey, Waits::kNo}, 17);
   arrives(Have{{3, 1, 2}, kIdentity}, 54);
   arrives(Read{12}, 8);
   arrives(Busy{13}, 4);
@@ -97,9 +97,8 @@ TEST(MessagesTest, TheLargestFit) {
 }
 
 TEST(MessagesTest, WhatIsOutOfItsRangeIsRefused) {
-  EXPECT_TRUE(with_byte(Want{}, 16, 1) && with_byte(Want{}, 17, 1) && with_byte(Get{}, 35, 1));
-  EXPECT_FALSE(with_byte(Want{}, 16, 2)) << "no purpose";
-  EXPECT_FALSE(with_byte(Want{}, 17, 2)) << "neither";
+  EXPECT_TRUE(with_byte(Want{}, 16, 1) && with_byte(Get{}, 35, 1));
+  EXPECT_FALSE(with_byte(Want{}, 16, 2)) << "neither";
   EXPECT_FALSE(with_byte(Done{}, 24, 2)) << "no result";
   EXPECT_FALSE(with_byte(Got{}, 0, 4)) << "no result";
   EXPECT_FALSE(with_byte(Hello{}, 2, 2)) << "no lane";

@@ -184,7 +184,7 @@ class PeerNodeTest : public PeerTest {
     });
   }
   bool is_told(NodeIndex node, const std::string& name) {
-    return eventually_later([&] { return nodes_[node]->is_told(name); }, patience::kPeerAnswerMs);
+    return eventually_later([&] { return nodes_[node]->is_told(name); }, patience::kPeerLookMs);
   }
   // All that it has told the other one before is known there.
   void sync(NodeIndex from, NodeIndex to) {

@@ -203,7 +203,7 @@ class PeerSourceTest : public PeerTest {
   }
   // It is being copied, as a whole, by a thread of its own.
   struct Copying {
-    std::atomic<bool> ended{false}, hurried{false};
+    std::atomic<bool> ended{false};
     Status status;
     Fd to;
   };
@@ -211,25 +211,19 @@ class PeerSourceTest : public PeerTest {
     Copier copier(parts_.board(), &rates_, &stopping_);
     return source_->open(file.ref, file.name, Need::kNow, copier);
   }
-  // `paced`: nobody waits for it; `hurry`: until then.
+  // `paced`: nobody waits for it.
   std::shared_ptr<Copying> copy(const File& file, const std::shared_ptr<SourceFile>& from, bool paced = false,
-                                const std::atomic<bool>* hurry = nullptr, bool sparse = false) {
+                                bool sparse = false) {
     auto copying = std::make_shared<Copying>();
     const std::string path = scratch_.file("copy" + std::to_string(++copies_), "");
     copying->to = Fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-    threads_.emplace_back([this, file, from, copying, paced, hurry, sparse] {
+    threads_.emplace_back([this, file, from, copying, paced, sparse] {
       Copier copier(parts_.board(), &rates_, &stopping_);
-      std::thread hurries([&] {
-        (void)eventually([&] { return !hurry || copying->ended || *hurry; });
-        if (hurry && *hurry) copier.hurry();
-        copying->hurried = true;
-      });
       CopyRange range = whole(file, copying->to, paced);
       range.sparse = sparse;
       if (sparse && ::ftruncate(range.copy, static_cast<off_t>(range.bytes)) != 0) range.sparse = false;
       copying->status = from->copy(range, &copier);
       copying->ended = true;
-      hurries.join();
     });
     return copying;
   }
@@ -380,71 +374,6 @@ TEST_F(PeerSourceTest, AHomeThatDoesNotAnswerHoldsUpNoReader) {
   home->answer_at_last(file.key, Read{9});
   EXPECT_TRUE(ends(asks));
   EXPECT_TRUE(reading_of(0).empty());
-}
-
-// Nobody waits for the file as its home is asked: there is time until that one has heard the others.
-class HurryTest : public PeerSourceTest {
- protected:
-  // The last question about the file, as it stands.
-  std::optional<Want> last_want(NodeIndex node, const FileKey& key) {
-    std::optional<Want> last;
-    for (const Want& want : others_[node]->said.all<Want>())
-      if (want.key == key) last = want;
-    return last;
-  }
-  bool asks_on(const File& file, int times) {
-    const int before = others_[0]->wants(file.key);
-    return eventually([&] { return others_[0]->wants(file.key) > before + times; });
-  }
-  std::atomic<bool> hurry_{false};
-};
-
-// Then a task does, by the same thread or by another one, for another part of the file; or prefetch does.
-TEST_F(HurryTest, ATaskDoesNotWaitBehindAQuestionOfPrefetch) {
-  enum class Comes { kTaskOfTheSameThread, kTaskOfAnother, kPrefetch };
-  for (const Comes comes : {Comes::kTaskOfTheSameThread, Comes::kTaskOfAnother, Comes::kPrefetch}) {
-    SCOPED_TRACE(static_cast<int>(comes));
-    hurry_ = false;
-    const File file = file_at(0, kMiB);
-    others_[0]->answers(file.key, encode(Later()));
-    const auto opened = open(file);
-    const auto first = copy(file, opened, true, &hurry_);
-    ASSERT_TRUE(asks_on(file, 2));
-    clock_.advance_ms(patience::kPeerConnectMs);
-    ASSERT_TRUE(asks_on(file, 2));
-    EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kPrefetch);
-    auto second = first;
-    if (comes == Comes::kTaskOfTheSameThread)
-      hurry_ = true;
-    else
-      second = copy(file, opened, comes == Comes::kPrefetch);
-    if (comes == Comes::kPrefetch) {
-      ASSERT_TRUE(asks_on(file, 20));
-      EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kPrefetch);
-      others_[0]->answers(file.key, encode(Read{7}));
-    } else {
-      ASSERT_TRUE(eventually([&] { return last_want(0, file.key)->waits == Waits::kNo; }));
-      EXPECT_EQ(last_want(0, file.key)->purpose, Purpose::kDemand);
-    }
-    for (const auto& each : {first, second}) expect_copied(each);
-  }
-}
-
-// The deputy is asked once the home has had the time that it has where a task waits.
-TEST_F(HurryTest, ATaskDoesNotWaitForAsLongAsPrefetchDoes) {
-  File file = file_at(0, kMiB);
-  while (deputy_of(file.key, 3) != 2) file = file_at(0, kMiB);
-  others_[2]->answers(file.key, encode(Read{9}));
-  const auto copying = copy(file, open(file), true, &hurry_);
-  ASSERT_TRUE(is_asked(0, file));
-  clock_.advance_ms(patience::kPeerAnswerMs);
-  ASSERT_TRUE(clock_.await_waiting(1)) << "for prefetch it goes on waiting";
-  hurry_ = true;
-  ASSERT_TRUE(eventually([&] { return copying->hurried.load(); }));
-  clock_.advance_ms(patience::kPeerNapMs);
-  ASSERT_TRUE(is_asked(2, file));
-  EXPECT_EQ(last_want(2, file.key)->purpose, Purpose::kDemand);
-  expect_copied(copying);
 }
 
 TEST_F(PeerSourceTest, OfItsPartsTheHomeIsAskedOnce) {
@@ -625,7 +554,7 @@ TEST_F(SentTest, OfWrongBytesNothingStaysWhereThereAreZeros) {
     *why = GetResult::kOk;
     return pieces_of(wrong, identity, checks, 100);
   });
-  const auto copying = copy(file, open(file), false, nullptr, true);
+  const auto copying = copy(file, open(file), false, true);
   expect_copied(copying);
   EXPECT_GT(gets(), 0u);
   std::string got(zeros.size(), 'x');

@@ -6,7 +6,10 @@
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -79,6 +82,10 @@ ssize_t pwrite(int fd, const void* buffer, size_t bytes, off_t offset) {
 }
 ssize_t sendfile(int socket, int file, off_t* offset, size_t bytes) {
   return retried([&] { return ::sendfile(socket, file, offset, bytes); });
+}
+int connection_info(int socket, struct tcp_info* info) {
+  socklen_t bytes = sizeof *info;
+  return ::getsockopt(socket, IPPROTO_TCP, TCP_INFO, info, &bytes);
 }
 int fallocate(int fd, int mode, off_t offset, off_t bytes) {
   return retried([&] { return ::fallocate(fd, mode, offset, bytes); });

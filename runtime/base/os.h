@@ -4,7 +4,7 @@
 // them before a job runs: the check of a configuration (config/config.cc), the search for tiers
 // (hierarchy/discovery.cc) and monarchctl (admin/). os.cc is the real one; fault tests link
 // tests/faulty_os.cc instead. Semantics, return values and errno are those of the system calls, EINTR
-// retried. The clock is here for what comes to pass seconds later.
+// retried. The clock is here for what comes to pass seconds later, and TCP_INFO for machines that vanish.
 #pragma once
 
 #include <dirent.h>
@@ -20,6 +20,7 @@
 #include <thread>
 
 struct io_uring;
+struct tcp_info;
 
 namespace monarch {
 
@@ -58,6 +59,7 @@ int fstat(int fd, struct stat* st);
 ssize_t pread(int fd, void* buffer, size_t bytes, off_t offset);
 ssize_t pwrite(int fd, const void* buffer, size_t bytes, off_t offset);
 ssize_t sendfile(int socket, int file, off_t* offset, size_t bytes);
+int connection_info(int socket, struct tcp_info* info);  // getsockopt(2) of TCP_INFO
 int fallocate(int fd, int mode, off_t offset, off_t bytes);
 int ftruncate(int fd, off_t bytes);
 // Starts (kStart) the write-back of a range, or also waits for it and for what was under way (kFinish); then

@@ -54,29 +54,32 @@ inline constexpr int64_t kLastCopiesNs = 150'000'000;
 
 // ---- runtime/peer
 
-// A connection, and its handshake, for each port of a node: a task may wait behind both. As long does a task
-// wait for a home that asks others, and is a home not asked anew.
+// A connection: the other machine's kernel makes it, however busy the agent is. As long is a home not asked
+// anew.
 inline constexpr int kPeerConnectMs = 250;
-// An answer to a few bytes, and what is gathered before it is told: a hung home costs a task no more.
-inline constexpr int kPeerAnswerMs = 100;
-// The first byte of a file, some of a piece, a part of the walk: a peer reads its disk for them.
-inline constexpr int kPeerDataMs = 500;
+// Until a look at whether the other machine is there, and from one to the next; what is gathered before it is
+// told.
+inline constexpr int kPeerLookMs = 100;
+// From the first look on, for a machine to confirm anything: a lost packet is sent again by then.
+inline constexpr int kPeerConfirmMs = 300;
 // The last counters of an agent, and whoever has not come: an epilog waits for both.
 inline constexpr int kPeerLastMs = 300;
-// What a busy node has done by then: a handshake, its start, an answer that nobody waits for. A reader's
-// lease, which is told on four times as often: a reader that hangs holds up the others for as long.
+// What a busy node has done by then: a handshake for messages, its start, what it has heard.
 inline constexpr int kPeerSlowMs = 2000;
 // Between attempts at what has failed, and until what is known is old: one a second costs nothing.
 inline constexpr int kPeerRestMs = 1000;
 // Until what begins at any moment is looked at again: a node that refuses, a piece, a walk.
 inline constexpr int kPeerSoonMs = 50;
-// The longest time between attempts to reach a node, and without more of a file: half a restart.
+// The longest time between attempts to reach a node, for a piece that goes on, and without more of a file:
+// half a restart.
 inline constexpr int kPeerRetryMs = 30'000;
-// A node that has said nothing for so long hangs or is gone: more than twice kPeerSlowMs.
+// For whatever a node that was met is asked, and a reader's lease, which is told on four times as often: a
+// node that has said nothing for so long hangs. It costs that once; a stop of two seconds is none.
 inline constexpr int kPeerSilenceMs = 5000;
 // A job's nodes begin within it; then what did not work is tried anew: as Slurm's own delays.
 inline constexpr int kPeerBeginMs = 60'000;
-// Between reports of counters, and until slow links and unused shares are forgotten: a person waits.
+// Between reports of counters, for a walk to go on, a node to say all, and until unused shares are forgotten:
+// a person waits.
 inline constexpr int kPeerEveryMs = 10'000;
 // The longest of these, and the first behind a reader: short beside a task's patience.
 inline constexpr int kPeerNapMs = 8;

@@ -5,6 +5,7 @@
 #include <event2/bufferevent.h>
 #include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
+#include <netinet/tcp.h>
 #include <openssl/ssl.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -31,8 +32,8 @@ namespace {
 
 constexpr size_t kMostStrangers = 64;  // handshakes that others have begun: more wait to be accepted
 constexpr int64_t kMsNs = 1'000'000;
-constexpr int64_t kStrangerNs = patience::kPeerSlowMs * kMsNs;  // for each of them
-constexpr int kMostLate = 3;  // of a node: each doubles what the next handshake may take
+constexpr int64_t kStrangerNs = patience::kPeerSilenceMs * kMsNs;  // for each of them
+constexpr int64_t kLookNs = patience::kPeerLookMs * kMsNs, kConfirmNs = patience::kPeerConfirmMs * kMsNs;
 constexpr int64_t kRestNs = patience::kPeerRestMs * kMsNs;  // where descriptors are short
 constexpr size_t kMostUnsent = 4 << 20;  // bytes for a node that does not read: then it is hung up on
 constexpr size_t kMostConnections = 4;   // with a node: it has left the older ones
@@ -92,8 +93,8 @@ class Control::Loop {
   void send(NodeIndex node, std::string message, By by = By::kOther);
   bool is_met(NodeIndex node) const { return node < nodes_.size() && !nodes_[node].connections.empty(); }
   void ring_after(int ms);
-  Result<Reply> ask(NodeIndex node, std::string message, int patience_ms, const std::function<int()>& now_ms)
-      EXCLUDES(lock_);
+  Result<Reply> ask(NodeIndex node, std::string message, int patience_ms) EXCLUDES(lock_);
+  void look(NodeIndex node);
   void stop();
   std::thread thread;
 
@@ -143,7 +144,8 @@ class Control::Loop {
     bool dialing = false;
     size_t port = 0;  // the number of the one that is dialled
     Error why;        // of the last port that was tried
-    int late = 0;     // handshakes in a row that took too long
+    // Since when something was seen to be under way of which nothing was confirmed; what came later counts.
+    std::optional<int64_t> unconfirmed_ns;
     std::optional<uint64_t> incarnation;
     std::set<std::string> told;  // what the log has of it
     std::string absent;          // what is said of it unless it comes in time
@@ -323,10 +325,8 @@ void Control::Loop::take_posted() {
   if (stopped) ::event_base_loopbreak(base_.get());
 }
 
-Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patience_ms,
-                                 const std::function<int()>& now_ms) {
-  constexpr int64_t kLookNs = patience::kPeerNapMs * kMsNs;
-  const int64_t began = clock_.now_ns();
+Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patience_ms) {
+  const int64_t began_ns = clock_.now_ns(), until_ns = began_ns + patience_ms * kMsNs;
   Waiting waiting;
   waiting.node = node;
   MutexLock hold(lock_);
@@ -337,13 +337,18 @@ Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patien
   set_number(&message, number);
   post([this, node, text = std::move(message)]() mutable { send(node, std::move(text)); });
   hold.lock();
-  while (!waiting.result) {
-    if (now_ms) patience_ms = now_ms();
-    const int64_t until_ns = began + patience_ms * kMsNs, now = clock_.now_ns();
-    if (now >= until_ns)
+  for (int64_t look_ns = began_ns + kLookNs; !waiting.result;) {
+    const int64_t now = clock_.now_ns();
+    if (now >= until_ns) {
       waiting.result = Error{ETIMEDOUT, "no answer within " + std::to_string(patience_ms) + " ms"};
-    else
-      clock_.wait_until(&answered_, &hold, now_ms ? std::min(until_ns, now + kLookNs) : until_ns);
+    } else if (now >= look_ns) {
+      look_ns = now + kLookNs;
+      hold.unlock();
+      post([this, node] { look(node); });
+      hold.lock();
+    } else {
+      clock_.wait_until(&answered_, &hold, std::min(until_ns, look_ns));
+    }
   }
   waiting_.erase(number);
   return std::move(*waiting.result);
@@ -361,6 +366,30 @@ void Control::Loop::answer(const MessageHeader& header, NodeIndex node, Result<R
     }
   }
   handlers_.late(node);
+}
+
+// The kernel of an agent that is stopped, or has no processor, confirms what comes. Two packets that were
+// lost one after the other do not end a connection: that takes kPeerUnackedMs.
+void Control::Loop::look(NodeIndex index) {
+  if (index >= nodes_.size() || index == options_.hello.node) return;
+  Node& node = nodes_[index];
+  if (node.connections.empty()) return node.dialing ? void() : send(index, encode(Ping()));
+  tcp_info info = {};
+  if (os::connection_info(::bufferevent_getfd(node.connections.front().stream.get()), &info) != 0) return;
+  const int64_t now = clock_.now_ns(), confirmed_ns = info.tcpi_last_ack_recv * kMsNs;
+  if (info.tcpi_unacked == 0) {
+    if (confirmed_ns < kLookNs) return node.unconfirmed_ns.reset();
+    node.unconfirmed_ns = now;
+    return send(index, encode(Ping()));  // there is to be something to confirm
+  }
+  // What is kept of another look may be of long ago; the kernel counts in steps of some milliseconds.
+  if (!node.unconfirmed_ns || confirmed_ns < now - *node.unconfirmed_ns + kLookNs / 2)
+    node.unconfirmed_ns = now;
+  if (now - *node.unconfirmed_ns < kConfirmNs) return;
+  constexpr std::string_view kSilent = "its machine confirms nothing";
+  log_once(index, "cannot be reached: " + std::string(kSilent));
+  handlers_.unreachable(index, Away::kSilent);
+  fail_waiting(index, EHOSTUNREACH, kSilent);
 }
 
 void Control::Loop::fail_waiting(std::optional<NodeIndex> node, int code, std::string_view why) {
@@ -435,12 +464,12 @@ void Control::Loop::wait_for(Making* making, short what) {
 void Control::Loop::on_making(int, short what, void* pointer) {
   auto* making = static_cast<Making*>(pointer);
   Loop* const loop = making->loop;
-  if (what & EV_TIMEOUT && loop->clock_.now_ns() < making->until_ns)
-    loop->wait_for(making, making->what);
-  else if (what & EV_TIMEOUT)
-    loop->failed(making, Error{ETIMEDOUT, making->handshake ? "it does not speak" : "it does not answer"});
-  else
+  if (what != EV_TIMEOUT)  // else this process may have been the slow one
     loop->goes_on(making);
+  else if (loop->clock_.now_ns() < making->until_ns)
+    loop->wait_for(making, making->what);
+  else
+    loop->failed(making, Error{ETIMEDOUT, making->handshake ? "it does not speak" : "it does not answer"});
 }
 
 void Control::Loop::forget(const Making* making) {
@@ -449,8 +478,9 @@ void Control::Loop::forget(const Making* making) {
 
 void Control::Loop::failed(Making* making, Error why) {  // by value: it may be the handshake's own
   const std::optional<NodeIndex> node = making->node;
-  if (node && making->handshake && why.code == ETIMEDOUT && nodes_[*node].late < kMostLate)
-    ++nodes_[*node].late;
+  // Its other ports are on the same machine.
+  if (node && !making->handshake && why.code == ETIMEDOUT)
+    nodes_[*node].port = options_.nodes[*node].ports.size() - 1;
   forget(making);
   if (node) next_port(*node, std::move(why));
 }
@@ -489,7 +519,8 @@ void Control::Loop::unreachable(NodeIndex index, const Error& why) {
     log_absent(index, "cannot be reached: " + why.text);
   else
     log_once(index, "cannot be reached: " + why.text);
-  handlers_.unreachable(index, why.code == ECONNREFUSED);  // before who waits asks somebody else
+  // Before who waits asks somebody else.
+  handlers_.unreachable(index, why.code == ECONNREFUSED ? Away::kRefused : Away::kAbsent);
   fail_waiting(index, why.code == ETIMEDOUT ? EHOSTUNREACH : why.code, why.text);
 }
 
@@ -501,8 +532,7 @@ void Control::Loop::goes_on(Making* making) {
     making->handshake = std::make_unique<Handshake>(*options_.tls, std::move(making->socket),
                                                     Handshake::Side::kDials, options_.hello, options_.after,
                                                     Handshake::Dialled{*making->node, making->port});
-    const int64_t patience_ms = int64_t{options_.handshake_ms} << nodes_[*making->node].late;
-    making->until_ns = clock_.now_ns() + patience_ms * kMsNs;
+    making->until_ns = clock_.now_ns() + options_.handshake_ms * kMsNs;
   }
   switch (making->handshake->step()) {
     case Handshake::Step::kWantsRead:
@@ -600,7 +630,6 @@ void Control::Loop::connected(const Hello& theirs, Fd socket, Tls tls) {
   ::bufferevent_enable(stream, EV_READ | EV_WRITE);
   node.dialing = false;
   node.port = 0;
-  node.late = 0;
   node.told.clear();
   node.holds = true;
   post([this, index = theirs.node] {  // after all that the handler has said to it
@@ -712,9 +741,12 @@ void Control::ring_after(int ms) {
 
 void Control::soon(std::function<void()> work) { loop_->post(std::move(work)); }
 
-Result<Reply> Control::ask(NodeIndex node, std::string message, int patience_ms,
-                           const std::function<int()>& now_ms) {
-  return loop_->ask(node, std::move(message), patience_ms, now_ms);
+Result<Reply> Control::ask(NodeIndex node, std::string message, int patience_ms) {
+  return loop_->ask(node, std::move(message), patience_ms);
+}
+
+void Control::look(NodeIndex node) {
+  loop_->post([loop = loop_.get(), node] { loop->look(node); });
 }
 
 }  // namespace monarch

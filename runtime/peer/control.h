@@ -3,8 +3,8 @@
 // when there is something to say, and carries messages; it sleeps while nobody says anything. What a message
 // means is for others to know.
 //
-// A peer that hangs is noticed by nothing but time: every question has its own limit. The process ignores
-// SIGPIPE.
+// A machine that vanishes is noticed by what its kernel does not confirm; an agent that hangs by nothing but
+// time: every question has its own limit. The process ignores SIGPIPE.
 #pragma once
 
 #include <atomic>
@@ -30,6 +30,13 @@ struct Reply {
   std::string body;
 };
 
+// Why a node cannot be reached.
+enum class Away {
+  kRefused,  // its machine says at once that no agent is there
+  kAbsent,   // nobody answers, or speaks
+  kSilent,   // its machine confirms nothing, but the connection is kept: nothing that was told is lost yet
+};
+
 // Called in the control thread, which waits for them meanwhile: they are short, and do not ask.
 struct ControlHandlers {
   // A message of another node, which has said that it is `from`. Returns the answer, by encode(); empty:
@@ -39,8 +46,8 @@ struct ControlHandlers {
   std::function<void(const Hello& hello)> met;
   // There is no connection with the node any more.
   std::function<void(NodeIndex node)> gone;
-  // The node cannot be reached: what was to be told is dropped. `refused`: it said so at once.
-  std::function<void(NodeIndex node, bool refused)> unreachable;
+  // The node cannot be reached: what was to be told is dropped, unless it is kSilent.
+  std::function<void(NodeIndex node, Away why)> unreachable;
   // It answered a question for which nobody waits any more.
   std::function<void(NodeIndex node)> late = [](NodeIndex) {};
   // It sent what is no message.
@@ -57,9 +64,8 @@ struct ControlOptions {
   std::vector<PeerAddress> nodes;  // by index; this one's own among them
   const PeerTls* tls = nullptr;    // outlives the control
   Handshake::After after = Handshake::After::kClear;
-  // For each port. A node whose handshakes take longer gets up to eight times that: all that goes on may be
-  // slow.
-  int connect_ms = patience::kPeerConnectMs, handshake_ms = patience::kPeerConnectMs;
+  // The second for each port.
+  int connect_ms = patience::kPeerConnectMs, handshake_ms = patience::kPeerSlowMs;
   // From start(): a node that is not there yet is not worth a word.
   int patience_ms = patience::kPeerSilenceMs;
 };
@@ -84,11 +90,12 @@ class Control {
   void ring_after(int ms);
   // Any thread. Calls `work` in the control's thread, as a handler, after what that has to do now.
   void soon(std::function<void()> work);
-  // Any thread but the control's own. Sends `message`, with a number, and waits for the answer. ETIMEDOUT:
-  // there was none; another error: the node cannot be reached. `now_ms`, if there is one, is asked meanwhile
-  // how long to wait in all, by now; it is quick, and does not call this.
-  Result<Reply> ask(NodeIndex node, std::string message, int patience_ms,
-                    const std::function<int()>& now_ms = nullptr);
+  // Any thread but the control's own. Sends `message`, with a number, and waits for the answer; meanwhile it
+  // looks. ETIMEDOUT: there was none; another error: the node cannot be reached.
+  Result<Reply> ask(NodeIndex node, std::string message, int patience_ms);
+  // Any thread. For who has waited for the node for kPeerLookMs, each kPeerLookMs: if its machine is gone,
+  // unreachable() is called within kPeerConfirmMs.
+  void look(NodeIndex node);
 
  private:
   class Loop;

@@ -107,6 +107,12 @@ void Directory::lost(const FileKey& key, NodeIndex holder) {
     entries_.erase(at);
 }
 
+void Directory::silent(NodeIndex reader, int64_t now_ns) {
+  for (auto& [key, entry] : entries_)
+    if (entry.state == State::kRead && entry.reader == reader)
+      entry.until_ns = std::min(entry.until_ns, now_ns);
+}
+
 void Directory::gone(NodeIndex node) {
   for (auto at = entries_.begin(); at != entries_.end();) {
     Entry& entry = at->second;

@@ -21,7 +21,7 @@ namespace monarch {
 class Directory {
  public:
   // A reader that has told nothing for so long does not read any more.
-  static constexpr int64_t kLeaseNs = patience::kPeerSlowMs * int64_t{1'000'000};
+  static constexpr int64_t kLeaseNs = patience::kPeerSilenceMs * int64_t{1'000'000};
 
   // `most`: the entries that it has room for. What has none is read by whoever asks.
   Directory(size_t most, uint64_t seed) : most_(most), random_(seed) {}
@@ -51,6 +51,8 @@ class Directory {
   void reading(const FileInReading& file, int64_t now_ns);
   // The holder has it no longer.
   void lost(const FileKey& key, NodeIndex holder);
+  // The node cannot be reached: its leases end, but it may go on.
+  void silent(NodeIndex reader, int64_t now_ns);
   // The node is gone, with what it held and read.
   void gone(NodeIndex node);
 

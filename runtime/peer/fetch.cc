@@ -60,27 +60,67 @@ size_t of_one_piece() {
 
 }  // namespace
 
+// A get(), and the clock that it waits by: whoever waits for a node looks whether that is still there.
+class Fetch::Run final : public Clock {
+ public:
+  Run(Fetch* fetch, NodeIndex node) : fetch_(fetch), node_(node) {
+    const MutexLock hold(fetch_->lock_);
+    at_ = fetch_->runs_.emplace(node, this);
+  }
+  ~Run() override {
+    const MutexLock hold(fetch_->lock_);
+    fetch_->runs_.erase(at_);
+  }
+  int64_t now_ns() override { return fetch_->clock_.now_ns(); }
+  void wait_until(Condition* condition, MutexLock* hold, int64_t until_ns) override {
+    fetch_->clock_.wait_until(condition, hold, until_ns);
+  }
+  void sleep_until(int64_t until_ns) override { fetch_->clock_.sleep_until(until_ns); }
+  bool poll_until(int fd, short events, int64_t until_ns) override {
+    constexpr int64_t kLookNs = patience::kPeerSoonMs * int64_t{1'000'000};
+    bool has = false;
+    for (bool waits = false; !has && !ended_; waits = true) {
+      waits_ = waits;
+      if (waits) fetch_->nodes_->look(node_);
+      const int64_t look_ns = now_ns() + kLookNs;
+      has = fetch_->clock_.poll_until(fd, events, std::min(until_ns, look_ns));
+      if (until_ns <= look_ns) break;
+    }
+    waits_ = false;
+    return has;
+  }
+  // Any thread.
+  void end_if_it_waits() { ended_ = ended_ || waits_; }
+  bool ended() const { return ended_; }
+
+ private:
+  Fetch* const fetch_;
+  const NodeIndex node_;
+  std::multimap<NodeIndex, Run*>::iterator at_;
+  std::atomic<bool> waits_{false}, ended_{false};
+};
+
 uint64_t check_of_piece(const char* bytes, size_t n) { return XXH3_64bits(bytes, n); }
 
 uint64_t check_of(const std::vector<uint64_t>& pieces) {
   return XXH3_64bits(pieces.data(), pieces.size() * sizeof pieces[0]);
 }
 
-Result<Fetch::Connection> Fetch::dial(NodeIndex node) {
-  const uint16_t port = options_.port(node);
+Result<Fetch::Connection> Fetch::dial(NodeIndex node, Run* run) {
+  const uint16_t port = nodes_->port(node);
   if (port == 0) return Error{ENOTCONN, "nobody has met it yet"};
   const std::string& address = options_.peers.nodes.at(node).host;
-  const std::string data = options_.data_address ? options_.data_address(node) : "";
+  const std::string data = nodes_->data_address(node);
   bool elsewhere = data.empty() || data == address;
   if (!elsewhere) {
     const MutexLock hold(lock_);
     const auto rests = elsewhere_.find(node);
     elsewhere = rests != elsewhere_.end() && clock_.now_ns() < rests->second;
   }
-  if (elsewhere) return dial_at(node, address, port);
-  Result<Connection> there = dial_at(node, data, port);
+  if (elsewhere) return dial_at(node, address, port, run);
+  Result<Connection> there = dial_at(node, data, port, run);
   if (there.ok()) return there;
-  Result<Connection> made = dial_at(node, address, port);
+  Result<Connection> made = dial_at(node, address, port, run);
   if (!made.ok()) return made;  // the node is away, not its network
   bool first = false;
   {
@@ -92,18 +132,19 @@ Result<Fetch::Connection> Fetch::dial(NodeIndex node) {
   return made;
 }
 
-Result<Fetch::Connection> Fetch::dial_at(NodeIndex node, const std::string& host, uint16_t port) const {
+Result<Fetch::Connection> Fetch::dial_at(NodeIndex node, const std::string& host, uint16_t port,
+                                         Run* run) const {
   const ControlOptions& peers = options_.peers;
   Result<Fd> socket = begin_to_connect(host, port);
   if (!socket.ok()) return socket.error();
-  const int64_t until = clock_.now_ns() + int64_t{limit_ms(peers.connect_ms)} * 1000000;
-  if (!clock_.poll_until(socket->get(), POLLOUT, until)) return Error{ETIMEDOUT, "it does not answer"};
+  const int64_t until = clock_.now_ns() + int64_t{peers.connect_ms} * 1000000;
+  if (!clock_.poll_until(socket->get(), POLLOUT, until)) return Error{EHOSTUNREACH, "it does not answer"};
   MONARCH_TRY(end_connecting(socket->get()));
   Hello hello = peers.hello;
   hello.lane = Lane::kData;
   Handshake handshake(*peers.tls, socket.take(), Handshake::Side::kDials, hello, peers.after,
                       Handshake::Dialled{node, port});
-  MONARCH_TRY(handshake.wait(limit_ms(peers.handshake_ms), clock_));
+  MONARCH_TRY(handshake.wait(options_.patience_ms, *run));
   return Connection{node, handshake.take_socket(), handshake.take_tls()};
 }
 
@@ -141,19 +182,22 @@ void Fetch::forget(NodeIndex node) {
   const auto [first, last] = idle_with_.equal_range(node);
   for (auto at = first; at != last; ++at) idle_.erase(at->second);
   idle_with_.erase(first, last);
+  for (auto [run, end] = runs_.equal_range(node); run != end; ++run) run->second->end_if_it_waits();
 }
 
 Fetched Fetch::get(NodeIndex from, const Get& get, char* buffer, const Receiver& receiver) {
+  Run run(this, from);
   for (;;) {
     std::optional<Connection> connection = take_idle(from);
     const bool kept = connection.has_value();
     if (!kept) {
-      Result<Connection> made = dial(from);
-      if (!made.ok()) return Fetched::kUnreachable;
+      Result<Connection> made = dial(from, &run);
+      if (!made.ok()) return made.error().code == ETIMEDOUT ? Fetched::kLate : Fetched::kUnreachable;
       connection = made.take();
     }
     bool answered = false;
-    const Fetched fetched = get_on(&*connection, get, buffer, receiver, &answered);
+    const Fetched fetched = get_on(&*connection, get, buffer, receiver, &run, &answered);
+    if (run.ended()) return Fetched::kBroken;
     // One that was kept may have ended meanwhile: that says nothing of the node.
     if (kept && fetched == Fetched::kBroken && !answered) continue;
     if (fetched <= Fetched::kNotYet) keep(std::move(*connection));
@@ -162,24 +206,19 @@ Fetched Fetch::get(NodeIndex from, const Get& get, char* buffer, const Receiver&
 }
 
 Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, const Receiver& receiver,
-                      bool* answered) const {
-  Wire wire(connection->socket.get(), connection->tls.get(), clock_);
+                      Run* run, bool* answered) const {
+  Wire wire(connection->socket.get(), connection->tls.get(), *run);
   char bytes[MessageHeader::kBytes];
-  const int answer_ms = limit_ms(options_.answer_ms);
-  int64_t began_ns = clock_.now_ns();
-  const auto took = [&] {
-    if (options_.slowness) options_.slowness->took(clock_.now_ns() - began_ns, options_.answer_ms);
-  };
-  Status done = wire.send(encode(get), answer_ms);
+  const int patience_ms = options_.patience_ms;
+  Status done = wire.send(encode(get), patience_ms);
   Answer answer(&wire);
-  if (done.ok()) done = answer.receive(bytes, sizeof bytes, answer_ms, of_one_piece() - sizeof bytes);
+  if (done.ok()) done = answer.receive(bytes, sizeof bytes, patience_ms, of_one_piece() - sizeof bytes);
   if (!done.ok()) return meaning(done.error());
-  took();
   *answered = true;
   const std::optional<MessageHeader> header = decode_header({bytes, sizeof bytes});
   if (!header || header->type != MessageType::kGot) return Fetched::kBroken;
   std::string body(header->body_bytes, '\0');
-  if (done = answer.receive(body.data(), body.size(), answer_ms); !done.ok()) return meaning(done.error());
+  if (done = answer.receive(body.data(), body.size(), patience_ms); !done.ok()) return meaning(done.error());
   const std::optional<Got> got = decode<Got>(body);
   if (!got) return Fetched::kBroken;
   // The connection is kept for the next question; what else came is seen now, or takes the place of that
@@ -201,14 +240,12 @@ Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, cons
   for (uint64_t offset = get.offset; offset < *end; offset += kPieceBytes) {
     const uint64_t wanted = std::min(kPieceBytes, *end - offset);
     char head[PieceHeader::kBytes];
-    began_ns = clock_.now_ns();
-    if (done = answer.receive(head, sizeof head, answer_ms); !done.ok()) return meaning(done.error());
+    if (done = answer.receive(head, sizeof head, patience_ms); !done.ok()) return meaning(done.error());
     const std::optional<PieceHeader> piece = decode_piece({head, sizeof head});
     if (piece && piece->bytes == 0)
       return ends(get.follow != Follow::kNo ? Fetched::kNotYet : Fetched::kGone);
     if (!piece || piece->bytes != wanted) return Fetched::kBroken;
-    if (done = wire.receive_slowly(buffer, wanted, answer_ms); !done.ok()) return meaning(done.error());
-    took();
+    if (done = wire.receive_slowly(buffer, wanted, patience_ms); !done.ok()) return meaning(done.error());
     if (check_of_piece(buffer, wanted) != piece->check) return Fetched::kWrong;
     if (!receiver.piece(offset, buffer, wanted, piece->check)) return Fetched::kRefused;
   }

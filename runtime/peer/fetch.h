@@ -3,6 +3,7 @@
 // check value that was computed where the PFS was read; what does not match is not handed on.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -17,7 +18,6 @@
 #include "runtime/peer/control.h"
 #include "runtime/peer/handshake.h"
 #include "runtime/peer/messages.h"
-#include "runtime/peer/slowness.h"
 
 namespace monarch {
 
@@ -36,15 +36,24 @@ enum class Fetched {
 
 struct FetchOptions {
   ControlOptions peers;  // as for Control
-  // The port where the node's agent was met; 0: not yet.
-  std::function<uint16_t(NodeIndex)> port;
-  // For the first byte, and for some of each piece; see Wire::receive_slowly().
-  int answer_ms = patience::kPeerDataMs;
-  size_t most_idle = 64;  // connections
-  // Where it listens for data, too, which is tried first; empty: nowhere else. nullptr: none does.
-  std::function<std::string(NodeIndex)> data_address = nullptr;
+  // For a handshake, an answer, and some of each piece; see Wire::receive_slowly().
+  int patience_ms = patience::kPeerSilenceMs;
+  size_t most_idle = 64;                      // connections
   int elsewhere_ms = patience::kPeerBeginMs;  // so long is one that cannot be reached not tried again
-  Slowness* slowness = nullptr;
+};
+
+// What is known of the other nodes. Any thread; port() may wait, bounded.
+class Whereabouts {
+ public:
+  // Where the node's agent was met; 0: not yet.
+  virtual uint16_t port(NodeIndex node) = 0;
+  // Where it listens for data, too, which is tried first; empty: nowhere else.
+  virtual std::string data_address(NodeIndex node) = 0;
+  // Somebody waits for it; see Control::look().
+  virtual void look(NodeIndex node) = 0;
+
+ protected:
+  ~Whereabouts() = default;
 };
 
 // What becomes of a file that comes.
@@ -58,12 +67,14 @@ struct Receiver {
 // All members may be called from any thread.
 class Fetch {
  public:
-  explicit Fetch(FetchOptions options, Clock& clock = system_clock())
-      : options_(std::move(options)), clock_(clock) {}
+  // `nodes` outlives it.
+  Fetch(FetchOptions options, Whereabouts* nodes, Clock& clock = system_clock())
+      : options_(std::move(options)), nodes_(nodes), clock_(clock) {}
 
   // Asks `from` for a file, and waits for all of it. `buffer` has room for kPieceBytes.
   Fetched get(NodeIndex from, const Get& get, char* buffer, const Receiver& receiver) EXCLUDES(lock_);
-  // Hangs up on the node; a get() of another thread is not ended by it.
+  // The node is gone, or cannot be reached: hangs up on it. A get() ends soon if it has waited for
+  // kPeerSoonMs; what still comes is taken.
   void forget(NodeIndex node) EXCLUDES(lock_);
 
  private:
@@ -72,19 +83,21 @@ class Fetch {
     Fd socket;
     Tls tls;
   };
-  int limit_ms(int ms) const { return options_.slowness ? options_.slowness->limit_ms(ms) : ms; }
-  Result<Connection> dial(NodeIndex node) EXCLUDES(lock_);
-  Result<Connection> dial_at(NodeIndex node, const std::string& host, uint16_t port) const;
+  class Run;
+  Result<Connection> dial(NodeIndex node, Run* run) EXCLUDES(lock_);
+  Result<Connection> dial_at(NodeIndex node, const std::string& host, uint16_t port, Run* run) const;
   std::optional<Connection> take_idle(NodeIndex node) EXCLUDES(lock_);
   void keep(Connection connection) EXCLUDES(lock_);
   void hang_up_on_idlest() REQUIRES(lock_);
   // `*answered`: the node has begun to.
-  Fetched get_on(Connection* connection, const Get& get, char* buffer, const Receiver& receiver,
+  Fetched get_on(Connection* connection, const Get& get, char* buffer, const Receiver& receiver, Run* run,
                  bool* answered) const;
 
   const FetchOptions options_;
+  Whereabouts* const nodes_;
   Clock& clock_;
   Mutex lock_;
+  std::multimap<NodeIndex, Run*> runs_ GUARDED_BY(lock_);     // get()s
   std::map<NodeIndex, int64_t> elsewhere_ GUARDED_BY(lock_);  // whose `data_address` rests until then
   std::list<Connection> idle_ GUARDED_BY(lock_);              // the one that was used last is the first
   // The same by node: there may be more than a thousand.

@@ -32,7 +32,7 @@ void Gathering::ask_anew(Share* share) {
 }
 
 bool Gathering::waits(NodeIndex home, NodeIndex deputy, int64_t now, int64_t patience_ns,
-                      std::vector<NodeIndex>* ask) {
+                      std::vector<NodeIndex>* ask, std::vector<NodeIndex>* look_at) {
   const NodeIndex own = members_->own();
   if (home != own && deputy != own) return false;  // who asks is wrong
   Share* const share = share_of(home, now);
@@ -46,7 +46,8 @@ bool Gathering::waits(NodeIndex home, NodeIndex deputy, int64_t now, int64_t pat
   if (share->complete) return false;
   bool waits = false;
   const auto look = [&](NodeIndex node) {
-    if (node != home) waits |= waits_for(share, node, now, patience_ns, ask);  // its own it has entered
+    if (node != home)  // its own it has entered
+      waits |= waits_for(&share->nodes[node], node, now, patience_ns, ask, look_at);
   };
   if (!share->all) {
     look(deputy);
@@ -62,23 +63,24 @@ bool Gathering::waits(NodeIndex home, NodeIndex deputy, int64_t now, int64_t pat
   return waits;
 }
 
-bool Gathering::waits_for(Share* share, NodeIndex node, int64_t now, int64_t patience_ns,
-                          std::vector<NodeIndex>* ask) {
-  constexpr int kMostDoublings = 5;
-  Heard& heard = share->nodes[node];
-  if (heard.state == State::kHeard) return false;
+bool Gathering::waits_for(Heard* heard, NodeIndex node, int64_t now, int64_t patience_ns,
+                          std::vector<NodeIndex>* ask, std::vector<NodeIndex>* look) {
+  constexpr int64_t kLookNs = patience::kPeerLookMs * Members::kMs;
+  if (heard->state == State::kHeard) return false;
+  if (heard->state == State::kAsked && now - heard->moved_ns > patience_ns) members_->late(node, now);
   if (!members_->can_ask(node, now)) {
-    heard.state = State::kNot;
+    heard->state = State::kNot;
     return false;
   }
-  const bool in_vain = heard.state == State::kAsked && now - heard.moved_ns > kAskAgainNs << heard.in_vain;
-  if (in_vain && heard.in_vain < kMostDoublings) ++heard.in_vain;
-  if (heard.state == State::kNot || in_vain) {
-    heard.state = State::kAsked;
-    heard.asked_ns = heard.moved_ns = now;
+  if (heard->state == State::kNot) {
+    heard->state = State::kAsked;
+    heard->asked_ns = heard->moved_ns = heard->looked_ns = now;
     ask->push_back(node);
+  } else if (now - heard->looked_ns >= kLookNs) {
+    heard->looked_ns = now;
+    look->push_back(node);
   }
-  return now - heard.moved_ns <= patience_ns;
+  return true;
 }
 
 Gather Gathering::question(NodeIndex home, NodeIndex node) const {
@@ -104,11 +106,10 @@ bool Gathering::heard(NodeIndex node, const Gathered& gathered, int64_t now, boo
   if (gathered.ended != 0 || !moves) {
     heard.state = State::kHeard;
     heard.moved_ns = now;
-    heard.in_vain = 0;
   } else if (now - heard.asked_ns <= kLongestNs) {
     heard.moved_ns = now;
     *more = true;
-  }  // else it is asked again later, as if it were silent
+  }  // else it is as if it were silent
   return moves;
 }
 

@@ -20,21 +20,21 @@ class Gathering {
  public:
   // A deputy's knowledge is as old at most while the home may be in use by other nodes.
   static constexpr int64_t kFreshNs = patience::kPeerRestMs * Members::kMs;
-  // Who has not answered is asked again after that, and twice, four ... 32 times that.
-  static constexpr int64_t kAskAgainNs = patience::kPeerSlowMs * Members::kMs;
-  // Nor is who has ever more to say listened to for longer at a time.
-  static constexpr int64_t kLongestNs = patience::kPeerSlowMs * Members::kMs;
+  // Who has ever more to say is not listened to for longer at a time.
+  static constexpr int64_t kLongestNs = patience::kPeerEveryMs * Members::kMs;
   // So many homes can be gone at a time: of what others had the deputies do not ask. One that is back, and
   // whose deputy was not needed for a while, is not among them.
   static constexpr size_t kMostShares = 64;
   static constexpr int64_t kUnusedNs = patience::kPeerEveryMs * Members::kMs;
 
-  explicit Gathering(const Members* members) : members_(members) {}
+  explicit Gathering(Members* members) : members_(members) {}
 
   // A file of the share of `home`, which has this deputy, is wanted, and this node knows nothing of it. Adds
-  // to `*ask` who is to be asked now, this node itself perhaps. True: an answer may come within `patience_ns`
-  // of the last; till then nothing can be said.
-  bool waits(NodeIndex home, NodeIndex deputy, int64_t now, int64_t patience_ns, std::vector<NodeIndex>* ask);
+  // to `*ask` who is to be asked now, this node itself perhaps, and to `*look` who has been waited for since
+  // kPeerLookMs. True: an answer may come within `patience_ns` of the last; till then nothing can be said.
+  // Then the node is late.
+  bool waits(NodeIndex home, NodeIndex deputy, int64_t now, int64_t patience_ns, std::vector<NodeIndex>* ask,
+             std::vector<NodeIndex>* look);
   // What the node is to be asked next.
   Gather question(NodeIndex home, NodeIndex node) const;
   // It has answered; what was not asked, or has been answered, is nothing. False: nobody answers so. `*more`:
@@ -54,9 +54,8 @@ class Gathering {
   enum class State : uint8_t { kNot, kAsked, kHeard };
   struct Heard {
     uint64_t log = 0, next = 0;
-    int64_t asked_ns = 0, moved_ns = 0;
+    int64_t asked_ns = 0, moved_ns = 0, looked_ns = 0;
     State state = State::kNot;
-    uint8_t in_vain = 0;  // questions in a row
   };
   struct Share {
     std::vector<Heard> nodes;
@@ -70,10 +69,11 @@ class Gathering {
   // nullptr: there is no place for it.
   Share* share_of(NodeIndex home, int64_t now);
   // Whether an answer of the node may come.
-  bool waits_for(Share* share, NodeIndex node, int64_t now, int64_t patience_ns, std::vector<NodeIndex>* ask);
+  bool waits_for(Heard* heard, NodeIndex node, int64_t now, int64_t patience_ns, std::vector<NodeIndex>* ask,
+                 std::vector<NodeIndex>* look);
   static void ask_anew(Share* share);
 
-  const Members* const members_;
+  Members* const members_;
   std::map<NodeIndex, Share> shares_;
   std::set<NodeIndex> made_place_;  // homes whose shares were here once: answers may still come
 };

@@ -17,7 +17,7 @@
 
 namespace monarch {
 
-constexpr uint16_t kPeerVersion = 6;  // agents of another one do not talk to each other
+constexpr uint16_t kPeerVersion = 7;  // agents of another one do not talk to each other
 
 // Numbers are not used again. 32 and more: connections of data.
 enum class MessageType : uint16_t {
@@ -124,8 +124,6 @@ struct Pong {
 
 // ---- the directory
 
-enum class Purpose : uint8_t { kDemand, kPrefetch };
-
 // Whether Later is an answer; else what is known counts.
 enum class Waits : uint8_t { kYes, kNo };
 
@@ -133,11 +131,8 @@ enum class Waits : uint8_t { kYes, kNo };
 struct Want {
   static constexpr MessageType kType = MessageType::kWant;
   FileKey key;
-  Purpose purpose = Purpose::kDemand;
   Waits waits = Waits::kYes;
-  static void fields(auto& field, auto& m) {
-    field(m.key), field(m.purpose, Purpose::kPrefetch), field(m.waits, Waits::kNo);
-  }
+  static void fields(auto& field, auto& m) { field(m.key), field(m.waits, Waits::kNo); }
 };
 
 // Get it from one of these.
@@ -414,6 +409,8 @@ struct Heard {
 };
 
 // ---- data
+
+enum class Purpose : uint8_t { kDemand, kPrefetch };
 
 // Whether the pieces of a file that the node is still reading are of use; then it says which is not there
 // yet.

@@ -157,7 +157,7 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
   // Who reads the file knows at the end only that nobody has changed it, and this node has not looked at it.
   bool followed = false;
   for (int failures = 0; failures < kMostFailures && !copier->is_stopping();) {
-    const std::optional<Peers::Where> where = source_->where(way.get(), range, *copier);
+    const std::optional<Peers::Where> where = source_->where(way.get());
     if (!where) return given_up_error();
     sent_here = where->how == Peers::Where::How::kRead;
     if (where->how != Peers::Where::How::kGet) break;
@@ -381,22 +381,16 @@ class PeerSource::Asking {
   Way* const way_;
 };
 
-std::optional<Peers::Where> PeerSource::where(Way* way, const CopyRange& range, const Copier& copier) {
-  const Purpose purpose = purpose_of(range, copier);
+std::optional<Peers::Where> PeerSource::where(Way* way) {
   {
     MutexLock hold(way->lock);
-    while (way->asks) {
-      if (purpose == Purpose::kDemand) way->waits = true;
-      way->answered.wait(&hold);
-    }
+    while (way->asks) way->answered.wait(&hold);
     if (way->ended) return {};
     if (way->where) return way->where;
     way->asks = true;
-    way->waits = false;
   }
   const Asking asking(way);
-  const Peers::Where where = peers_->locate(way->key, purpose, range.file_bytes,
-                                            [way, &copier] { return way->waits || copier.hurried(); });
+  const Peers::Where where = peers_->locate(way->key);
   {
     const MutexLock hold(way->lock);
     if (!way->ended) {

@@ -61,7 +61,6 @@ class PeerSource : public Source {
     Mutex lock;
     Condition answered;
     bool asks GUARDED_BY(lock) = false;
-    std::atomic<bool> waits{false};       // a task does, for what is being asked
     bool ended GUARDED_BY(lock) = false;  // it has a copy, or was given up
     std::optional<Peers::Where> where GUARDED_BY(lock);
     uint64_t lease GUARDED_BY(lock) = 0;
@@ -76,7 +75,7 @@ class PeerSource : public Source {
   std::shared_ptr<Way> end_way(Ref ref, const std::optional<FileIdentity>& held) REQUIRES(lock_);
   void tell_end(Way* way);
   // Nothing: the file was given up.
-  std::optional<Peers::Where> where(Way* way, const CopyRange& range, const Copier& copier);
+  std::optional<Peers::Where> where(Way* way);
   // No node gave the file: the home is asked anew.
   static void forget(Way* way);
   // It is read on the PFS, although this node was not sent there.

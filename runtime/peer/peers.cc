@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/peer/peers.h"
 
-#include <unistd.h>
-#include "runtime/base/log.h"
-
 #include <algorithm>
-#include <climits>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -17,9 +13,6 @@ namespace {
 
 // A job's nodes do not begin at the same moment: that one is not there yet is no error.
 constexpr int64_t kMsNs = 1'000'000, kBeginNs = patience::kPeerBeginMs * kMsNs;
-
-// Where nobody waits, or what may be in vain takes longer, so many times as long.
-constexpr int kMostTimes = 5;
 
 // Between two questions to a node that asks others itself.
 constexpr int64_t kFirstNapNs = patience::kFirstPollNs, kLongestNapNs = patience::kPeerNapMs * kMsNs;
@@ -33,7 +26,6 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers, Clock& clock)
       began_ns_(now_ns()),
       own_(options_.peers.hello.node),
       count_(static_cast<uint32_t>(options_.peers.nodes.size())),
-      slowness_(clock),
       directory_(options_.entries, options_.peers.hello.incarnation),
       members_(own_, count_),
       gathering_(&members_),
@@ -46,16 +38,9 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers, Clock& clock)
   };
   hears.met = [this](const Hello& hello) { met(hello); };
   hears.gone = [this](NodeIndex node) { gone(node); };
-  hears.unreachable = [this](NodeIndex node, bool refused) { unreachable(node, refused); };
+  hears.unreachable = [this](NodeIndex node, Away why) { unreachable(node, why); };
   hears.wrong = [this](NodeIndex node) { wrong(node); };
-  hears.late = [this](NodeIndex node) {
-    {
-      const MutexLock hold(lock_);
-      members_.answered_late(node);
-    }
-    slowness_.answered_late();
-    tell_missed(node);
-  };
+  hears.late = [this](NodeIndex node) { heard_late(node); };
   hears.data = [this](NodeIndex, Fd socket, Tls tls) { handlers_.data(std::move(socket), std::move(tls)); };
   hears.rings = [this] {
     remind();
@@ -65,12 +50,10 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers, Clock& clock)
   control_ = std::make_unique<Control>(options_.peers, std::move(hears), clock_);
   FetchOptions fetches;
   fetches.peers = options_.peers;
-  fetches.port = [this](NodeIndex node) { return port_of(node); };
-  fetches.answer_ms = options_.piece_ms;
+  fetches.patience_ms = options_.patience_ms;
   fetches.most_idle = kept_connections(count_, descriptor_limit());
-  fetches.slowness = &slowness_;
-  fetches.data_address = [this](NodeIndex node) { return data_address_of(node); };
-  fetch_ = std::make_unique<Fetch>(std::move(fetches), clock_);
+  Whereabouts* const nodes = this;
+  fetch_ = std::make_unique<Fetch>(std::move(fetches), nodes, clock_);
 }
 
 Status Peers::start() { return control_->start(); }
@@ -149,8 +132,8 @@ std::optional<Peers::Where> Peers::meaning_of(const Reply& reply) const {
 
 std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex asks, Waits waits) {
   const NodeIndex home = home_of(key, count_), deputy = deputy_of(key, count_);
-  const int64_t now = now_ns(), patience_ns = int64_t{slowness_.limit_ms(options_.answer_ms)} * 1000000;
-  std::vector<NodeIndex> ask;
+  const int64_t now = now_ns();
+  std::vector<NodeIndex> ask, looks;
   std::optional<Directory::Answer> answer;
   {
     const MutexLock hold(lock_);
@@ -160,7 +143,7 @@ std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex 
     const bool silent = known == Directory::Known::kSilent && home != own_;
     if (silent) gathering_.doubt(home, reader, until_ns);
     const bool asks_others = known == Directory::Known::kNo || silent;
-    const bool later = asks_others && gathering_.waits(home, deputy, now, patience_ns, &ask);
+    const bool later = asks_others && gathering_.waits(home, deputy, now, patience_ns(), &ask, &looks);
     if (!later || waits == Waits::kNo) answer = directory_.want(key, asks, now);
     if (home != own_) {
       note_missed(home);
@@ -168,11 +151,14 @@ std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex 
     }
   }
   for (const NodeIndex node : ask) gather_from(node, home);
+  if (const Busy* busy = answer ? std::get_if<Busy>(&*answer) : nullptr) looks.push_back(busy->reader);
+  for (const NodeIndex node : looks) look(node);
   return answer;
 }
 
-Peers::Where Peers::locate_here(const FileKey& key, const std::function<int64_t()>& until_ns) {
-  for (int64_t nap_ns = kFirstNapNs; now_ns() < until_ns(); nap_ns = std::min(2 * nap_ns, kLongestNapNs)) {
+Peers::Where Peers::locate_here(const FileKey& key) {
+  const int64_t until_ns = now_ns() + patience_ns();
+  for (int64_t nap_ns = kFirstNapNs; now_ns() < until_ns; nap_ns = std::min(2 * nap_ns, kLongestNapNs)) {
     if (const std::optional<Directory::Answer> answer = answer_to(key, own_, Waits::kYes))
       return meaning_of(*answer);
     clock_.sleep_ns(nap_ns);
@@ -180,12 +166,8 @@ Peers::Where Peers::locate_here(const FileKey& key, const std::function<int64_t(
   return meaning_of(*answer_to(key, own_, Waits::kNo));
 }
 
-Peers::Where Peers::locate(const FileKey& key, Purpose purpose, uint64_t bytes,
-                           const std::function<bool()>& hurried) {
-  Where where = ask(key, bytes, [&, now = purpose]() mutable {
-    if (hurried && hurried()) now = Purpose::kDemand;  // and stays so
-    return now;
-  });
+Peers::Where Peers::locate(const FileKey& key) {
+  Where where = ask(key);
   const MutexLock hold(lock_);
   if (where.how == Where::How::kRead)
     reading_[key] = where.lease;
@@ -194,22 +176,9 @@ Peers::Where Peers::locate(const FileKey& key, Purpose purpose, uint64_t bytes,
   return where;
 }
 
-Peers::Where Peers::ask(const FileKey& key, uint64_t bytes, const std::function<Purpose()>& purpose) {
-  constexpr int kMostAttempts = 3;          // the home, once more if a connection was broken, and its deputy
-  constexpr uint64_t kBytesPerMs = 50'000;  // of a PFS, if it is slow
-  const int most_ms = kMostTimes * options_.answer_ms;
-  const auto reading_ms = static_cast<int>(std::min<uint64_t>(bytes / kBytesPerMs, INT_MAX));
-  const auto patience_ms = [&] {
-    const bool waits = purpose() == Purpose::kDemand;
-    return std::max(waits ? std::clamp(reading_ms, options_.answer_ms, most_ms) : most_ms,
-                    slowness_.limit_ms(options_.answer_ms));
-  };
-  const int64_t began_ns = now_ns();
-  const auto until_ns = [&] {
-    const int times = purpose() == Purpose::kDemand ? 1 : kMostTimes;
-    return began_ns + int64_t{times} * options_.later_ms * 1000000;
-  };
-  int64_t nap_ns = kFirstNapNs;
+Peers::Where Peers::ask(const FileKey& key) {
+  constexpr int kMostAttempts = 3;  // the home, once more if a connection was broken, and its deputy
+  int64_t nap_ns = kFirstNapNs, until_ns = now_ns() + patience_ns();
   for (int attempt = 0; attempt < kMostAttempts;) {
     NodeIndex keeper = own_;
     {
@@ -218,18 +187,15 @@ Peers::Where Peers::ask(const FileKey& key, uint64_t bytes, const std::function<
       if (!found) break;
       keeper = *found;
     }
-    if (keeper == own_) return locate_here(key, until_ns);
-    const int64_t asked_ns = now_ns();
-    const Waits waits = asked_ns < until_ns() ? Waits::kYes : Waits::kNo;
-    const Result<Reply> reply =
-        control_->ask(keeper, encode(Want{key, purpose(), waits}), patience_ms(), patience_ms);
+    if (keeper == own_) return locate_here(key);
+    const Waits waits = now_ns() < until_ns ? Waits::kYes : Waits::kNo;
+    const Result<Reply> reply = control_->ask(keeper, encode(Want{key, waits}), options_.patience_ms);
     const std::optional<Where> where = reply.ok() ? meaning_of(*reply) : std::nullopt;
     const bool later = reply.ok() && reply->header.type == MessageType::kLater;
     {
       const MutexLock hold(lock_);
       if (where || later) {
         members_.answered(keeper);
-        slowness_.took(now_ns() - asked_ns, options_.answer_ms);
       } else if (reply.ok()) {
         members_.wrong(keeper);
       } else if (reply.error().code == ETIMEDOUT) {
@@ -241,6 +207,7 @@ Peers::Where Peers::ask(const FileKey& key, uint64_t bytes, const std::function<
     if (where) return *where;
     if (!later) {
       ++attempt;
+      until_ns = now_ns() + patience_ns();  // for whoever is asked next
     } else if (waits == Waits::kYes) {
       clock_.sleep_ns(nap_ns);
       nap_ns = std::min(2 * nap_ns, kLongestNapNs);
@@ -418,17 +385,28 @@ void Peers::gone(NodeIndex node) {
   remind_later();
 }
 
-void Peers::unreachable(NodeIndex node, bool refused) {
-  handlers_.unreachable(node);
+void Peers::unreachable(NodeIndex node, Away why) {
+  fetch_->forget(node);
   {
     const MutexLock hold(lock_);
     counts_.errors += ports_[node] != 0 || now_ns() - began_ns_ > kBeginNs;
-    members_.unreachable(node, now_ns(), refused);
+    members_.unreachable(node, now_ns(), why == Away::kRefused);
+    directory_.silent(node, now_ns());
     gathering_.parted(node);
+    if (why == Away::kSilent) return;  // what it is told it still gets, or it will be gone
     uninformed_.insert(node);
     parted_.insert(node);
   }
+  handlers_.unreachable(node);
   remind_later();
+}
+
+void Peers::heard_late(NodeIndex node) {
+  {
+    const MutexLock hold(lock_);
+    members_.answered_late(node);
+  }
+  tell_missed(node);
 }
 
 // A connection that is late on a busy machine is as lost as any other: changes are not to wait for long.
@@ -507,6 +485,7 @@ bool Peers::take(NodeIndex from, const Gathered& gathered) {
     right = gathering_.heard(from, gathered, now, &more);
   }
   if (more) gather_from(from, gathered.share);
+  heard_late(from);
   return right;
 }
 
@@ -580,9 +559,7 @@ Result<List> Peers::ask_walk(NodeIndex node, const Walk& question) {
     const MutexLock hold(lock_);
     if (!members_.can_ask(node, now_ns())) return Error{EAGAIN, "it is left alone for a while"};
   }
-  const ControlOptions& peers = options_.peers;
-  const int patience = peers.connect_ms + peers.handshake_ms + options_.list_ms;
-  Result<Reply> reply = control_->ask(node, encode(question), patience);
+  Result<Reply> reply = control_->ask(node, encode(question), options_.patience_ms);
   std::optional<List> list;
   if (reply.ok() && reply->header.type == List::kType) list = decode<List>(reply->body);
   if (list) {
@@ -631,19 +608,17 @@ void Peers::count(const Count& count) {
 
 // ---- the file
 
-uint16_t Peers::port_of(NodeIndex node) {
+uint16_t Peers::port(NodeIndex node) {
   {
     const MutexLock hold(lock_);
     if (ports_[node] != 0) return ports_[node];
   }
-  const ControlOptions& peers = options_.peers;
-  const int patience = peers.connect_ms + peers.handshake_ms + options_.answer_ms;
-  (void)control_->ask(node, encode(Ping()), patience).ok();
+  (void)control_->ask(node, encode(Ping()), options_.patience_ms).ok();
   const MutexLock hold(lock_);
   return ports_[node];
 }
 
-std::string Peers::data_address_of(NodeIndex node) {
+std::string Peers::data_address(NodeIndex node) {
   const MutexLock hold(lock_);
   const auto at = data_addresses_.find(node);
   return at == data_addresses_.end() ? "" : at->second;

@@ -25,19 +25,14 @@
 #include "runtime/peer/fetch.h"
 #include "runtime/peer/gathering.h"
 #include "runtime/peer/members.h"
-#include "runtime/peer/slowness.h"
 
 namespace monarch {
 
 struct PeersOptions {
   ControlOptions peers;
-  size_t entries = 4 << 20;                 // of the directory
-  int answer_ms = patience::kPeerAnswerMs;  // for a question
-  int piece_ms = patience::kPeerDataMs;     // for the first byte of a file, and for some of each piece
-  int list_ms = patience::kPeerDataMs;      // for a part of the walk
-  int last_ms = patience::kPeerLastMs;      // for the last that is told of counters
-  int later_ms =
-      patience::kPeerConnectMs;  // for a home, or its deputy, that asks the others itself, if a task waits
+  size_t entries = 4 << 20;                    // of the directory
+  int patience_ms = patience::kPeerSilenceMs;  // for whatever a node is asked
+  int last_ms = patience::kPeerLastMs;         // for the last that is told of counters
 };
 
 // What the node itself is asked; any thread. They are short, and do not call Peers.
@@ -78,10 +73,10 @@ struct PeerCounts {
   uint64_t read_again = 0;            // see Directory
 };
 
-class Peers {
+class Peers : private Whereabouts {
  public:
   Peers(PeersOptions options, PeersHandlers handlers, Clock& clock = system_clock());
-  ~Peers() { stop(); }
+  virtual ~Peers() { stop(); }
 
   Status start();
   void stop();
@@ -99,11 +94,8 @@ class Peers {
     bool follow = false;    // the holder is still reading it
     FileIdentity identity;  // kGet, unless it is followed
   };
-  // Of a file of `bytes` that this node needs and has room for. Waits for an answer, bounded: longer where
-  // nobody waits for the file, or reading it in vain takes longer. `hurried`, if there is one, is asked
-  // meanwhile whether a task has begun to wait. Any thread, as all below.
-  Where locate(const FileKey& key, Purpose purpose, uint64_t bytes = 0,
-               const std::function<bool()>& hurried = nullptr) EXCLUDES(lock_);
+  // Of a file that this node needs and has room for. Waits for an answer, bounded. Any thread, as all below.
+  Where locate(const FileKey& key) EXCLUDES(lock_);
 
   // Gets what `get` names from one of the holders, or goes on with another one; `key` is that of the file.
   // `get.follow` counts where the holder is still reading. kOk: all is there, and as it was when it was read
@@ -144,12 +136,17 @@ class Peers {
 
  private:
   int64_t now_ns() { return clock_.now_ns(); }
+  int64_t patience_ns() const { return options_.patience_ms * Members::kMs; }
+  uint16_t port(NodeIndex node) override EXCLUDES(lock_);
+  std::string data_address(NodeIndex node) override EXCLUDES(lock_);
+  void look(NodeIndex node) override { control_->look(node); }
   std::string answer(NodeIndex from, const MessageHeader& header, std::string_view body) EXCLUDES(lock_);
   std::string wanted(NodeIndex from, const Want& want) EXCLUDES(lock_);
   void met(const Hello& hello) EXCLUDES(lock_);
   void set_unheard(NodeIndex node, bool unheard) EXCLUDES(lock_);
   void gone(NodeIndex node) EXCLUDES(lock_);
-  void unreachable(NodeIndex node, bool refused) EXCLUDES(lock_);
+  void unreachable(NodeIndex node, Away why) EXCLUDES(lock_);
+  void heard_late(NodeIndex node) EXCLUDES(lock_);
   void remind_later() EXCLUDES(lock_);
   Gathered gathered_for(NodeIndex asks, const Gather& gather) EXCLUDES(lock_);
   // What a node holds has been told: false, if none says that.
@@ -159,8 +156,8 @@ class Peers {
   // Whether this node is the home or the deputy: of other files no node asks or tells it.
   bool keeps(const FileKey& key) const { return is_of(key, home_of(key, count_), own_); }
 
-  Where ask(const FileKey& key, uint64_t bytes, const std::function<Purpose()>& purpose) EXCLUDES(lock_);
-  Where locate_here(const FileKey& key, const std::function<int64_t()>& until_ns) EXCLUDES(lock_);
+  Where ask(const FileKey& key) EXCLUDES(lock_);
+  Where locate_here(const FileKey& key) EXCLUDES(lock_);
   // Nothing: others are being asked, and who asks waits.
   std::optional<Directory::Answer> answer_to(const FileKey& key, NodeIndex asks, Waits waits) EXCLUDES(lock_);
   // Who is to be asked about the file now; notes the home that does not hear of it.
@@ -175,8 +172,6 @@ class Peers {
   std::optional<Where> meaning_of(const Reply& reply) const;
   Where meaning_of(const Directory::Answer& answer) const;
   std::vector<NodeIndex> in_turn(const Where& where) EXCLUDES(lock_);
-  uint16_t port_of(NodeIndex node) EXCLUDES(lock_);
-  std::string data_address_of(NodeIndex node) EXCLUDES(lock_);
   // Notes how a node did; false: there is no use in asking another one.
   bool note(const FileKey& key, NodeIndex holder, Fetched fetched) EXCLUDES(lock_);
 
@@ -186,7 +181,6 @@ class Peers {
   const int64_t began_ns_;
   const NodeIndex own_;
   const uint32_t count_;
-  Slowness slowness_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<Fetch> fetch_;
 

@@ -148,24 +148,24 @@ void Serve::run() {
 bool Serve::serve_one(Connection* connection) {
   Wire wire(connection->socket.get(), connection->tls.get(), clock_);
   char bytes[MessageHeader::kBytes];
-  if (!wire.receive(bytes, sizeof bytes, options_.piece_ms).ok()) return false;
+  if (!wire.receive(bytes, sizeof bytes, options_.patience_ms).ok()) return false;
   const std::optional<MessageHeader> header = decode_header({bytes, sizeof bytes});
   if (!header || header->type != MessageType::kGet) return false;
   std::string body(header->body_bytes, '\0');
-  if (!wire.receive(body.data(), body.size(), options_.piece_ms).ok()) return false;
+  if (!wire.receive(body.data(), body.size(), options_.patience_ms).ok()) return false;
   const std::optional<Get> get = decode<Get>(body);
   if (!get) return false;
 
   Got got;
   const std::unique_ptr<ServedFile> file = options_.open(*get, &got.result);
-  if (!file) return wire.send(encode(got), options_.piece_ms).ok();
+  if (!file) return wire.send(encode(got), options_.patience_ms).ok();
   got.identity = file->identity();
   const Turn turn(this, file_key(get->root, get->path, get->extent), get->purpose, got.identity.bytes);
   got.result = turn.got() ? GetResult::kOk : GetResult::kBusy;
   const std::optional<uint64_t> end = end_of(*get, got.identity.bytes);
   if (!end) got.result = GetResult::kGone;
   const bool sends = got.result == GetResult::kOk && get->offset < *end;
-  if (!wire.send(encode(got), options_.piece_ms, sends ? Wire::Then::kMore : Wire::Then::kNothing).ok())
+  if (!wire.send(encode(got), options_.patience_ms, sends ? Wire::Then::kMore : Wire::Then::kNothing).ok())
     return false;
   return !sends || send_pieces(connection, get->offset, *end, file.get());
 }
@@ -177,9 +177,9 @@ bool Serve::send_pieces(Connection* connection, uint64_t begin, uint64_t end, Se
     const std::optional<uint64_t> check = file->check(offset / kPieceBytes, options_.wait_ms);
     const PieceHeader header = {check ? static_cast<uint32_t>(bytes) : 0, check.value_or(0)};
     const Wire::Then then = check ? Wire::Then::kMore : Wire::Then::kNothing;
-    if (!wire.send(encode_piece(header), options_.piece_ms, then).ok()) return false;
+    if (!wire.send(encode_piece(header), options_.patience_ms, then).ok()) return false;
     if (!check) return true;
-    if (!wire.send_file(file->copy(), offset, bytes, options_.piece_ms).ok()) return false;
+    if (!wire.send_file(file->copy(), offset, bytes, options_.patience_ms).ok()) return false;
     sent_files_ += offset == begin;
     sent_bytes_ += bytes;
   }

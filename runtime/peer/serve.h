@@ -21,7 +21,6 @@
 #include "runtime/base/result.h"
 #include "runtime/peer/handshake.h"
 #include "runtime/peer/messages.h"
-#include "runtime/peer/slowness.h"
 
 namespace monarch {
 
@@ -44,8 +43,7 @@ struct ServeOptions {
   int threads = 17;
   // So many of the files that are sent are such that tasks wait for: the others leave them these places.
   int for_demand = 4;
-  // For some of each piece to be taken by the peer, which waits for as long in a full link.
-  int piece_ms = Slowness::kTimes * patience::kPeerDataMs;
+  int patience_ms = patience::kPeerSilenceMs;     // for some of each piece to be taken by the peer
   int wait_ms = patience::kPeerLongestNapMs / 4;  // for the reader to have a piece: who wants it asks again
   // So many at a time get the same file: the others do better with another holder. Who asks for a task, and
   // who does not, are counted apart.

@@ -39,8 +39,8 @@ struct ShareWalkOptions {
   // The node sent what is none.
   std::function<void(NodeIndex node)> wrong = [](NodeIndex) {};
   int start_ms = patience::kPeerSlowMs;  // from start(): so long may a node that is to walk not be there yet
-  int silence_ms = patience::kPeerSilenceMs;  // so long may the walk not go on
-  int nap_ms = patience::kPeerSoonMs;         // between questions, while nothing is new
+  int silence_ms = patience::kPeerEveryMs;  // so long may the walk not go on
+  int nap_ms = patience::kPeerSoonMs;       // between questions, while nothing is new
   size_t most_log = 256 << 20;
 };
 

@@ -35,7 +35,7 @@ struct ToldValuesOptions {
   std::function<void(NodeIndex node, std::string message)> tell;
   // Has rings() called after that time.
   std::function<void(int ms)> ring_after;
-  int gather_ms = patience::kPeerAnswerMs;  // values, before they are told
+  int gather_ms = patience::kPeerLookMs;  // values, before they are told
   std::string mounts = "/proc/self/mountinfo";
 };
 

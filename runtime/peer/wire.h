@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/result.h"
 #include "runtime/peer/handshake.h"
 
@@ -27,7 +28,7 @@ class Wire {
   Result<size_t> receive_some(char* to, size_t least, size_t most, int patience_ms);
   // The same of what a slow link takes a while for: as long as some of it comes within `patience_ms`, all may
   // take kSlow times as long.
-  static constexpr int kSlow = 10;
+  static constexpr int kSlow = patience::kPeerRetryMs / patience::kPeerSilenceMs;
   Status receive_slowly(char* to, size_t bytes, int patience_ms);
   // Whether TLS has read more than it has given: a poll of the socket would not tell.
   bool has_more() const;
