@@ -17,7 +17,8 @@ enum class WaitEnd {
 };
 
 inline constexpr int64_t kWaitSliceNs = 50 * 1000000;      // how soon a dead agent is noticed
-inline constexpr int64_t kWaitFloorNs = 1000 * 1000000ll;  // the least bound on an open's wait
+// The least bound on an open's wait: an agent that lives and is stopped for two seconds is only slow.
+inline constexpr int64_t kWaitFloorNs = 3000 * 1000000ll;
 
 // Whether nothing is to be served any more. Where the job has other nodes also once the agent is gone: nobody
 // would tell of what their tasks change.
@@ -29,7 +30,7 @@ inline bool is_closed(const Board& board) {
 // Whether an open would wait for an entry in this state.
 inline bool unsettled(State s) { return s == State::kKnown || s == State::kQueued || s == State::kStaging; }
 
-// How long an open waits for `size` bytes at the measured rate: max(1 s, twice the time they take).
+// How long an open waits for `size` bytes at the measured rate: kWaitFloorNs, or twice the time they take.
 inline int64_t wait_limit_ns(uint64_t size, uint64_t bytes_per_second) {
   if (bytes_per_second == 0) return kWaitFloorNs;
   const double need = 2e9 * static_cast<double>(size) / static_cast<double>(bytes_per_second);

@@ -343,6 +343,7 @@ Result<Reply> Control::Loop::ask(NodeIndex node, std::string message, int patien
       waiting.result = Error{ETIMEDOUT, "no answer within " + std::to_string(patience_ms) + " ms"};
     } else if (now >= look_ns) {
       look_ns = now + kLookNs;
+      options_.note_wait();
       hold.unlock();
       post([this, node] { look(node); });
       hold.lock();

@@ -104,6 +104,7 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   PeersOptions options;
   options.peers.nodes = job.nodes;
   options.peers.tls = &tls_;
+  options.peers.waits = &parts_.board->header.progress;
   options.peers.after = job.encrypt ? Handshake::After::kEncrypted : Handshake::After::kClear;
   Hello& hello = options.peers.hello;
   hello.node = job.own;

@@ -152,17 +152,21 @@ std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex 
   }
   for (const NodeIndex node : ask) gather_from(node, home);
   if (const Busy* busy = answer ? std::get_if<Busy>(&*answer) : nullptr) looks.push_back(busy->reader);
-  for (const NodeIndex node : looks) look(node);
+  for (const NodeIndex node : looks) control_->look(node);
   return answer;
+}
+
+void Peers::nap(int64_t* ns) {
+  options_.peers.note_wait();
+  clock_.sleep_ns(*ns);
+  *ns = std::min(2 * *ns, kLongestNapNs);
 }
 
 Peers::Where Peers::locate_here(const FileKey& key) {
   const int64_t until_ns = now_ns() + patience_ns();
-  for (int64_t nap_ns = kFirstNapNs; now_ns() < until_ns; nap_ns = std::min(2 * nap_ns, kLongestNapNs)) {
+  for (int64_t nap_ns = kFirstNapNs; now_ns() < until_ns; nap(&nap_ns))
     if (const std::optional<Directory::Answer> answer = answer_to(key, own_, Waits::kYes))
       return meaning_of(*answer);
-    clock_.sleep_ns(nap_ns);
-  }
   return meaning_of(*answer_to(key, own_, Waits::kNo));
 }
 
@@ -209,8 +213,7 @@ Peers::Where Peers::ask(const FileKey& key) {
       ++attempt;
       until_ns = now_ns() + patience_ns();  // for whoever is asked next
     } else if (waits == Waits::kYes) {
-      clock_.sleep_ns(nap_ns);
-      nap_ns = std::min(2 * nap_ns, kLongestNapNs);
+      nap(&nap_ns);
     } else {
       break;  // no home answers so
     }

@@ -139,7 +139,11 @@ class Peers : private Whereabouts {
   int64_t patience_ns() const { return options_.patience_ms * Members::kMs; }
   uint16_t port(NodeIndex node) override EXCLUDES(lock_);
   std::string data_address(NodeIndex node) override EXCLUDES(lock_);
-  void look(NodeIndex node) override { control_->look(node); }
+  void look(NodeIndex node) override {
+    options_.peers.note_wait();
+    control_->look(node);
+  }
+  void nap(int64_t* ns);  // for an answer; each time for longer
   std::string answer(NodeIndex from, const MessageHeader& header, std::string_view body) EXCLUDES(lock_);
   std::string wanted(NodeIndex from, const Want& want) EXCLUDES(lock_);
   void met(const Hello& hello) EXCLUDES(lock_);
