@@ -16,7 +16,7 @@ enum class WaitEnd {
   kTimeout,
 };
 
-inline constexpr int64_t kWaitSliceNs = 50 * 1000000;      // how soon a dead agent is noticed
+inline constexpr int64_t kWaitSliceNs = 50 * 1000000;  // how soon a dead agent is noticed
 // The least bound on an open's wait: an agent that lives and is stopped for two seconds is only slow.
 inline constexpr int64_t kWaitFloorNs = 3000 * 1000000ll;
 

@@ -187,21 +187,22 @@ void Fetch::forget(NodeIndex node) {
 
 Fetched Fetch::get(NodeIndex from, const Get& get, char* buffer, const Receiver& receiver) {
   Run run(this, from);
+  // A node that is known to be gone is not late.
+  const auto late = [&run] { return run.ended() ? Fetched::kBroken : Fetched::kLate; };
   for (;;) {
     std::optional<Connection> connection = take_idle(from);
     const bool kept = connection.has_value();
     if (!kept) {
       Result<Connection> made = dial(from, &run);
-      if (!made.ok()) return made.error().code == ETIMEDOUT ? Fetched::kLate : Fetched::kUnreachable;
+      if (!made.ok()) return made.error().code == ETIMEDOUT ? late() : Fetched::kUnreachable;
       connection = made.take();
     }
     bool answered = false;
     const Fetched fetched = get_on(&*connection, get, buffer, receiver, &run, &answered);
-    if (run.ended()) return Fetched::kBroken;
     // One that was kept may have ended meanwhile: that says nothing of the node.
-    if (kept && fetched == Fetched::kBroken && !answered) continue;
+    if (kept && fetched == Fetched::kBroken && !answered && !run.ended()) continue;
     if (fetched <= Fetched::kNotYet) keep(std::move(*connection));
-    return fetched;
+    return fetched == Fetched::kLate ? late() : fetched;
   }
 }
 

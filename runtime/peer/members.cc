@@ -18,6 +18,7 @@ std::optional<NodeIndex> Members::keeper_of(const FileKey& key, int64_t now) con
 
 void Members::unreachable(NodeIndex node, int64_t now, bool refused) {
   Node& n = nodes_.at(node);
+  if (n.retry > 0 && now < n.alone_until) return;  // others have found it at the same time
   n.retry = std::clamp(2 * n.retry, refused ? kRefusedRetry : kFirstRetry, kLastRetry);
   n.alone_until = std::max(n.alone_until, now + n.retry);
 }
