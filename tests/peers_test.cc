@@ -502,6 +502,8 @@ TEST_F(BadNodeTest, WhatANodeCanKnowIsEntered) {
 }
 
 TEST_F(BadNodeTest, AnAnswerThatTakesFourSecondsIsTaken) {
+  std::atomic<uint64_t> waits{0};
+  options.peers.waits = &waits;
   start(0);
   thinks.shut();
   auto where = std::async(std::launch::async, [&] { return locate(file_key(0, file_of(kBad, 1))); });
@@ -513,6 +515,8 @@ TEST_F(BadNodeTest, AnAnswerThatTakesFourSecondsIsTaken) {
   thinks.open();
   EXPECT_EQ(where.get().how, Peers::Where::How::kPass);
   EXPECT_EQ(nodes[0]->peers->counts().timeouts, 0u);
+  EXPECT_GT(waits, 4000u / patience::kPeerLookMs / 2) << "tasks see that";
+  nodes[0].reset();
 }
 
 // The machine of a home, which also reads a file, is gone: its kernel confirms nothing.

@@ -200,7 +200,7 @@ Fetched Fetch::get(NodeIndex from, const Get& get, char* buffer, const Receiver&
     bool answered = false;
     const Fetched fetched = get_on(&*connection, get, buffer, receiver, &run, &answered);
     // One that was kept may have ended meanwhile: that says nothing of the node.
-    if (kept && fetched == Fetched::kBroken && !answered && !run.ended()) continue;
+    if (kept && fetched == Fetched::kBroken && !answered) continue;
     if (fetched <= Fetched::kNotYet) keep(std::move(*connection));
     return fetched == Fetched::kLate ? late() : fetched;
   }
