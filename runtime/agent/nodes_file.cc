@@ -12,17 +12,22 @@ namespace monarch {
 
 void NodesFile::look() {
   const int64_t now = clock_.now_ns();
-  if (looked_ns_ != 0 && now - looked_ns_ < patience::kNodesFileNs) return;
+  const MutexLock hold(lock_);
+  if (ended_ || (looked_ns_ != 0 && now - looked_ns_ < patience::kNodesFileNs)) return;
   looked_ns_ = now;
-  write(false);
+  write();
 }
 
-void NodesFile::end() { write(true); }
+void NodesFile::end() {
+  const MutexLock hold(lock_);
+  ended_ = true;
+  write();
+}
 
-void NodesFile::write(bool ended) {
+void NodesFile::write() {
   std::vector<NodeTold> told = peers_->told();
   if (told.empty()) return;
-  told[0].ended = ended ? 1 : 0;
+  told[0].ended = ended_ ? 1 : 0;
   const size_t count = std::min<size_t>(told.size(), kMostNodesTold);
   for (size_t i = 0; i < std::min(count, names_.size()); ++i)
     names_[i].copy(told[i].name, sizeof told[i].name - 1);

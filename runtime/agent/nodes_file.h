@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/mutex.h"
 #include "runtime/metadata/nodes_told.h"
 #include "runtime/peer/node.h"
 
 namespace monarch {
 
-// One thread. It has no clock of its own: its caller calls look() when it works anyway.
+// It has no thread of its own: its caller calls look() when it works anyway.
 class NodesFile {
  public:
   // `peers` outlives it. `names`: of all nodes, by index.
@@ -23,19 +24,21 @@ class NodesFile {
 
   // Every few seconds: writes the file, unless nobody has counted anything since. Elsewhere than on the first
   // node it does nothing.
-  void look();
-  // The last time, when this node has counted all.
-  void end();
+  void look() EXCLUDES(lock_);
+  // The last time, when this node has counted all, by whichever thread; look() does nothing after it.
+  void end() EXCLUDES(lock_);
 
  private:
-  void write(bool ended);
+  void write() REQUIRES(lock_);
 
   const int run_dir_;
   PeerNode* const peers_;
   const std::vector<std::string> names_;
   Clock& clock_;
-  std::unique_ptr<NodesTold> nodes_;  // as they were written last
-  int64_t looked_ns_ = 0;
+  Mutex lock_;
+  std::unique_ptr<NodesTold> nodes_ GUARDED_BY(lock_);  // as they were written last
+  int64_t looked_ns_ GUARDED_BY(lock_) = 0;
+  bool ended_ GUARDED_BY(lock_) = false;
 };
 
 }  // namespace monarch
