@@ -23,6 +23,7 @@ bench_walk_tree_SOURCES = \
 
 EXTRA_DIST += \
 	%D%/all \
+	%D%/cluster.py \
 	%D%/epochs \
 	%D%/figures.py \
 	%D%/lib.py \

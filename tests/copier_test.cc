@@ -186,6 +186,20 @@ TEST_F(CopierTest, AShorterSourceIsAnErrorOfTheSource) {
   }
 }
 
+TEST_F(CopierTest, ALongerSourceIsAnErrorOfTheSource) {
+  for (const uint64_t bytes : {uint64_t{0}, uint64_t{100}, kMiB, 9 * kMiB + 5})
+    for (const Writing writing : kWays) {
+      if (!takes(writing)) continue;
+      source(bytes);
+      ASSERT_TRUE(copies(writing)) << bytes;
+      std::filesystem::resize_file(scratch_ / "source", bytes + 1);
+      const Status copied = copy(writing);
+      ASSERT_FALSE(copied.ok()) << bytes;
+      EXPECT_TRUE(is_source_error(copied.error())) << copied.error().text;
+      EXPECT_EQ(copied.error().code, ENODATA);
+    }
+}
+
 // As ioprio_get(2) says: a class from bit 13 on, a level below.
 TEST_F(CopierTest, WhatNobodyWaitsForHasItsOwnIoPriority) {
   using Io = AgentConfig::Io;

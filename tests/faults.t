@@ -120,6 +120,14 @@ def pfs_errors():
                 equal((want[0], got[0], got[1], got[2].splitlines()[-1:]), (1, want[0], want[1], want[2].splitlines()[-1:]),
                       f"{fault} for ever: the program's error is the PFS's")
             pfs.command(f"set {fault} 0")
+        for percent in 0, 50, 99, 200:
+            pfs.command(f"set size-percent {percent}")
+            os.utime(small), os.utime(large)
+            code, out, err, report = monarch_run(words, ["sha256sum", *names, *names], report=True)
+            equal((code, b"".join(line[:64] + b"\n" for line in out.splitlines())), (0, native * 2),
+                  f"a size of {percent} % of the length: the bytes are right", err)
+            equal(report["agent"]["staged_files"], 0, f"a size of {percent} % of the length: no copy is made", report)
+        pfs.command("set size-percent 100")
         pfs.command("set short-every 3")
         code, out, err, report = monarch_run(words, [PYTHON, "-c", PREAD, *names], report=True)
         equal((code, out), (0, native), "short reads: the bytes are right", err)

@@ -112,7 +112,7 @@ std::vector<Fault> faults() {
                            const std::vector<Way>& ways) {
     rows.push_back({name, Call::kPread,
                     [fails, done = false](const Scene& scene, Arguments& a) mutable {
-                      return a.offset == 0 || std::exchange(done, true) ? 0 : fails(scene, a);
+                      return a.offset == 0 || a.bytes == 1 || std::exchange(done, true) ? 0 : fails(scene, a);
                     },
                     end, Becomes::kOpen, counted, ways});
   };

@@ -27,7 +27,7 @@ TEST_P(LargeFile, IsKnownAsLargeUntilItIsPlaced) {
   start();
   std::atomic<bool> held{true};
   const Intercept reads(Call::kPread, [&](Arguments& a) {
-    return a.bytes <= 1000 || eventually([&] { return !held; }) ? 0 : EIO;
+    return a.bytes <= 1001 || eventually([&] { return !held; }) ? 0 : EIO;
   });
   if (GetParam())
     walk();

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <utility>
 
@@ -83,6 +84,7 @@ class PeerSource::File : public SourceFile {
   const std::optional<struct stat> told_;
   mutable Mutex opening_;
   Fd on_pfs_ GUARDED_BY(opening_);  // once a part of it was read there
+  std::atomic<bool> end_is_known_{false};
   Mutex lock_;
   std::shared_ptr<Way> way_ GUARDED_BY(lock_);
   std::shared_ptr<Holdings::Coming> coming_ GUARDED_BY(lock_);
@@ -323,7 +325,10 @@ Status PeerSource::File::read(CopyRange range, Copier* copier) {
       ++source_->moves_;
       source_->note_progress(way.get(), offset + piece.size());
     };
-  return copier->copy(range);
+  range.end_is_known = end_is_known_;
+  MONARCH_TRY(copier->copy(range));
+  end_is_known_ = true;
+  return {};
 }
 
 std::unique_ptr<SourceFile> PeerSource::open(Ref ref, const std::string& path, Need need,

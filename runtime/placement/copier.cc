@@ -42,7 +42,7 @@ void set_io_priority(AgentConfig::Io io) {
 
 char* Copier::buffer(unsigned piece) {
   if (!buffers_[piece]) {
-    buffers_[piece].reset(static_cast<char*>(std::aligned_alloc(kBlock, kPiece)));
+    buffers_[piece].reset(static_cast<char*>(std::aligned_alloc(kBlock, kPiece + kBlock)));
   }
   return buffers_[piece].get();
 }
@@ -50,7 +50,7 @@ char* Copier::buffer(unsigned piece) {
 void Copier::rest() {
   uring_.reset();  // it has pinned them
   for (const auto& buffer : buffers_)
-    if (buffer) (void)::madvise(buffer.get(), kPiece, MADV_DONTNEED);
+    if (buffer) (void)::madvise(buffer.get(), kPiece + kBlock, MADV_DONTNEED);
 }
 
 // False: the copying is to end.
@@ -76,6 +76,8 @@ Status Copier::copy(const CopyRange& range) {
   if (!buffer(0)) return errno_error("allocate a buffer", ENOMEM);
   const uint64_t end = range.offset + range.bytes;
   uint64_t offset = range.offset;
+  const bool last_piece_tells = range.bytes > 0 && end == range.file_bytes && range.bytes <= kPiece;
+  if (!range.end_is_known && !last_piece_tells) MONARCH_TRY(look_at_end(range));
   while (offset < end) {
     // Several pieces at a time, by the window where pages get dirty; else one.
     const uint64_t window = range.writing == Writing::kBuffered ? kWindow : end - offset;
@@ -157,15 +159,28 @@ uint64_t Copier::copy_by_uring(const CopyRange& range, uint64_t offset, uint64_t
       });
 }
 
+// There are file systems whose st_size is no more than a guess.
+Status Copier::look_at_end(const CopyRange& range) {
+  const ssize_t n = os::pread(range.source, buffer(0), 1, static_cast<off_t>(range.file_bytes));
+  add(board_, AgentCounter::agent_reads_pfs);
+  if (n < 0) return errno_error(std::string(kSource) + "read at its end");
+  if (n > 0) return Error{ENODATA, std::string(kSource) + "longer than its size says"};
+  return {};
+}
+
+// Of the file's last piece one byte more is asked for, which is not to be there.
 Status Copier::copy_piece(const CopyRange& range, uint64_t offset, uint64_t bytes) {
+  const uint64_t more = offset + bytes == range.file_bytes ? 1 : 0;
   uint64_t got = 0;
   while (got < bytes) {
-    const ssize_t n = os::pread(range.source, buffer(0) + got, bytes - got, static_cast<off_t>(offset + got));
+    const ssize_t n =
+        os::pread(range.source, buffer(0) + got, bytes + more - got, static_cast<off_t>(offset + got));
     add(board_, AgentCounter::agent_reads_pfs);
     if (n < 0) return errno_error(std::string(kSource) + "read at " + std::to_string(offset + got));
     if (n == 0) return Error{ENODATA, std::string(kSource) + "shorter than its size says"};
     add(board_, AgentCounter::agent_bytes_pfs, static_cast<uint64_t>(n));
     got += static_cast<uint64_t>(n);
+    if (got > bytes) return Error{ENODATA, std::string(kSource) + "longer than its size says"};
     if (*stopping_) return Error{EINTR, "stopping"};
   }
   MONARCH_TRY(write_piece(range, offset, bytes));

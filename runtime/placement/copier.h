@@ -43,6 +43,7 @@ struct CopyRange {
   bool paced = false;       // nobody waits for it: keeps to the admin's rates
   bool keep_pages = false;  // the source's in the page cache, since the job reads them
   bool sparse = false;  // blocks of zeros are not written; the copy has its size, and nothing in it, before
+  bool end_is_known = false;  // an earlier copy() from this source has found that it has `file_bytes`
   // Called with each piece that is in the copy; once more, if it had to be copied again.
   std::function<void(uint64_t offset, std::string_view piece)> copied = nullptr;
   // Called again and again while it waits for a rate.
@@ -59,9 +60,9 @@ class Copier {
   Copier(Board* board, Rates* rates, const std::atomic<bool>* stopping)
       : board_(board), rates_(rates), stopping_(stopping) {}
 
-  // Errors of the source say so in their text (see is_source_error). With kBuffered and more than a few
-  // pieces, dirty pages stay bounded and errors of write-back are found; what is still dirty at the end is
-  // for WriteBack.
+  // Errors of the source say so in their text (see is_source_error); ENODATA: it has not `file_bytes`. With
+  // kBuffered and more than a few pieces, dirty pages stay bounded and errors of write-back are found; what
+  // is still dirty at the end is for WriteBack.
   Status copy(const CopyRange& range);
 
   // The same with bytes that come from elsewhere: `send` is given room for a piece, and calls `put` once the
@@ -87,6 +88,7 @@ class Copier {
   void note_rate(uint64_t bytes, int64_t nanoseconds);
   bool pace(const CopyRange& range, uint64_t bytes);
   void wait(const CopyRange& range, uint64_t bytes, Throttle* rate) const;
+  Status look_at_end(const CopyRange& range);
   Status copy_piece(const CopyRange& range, uint64_t offset, uint64_t bytes);
   bool pace_tier(const CopyRange& range, uint64_t bytes);
   Status write_piece(const CopyRange& range, uint64_t offset, uint64_t bytes);

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include <atomic>
 #include <utility>
 
 #include "runtime/base/os.h"
@@ -16,11 +17,15 @@ class PfsFile : public SourceFile {
   int fd() const override { return fd_.get(); }
   Status copy(CopyRange range, Copier* copier) override {
     range.source = fd_.get();
-    return copier->copy(range);
+    range.end_is_known = end_is_known_;
+    MONARCH_TRY(copier->copy(range));
+    end_is_known_ = true;
+    return {};
   }
 
  private:
   const Fd fd_;
+  std::atomic<bool> end_is_known_{false};
 };
 
 }  // namespace
