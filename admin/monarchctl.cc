@@ -14,7 +14,7 @@
 #include "admin/output.h"
 #include "build_config.h"
 #include "runtime/base/nearest.h"
-#include "runtime/base/no_memory.h"
+#include "runtime/base/log.h"
 
 namespace {
 

@@ -27,7 +27,6 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/mountinfo.h \
 	%D%/base/mutex.h \
 	%D%/base/nearest.h \
-	%D%/base/no_memory.h \
 	%D%/base/number.h \
 	%D%/base/os.cc \
 	%D%/base/os.h \
@@ -154,7 +153,6 @@ base = \
 	%D%/base/memory.cc \
 	%D%/base/mountinfo.cc \
 	%D%/base/nearest.cc \
-	%D%/base/no_memory.cc \
 	%D%/base/replace_file.cc \
 	%D%/base/size.cc \
 	%D%/base/throttle.cc

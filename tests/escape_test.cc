@@ -2,7 +2,15 @@
 // runtime/base: escaped(), and the log that applies it.
 #include "runtime/base/escape.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <new>
+#include <thread>
 
 #include "runtime/base/log.h"
 #include "tests/logged.h"
@@ -10,6 +18,33 @@
 
 namespace monarch {
 namespace {
+
+// Takes memory until there is none. Sanitizers have an operator new of their own, which asks no handler.
+void use_all_memory() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  std::get_new_handler()();
+#else
+  const rlimit little = {64 << 20, 64 << 20};
+  ::setrlimit(RLIMIT_DATA, &little);
+  for (;;) static_cast<volatile char*>(::operator new(1 << 10))[0] = 1;
+#endif
+}
+
+// How a process that has opened a log so ends for want of memory, in all of its threads at once.
+int end_without(int threads, const std::string& standard_error, const std::function<void()>& open) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::dup2(::open(standard_error.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), STDERR_FILENO);
+    end_without_memory("monarchd", "this one ends");
+    open();
+    std::vector<std::thread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back(&use_all_memory);
+    use_all_memory();
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+  return status;
+}
 
 TEST(Escape, WhatIsPlainStaysAndNothingMakesAnotherLineOrMovesTheCursor) {
   for (const char* plain : {"", "open /scratch/x: Permission denied", "Größe 数据 🙂"})
@@ -48,6 +83,24 @@ TEST(Escape, TheLogAppliesItToEachMessage) {
   const std::string text = contents(scratch / "log");
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
   EXPECT_NE(text.find("remove x\\n2026-11-22T00:00:00.000"), std::string::npos) << text;
+}
+
+TEST(Log, ProcessWithoutMemoryEndsWithOneLine) {
+  const Scratch scratch;
+  const std::string log = scratch / "log", standard_error = scratch / "stderr";
+  const auto opens = [&](const char* level) { return [&, level] { (void)open_log(log, level).ok(); }; };
+  for (const int threads : {1, 8}) {
+    const int status = end_without(threads, standard_error, opens("info"));
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && !WCOREDUMP(status)) << status;
+    const std::string text = contents(log);
+    EXPECT_TRUE(text.ends_with("]: error: no memory is left: this one ends\n")) << text;
+    EXPECT_EQ(text.find('\n'), text.size() - 1) << text;
+    std::filesystem::remove(log);
+  }
+  end_without(1, standard_error, opens("off"));
+  EXPECT_EQ(contents(log) + contents(standard_error), "");
+  end_without(1, standard_error, [] { (void)open_log("stderr", "info").ok(); });
+  EXPECT_TRUE(contents(standard_error).ends_with("]: error: no memory is left: this one ends\n"));
 }
 
 }  // namespace

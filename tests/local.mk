@@ -71,7 +71,6 @@ unit_base = \
 	%D%/memory_test.cc \
 	%D%/mountinfo_test.cc \
 	%D%/nearest_test.cc \
-	%D%/no_memory_test.cc \
 	%D%/paths_test.cc \
 	%D%/root_log_test.cc \
 	%D%/throttle_test.cc \
@@ -225,7 +224,6 @@ fuzzed_sources = \
 	runtime/base/memory.cc \
 	runtime/base/mountinfo.cc \
 	runtime/base/nearest.cc \
-	runtime/base/no_memory.cc \
 	runtime/base/os.cc \
 	runtime/base/paths.cc \
 	runtime/base/remove_tree.cc \

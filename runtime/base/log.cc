@@ -2,24 +2,34 @@
 #include "runtime/base/log.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/sinks/syslog_sink.h>
 #include <spdlog/spdlog.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string_view>
+#include <utility>
 
 #include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
-#include "runtime/base/no_memory.h"
 
 namespace monarch {
 namespace {
+
+std::atomic<const char*> program_is{"monarch"}, end_is{"the process ends"};
+::spdlog::sink_ptr plain;  // what the log is written by: it needs no memory for a line
+bool is_off = false;
 
 // Passes messages on to another sink, escaped, at most kLines in kWindow, and says how many it left out.
 class GuardedSink final : public ::spdlog::sinks::base_sink<std::mutex> {
@@ -78,6 +88,8 @@ class AppendingSink final : public ::spdlog::sinks::base_sink<std::mutex> {
 };
 
 void log_into(::spdlog::sink_ptr sink, const std::string& level) {
+  plain = sink;
+  is_off = level == "off";
   auto logger =
       std::make_shared<::spdlog::logger>("monarchd", std::make_shared<GuardedSink>(std::move(sink)));
   logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e monarchd[%P]: %l: %v");
@@ -112,7 +124,6 @@ Status open_log(const std::string& file, const std::string& level) {
       sink = std::make_shared<::spdlog::sinks::rotating_file_sink_mt>(file, kFullLog, 1, false, handlers);
     }
     log_into(std::move(sink), level);
-    tell_lack_of_memory_in(level == "off" ? "off" : file);
   } catch (const ::spdlog::spdlog_ex& e) {
     return Error{EIO, "log " + file + ": " + e.what()};
   }
@@ -121,9 +132,31 @@ Status open_log(const std::string& file, const std::string& level) {
 
 Status open_log(Fd file, const std::string& level) {
   MONARCH_TRY(check_log_level(level));
-  tell_lack_of_memory_in(file.get());
   log_into(std::make_shared<AppendingSink>(std::move(file)), level);
   return {};
+}
+
+void no_memory_is_left() {
+  constexpr unsigned kLastWordSeconds = 10;
+  static std::atomic_flag ends = ATOMIC_FLAG_INIT;
+  while (ends.test_and_set()) ::pause();  // another thread; or this one, in the sink: the alarm ends it
+  ::signal(SIGALRM, SIG_DFL);
+  ::alarm(kLastWordSeconds);
+  char text[200];
+  std::snprintf(text, sizeof text, "no memory is left: %s", end_is.load());
+  if (!plain) std::fprintf(stderr, "%s: %s\n", program_is.load(), text);
+  if (plain && !is_off) {
+    plain->log(::spdlog::details::log_msg("", ::spdlog::level::err, text));
+    plain->flush();
+  }
+  ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);  // a core would take long, and has files of the dataset
+  std::abort();
+}
+
+void end_without_memory(const char* program, const char* end) {
+  program_is = program;
+  end_is = end;
+  std::set_new_handler(&no_memory_is_left);
 }
 
 std::string older_log(const std::string& file) {

@@ -23,6 +23,13 @@ Status open_log(Fd file, const std::string& level);
 constexpr int64_t kFullLog = 4 << 20;
 // The name of the one older file: log.1, or x.1.log of x.log.
 std::string older_log(const std::string& file);
+// From now on the process ends at once where operator new finds no memory: its death is harmless, and it has
+// nothing to take back first. One line says that no memory is left, and `end`, what ends and what goes on
+// without it: in the log, or, if none was opened, on standard error with the program's name. Both texts stay
+// where they are; the last call counts. Children of fork(2) do the same.
+void end_without_memory(const char* program, const char* end);
+// Ends the process so, whatever memory there is: for memory that is not operator new's.
+[[noreturn]] void no_memory_is_left();
 // Whether `level` is one.
 Status check_log_level(const std::string& level);
 

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <limits>
 
-#include "runtime/base/no_memory.h"
+#include "runtime/base/log.h"
 #include "runtime/layout/groups.h"
 #include "runtime/layout/space.h"
 

@@ -15,7 +15,6 @@
 #include "runtime/base/command_line.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/log.h"
-#include "runtime/base/no_memory.h"
 #include "runtime/base/number.h"
 #include "runtime/base/paths.h"
 #include "runtime/config/dataset_rules.h"

@@ -23,7 +23,6 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/mutex.h"
-#include "runtime/base/no_memory.h"
 #include "runtime/base/os.h"
 #include "runtime/peer/socket.h"
 
