@@ -527,7 +527,7 @@ TEST_P(PeerDataTest, WhoAsksForNothingIsHungUpOn) {
   for (const std::string& said :
        {encode(Ping()), noise(100, 1), encode(Got()), encode_message({MessageType::kGet}, "?"),
         encode_message({MessageType::kPing},
-                       encode_body(Get{0, 0, "f", 0, 0, Follow::kNo, 0, Purpose::kDemand}))}) {
+                       encode_body(Get{0, "f", 0, 0, Follow::kNo, 0, Purpose::kDemand}))}) {
     Hello hello;
     hello.lane = Lane::kData;
     Handshake handshake(tls, dial(there.met), Handshake::Side::kDials, hello, GetParam());
@@ -572,7 +572,7 @@ class ServedTest : public PeerTest {
     return std::move(pair.there);
   }
   static void ask(const Fd& by, const std::string& name) {
-    const std::string asks = encode(Get{0, 0, name, 0, 0, Follow::kNo, 0, Purpose::kDemand});
+    const std::string asks = encode(Get{0, name, 0, 0, Follow::kNo, 0, Purpose::kDemand});
     write_to(by, asks);
   }
   static bool is_answered(const Fd& by) {

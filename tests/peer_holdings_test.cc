@@ -54,11 +54,9 @@ class HoldingsTest : public ::testing::Test {
     EXPECT_TRUE(holdings_->copied(ref, 0));
     return ref;
   }
-  std::unique_ptr<ServedFile> ask(const std::string& path, uint64_t inode = 0, uint32_t root = 0,
-                                  uint32_t extent = 0) {
+  std::unique_ptr<ServedFile> ask(const std::string& path, uint64_t inode = 0, uint32_t root = 0) {
     Get get;
     get.root = root;
-    get.extent = extent;
     get.path = path;
     get.inode = inode;
     return holdings_->open(get, &why_);
@@ -156,7 +154,6 @@ TEST_F(HoldingsTest, WhatNoNodeAsksForIsNotThere) {
   const Ref ref = hold_copy(rel("f"), 4, false);
   hold_copy(rel("d/../h"), 6, false);
   EXPECT_NE(ask("f"), nullptr);
-  EXPECT_EQ(ask("f", 0, 0, 1), nullptr) << "an extent";
   EXPECT_EQ(ask("f", 0, 1), nullptr) << "another root";
   EXPECT_EQ(ask("d/../h"), nullptr);
   EXPECT_EQ(ask(std::string(kPathBytes, 'f')), nullptr);

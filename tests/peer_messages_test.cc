@@ -18,8 +18,6 @@ void arrives(const M& message, size_t body_bytes, MessageHeader header = {}) {
   EXPECT_TRUE(got);
   EXPECT_EQ(got->type, M::kType);
   EXPECT_EQ(got->number, header.number);
-  EXPECT_EQ(got->room, header.room);
-  EXPECT_EQ(got->serving, header.serving);
   EXPECT_EQ(MessageHeader::kBytes + got->body_bytes, bytes.size());
   const std::string body = bytes.substr(MessageHeader::kBytes);
   for (size_t size = 0; size < body.size(); ++size)
@@ -48,13 +46,12 @@ std::optional<M> with_byte(const M& message, size_t at, uint8_t byte) {
 }
 
 TEST(MessagesTest, WhatIsSaidArrives) {
-  arrives(Hello{kPeerVersion, Lane::kData, 7, 8, 9, 10, 11, "10.0.0.1"}, 43, {{}, 0, 77, 1 << 20, 3});
-  arrives(View{{{1, 2, 3, 4, "10.0.0.1"}, {5, 6, 7, 8, "fe80::1%eth0"}}}, 70);
+  arrives(Hello{kPeerVersion, Lane::kData, 7, 8, 9, 10, 11, "10.0.0.1"}, 43, {{}, 0, 77});
   arrives(Want{kKey, Waits::kNo}, 17);
   arrives(Have{{3, 1, 2}, kIdentity}, 54);
   arrives(Read{12}, 8);
   arrives(Busy{13}, 4);
-  arrives(ReadProgress{kKey, 14, 15}, 32);
+  arrives(ReadProgress{kKey}, 16);
   arrives(Done{kKey, 16, ReadResult::kNotHeld, kIdentity}, 65);
   arrives(Announce{{{kKey, 6, kIdentity}}}, 62);
   arrives(Reading{{{kKey, 7, 8}}}, 30);
@@ -64,7 +61,7 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   arrives(Lost{kKey, 17}, 20);
   arrives(Mark{5, 1, {18, 0xffffffff}}, 18);
   arrives(Mark{5, 0, {}, 4096, {1, ~uint64_t{0}}}, 26);
-  arrives(Get{19, 0, std::string(kMostPeerPath, 'p'), 20, 21, Follow::kYes, 22, Purpose::kPrefetch}, 4132);
+  arrives(Get{19, std::string(kMostPeerPath, 'p'), 20, 21, Follow::kYes, 22, Purpose::kPrefetch}, 4128);
   arrives(Got{GetResult::kBusy, kIdentity}, 41);
   arrives(Walk{22, 23}, 16);
   const ListPart part = {1, "a/b", 2, 3, -4, 5, 6, 1, {{"f", 8, 9}, {"d", 4, 10}}};
@@ -89,21 +86,19 @@ TEST(MessagesTest, WhatIsSaidArrives) {
 }
 
 TEST(MessagesTest, TheLargestFit) {
-  for (const std::string& message :
-       {encode(View{std::vector<MemberView>(View::kMost, {1, 2, 3, 4, std::string(64, 'a')})}),
-        encode(Announce{std::vector<HeldFile>(Announce::kMost)}),
-        encode(List{1, 2, 3, {}, std::string(List::kMostParts, 'p')})})
+  for (const std::string& message : {encode(Announce{std::vector<HeldFile>(Announce::kMost)}),
+                                     encode(List{1, 2, 3, {}, std::string(List::kMostParts, 'p')})})
     EXPECT_LE(message.size(), MessageHeader::kBytes + kMostBody);
 }
 
 TEST(MessagesTest, WhatIsOutOfItsRangeIsRefused) {
-  EXPECT_TRUE(with_byte(Want{}, 16, 1) && with_byte(Get{}, 35, 1));
+  EXPECT_TRUE(with_byte(Want{}, 16, 1) && with_byte(Get{}, 31, 1));
   EXPECT_FALSE(with_byte(Want{}, 16, 2)) << "neither";
   EXPECT_FALSE(with_byte(Done{}, 24, 2)) << "no result";
   EXPECT_FALSE(with_byte(Got{}, 0, 4)) << "no result";
   EXPECT_FALSE(with_byte(Hello{}, 2, 2)) << "no lane";
-  EXPECT_FALSE(with_byte(Get{}, 26, 2)) << "no way to follow";
-  EXPECT_FALSE(with_byte(Get{}, 35, 2)) << "no purpose";
+  EXPECT_FALSE(with_byte(Get{}, 22, 2)) << "no way to follow";
+  EXPECT_FALSE(with_byte(Get{}, 31, 2)) << "no purpose";
   EXPECT_FALSE(with_byte(Mark{}, 0, 8)) << "no kinds of marks";
   EXPECT_FALSE(with_byte(Mark{}, 1, 2)) << "neither";
   EXPECT_FALSE(with_byte(List{}, 24, 4)) << "no state";
@@ -111,8 +106,7 @@ TEST(MessagesTest, WhatIsOutOfItsRangeIsRefused) {
   EXPECT_FALSE(arrives_at_all(Have{{1, 2, 3, 4, 5}, {}}));
   EXPECT_FALSE(arrives_at_all(Mark{0, 0, std::vector<uint32_t>(Mark::kMost + 1)}));
   EXPECT_FALSE(arrives_at_all(List{1, 2, 3, {}, std::string(List::kMostParts + 1, 'p')}));
-  EXPECT_FALSE(arrives_at_all(View{std::vector<MemberView>(View::kMost + 1)}));
-  EXPECT_FALSE(arrives_at_all(Get{0, 0, std::string(kMostPeerPath + 1, 'p'), 0, 0, Follow::kNo, 0, {}}));
+  EXPECT_FALSE(arrives_at_all(Get{0, std::string(kMostPeerPath + 1, 'p'), 0, 0, Follow::kNo, 0, {}}));
   const auto is_part = [](const std::function<void(ListPart*)>& change) {
     ListParts parts{{{1, "a", 2, 3, 4, 5, 6, 1, {{"f", 14, 9}}}}};
     change(&parts.parts[0]);
@@ -155,7 +149,7 @@ TEST(MessagesTest, HeadersThatAreNoneAreRefused) {
   EXPECT_FALSE(with(0, 'X')) << "not ours";
   EXPECT_TRUE(with(5, 1)) << "a body";
   // Not ours; more than kMostBody; no type; not of this version.
-  for (const auto& [at, byte] : {std::pair(0, 'X'), {6, '\2'}, {28, '\0'}, {28, 'c'}, {29, '\1'}, {30, '\1'}})
+  for (const auto& [at, byte] : {std::pair(0, 'X'), {6, '\2'}, {16, '\0'}, {16, 'c'}, {17, '\1'}, {18, '\1'}})
     EXPECT_FALSE(with(static_cast<size_t>(at), byte)) << at;
 }
 

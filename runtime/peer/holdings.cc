@@ -314,7 +314,7 @@ Ref Holdings::entry_of(const Get& get, const FileKey& key) {
 
 std::unique_ptr<ServedFile> Holdings::open(const Get& get, GetResult* why) {
   *why = GetResult::kGone;
-  if (get.root >= options_.roots || get.extent != 0 || get.path.size() >= kPathBytes ||
+  if (get.root >= options_.roots || get.path.size() >= kPathBytes ||
       !is_clean_relative(get.path.data(), get.path.size()))
     return nullptr;
   const RelPath path = rel_path(get.root, get.path.data(), get.path.size());

@@ -15,8 +15,8 @@ uint32_t share(uint64_t hash, uint32_t of) {
 
 }  // namespace
 
-FileKey file_key(uint32_t root, std::string_view path, uint32_t extent) {
-  const XXH128_hash_t hash = XXH3_128bits_withSeed(path.data(), path.size(), uint64_t{root} << 32 | extent);
+FileKey file_key(uint32_t root, std::string_view path) {
+  const XXH128_hash_t hash = XXH3_128bits_withSeed(path.data(), path.size(), uint64_t{root} << 32);
   return {hash.high64, hash.low64};
 }
 

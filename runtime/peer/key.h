@@ -20,9 +20,8 @@ struct FileKey {
   }
 };
 
-// The key of the file at `path` below dataset number `root`; both as in RelPath. `extent` is 0 for a file
-// that is dealt with as a whole.
-FileKey file_key(uint32_t root, std::string_view path, uint32_t extent = 0);
+// The key of the file at `path` below dataset number `root`; both as in RelPath.
+FileKey file_key(uint32_t root, std::string_view path);
 
 // The key of a file with several names, whichever of them it is asked for by.
 FileKey key_of_inode(uint32_t root, uint64_t inode);

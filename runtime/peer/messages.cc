@@ -14,7 +14,6 @@ constexpr uint32_t kMagic = 0x4843'4e4du;  // "MNCH"
 bool is_known(MessageType type) {
   switch (type) {
     case MessageType::kHello:
-    case MessageType::kView:
     case MessageType::kPing:
     case MessageType::kPong:
     case MessageType::kWant:
@@ -47,9 +46,7 @@ bool is_known(MessageType type) {
 struct HeaderFields {
   uint32_t magic = kMagic;
   uint32_t body_bytes = 0;
-  uint64_t number = 0, room = 0;
-  uint32_t serving = 0;
-  uint16_t type = 0, unused = 0;
+  uint64_t number = 0, type = 0;
 };
 static_assert(sizeof(HeaderFields) == MessageHeader::kBytes);
 
@@ -70,9 +67,7 @@ std::string encode_message(MessageHeader header, std::string_view body) {
   HeaderFields f;
   f.body_bytes = static_cast<uint32_t>(body.size());
   f.number = header.number;
-  f.room = header.room;
-  f.serving = header.serving;
-  f.type = static_cast<uint16_t>(header.type);
+  f.type = static_cast<uint64_t>(header.type);
   return bytes_of(f).append(body);
 }
 
@@ -81,8 +76,8 @@ std::optional<MessageHeader> decode_header(std::string_view bytes) {
   if (bytes.size() < sizeof f) return {};
   std::memcpy(&f, bytes.data(), sizeof f);
   const auto type = static_cast<MessageType>(f.type);
-  if (f.magic != kMagic || f.unused != 0 || f.body_bytes > kMostBody || !is_known(type)) return {};
-  return MessageHeader{type, f.body_bytes, f.number, f.room, f.serving};
+  if (f.magic != kMagic || f.type > UINT16_MAX || f.body_bytes > kMostBody || !is_known(type)) return {};
+  return MessageHeader{type, f.body_bytes, f.number};
 }
 
 std::optional<uint64_t> end_of(const Get& get, uint64_t file_bytes) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the agents of a job say to each other. A message is a header of 32 bytes and a body, little-endian;
+// What the agents of a job say to each other. A message is a header of 24 bytes and a body, little-endian;
 // what comes from a peer is checked field by field before anybody looks at it.
 //
 // A control connection carries all but Get, Got and what follows them. A request is answered by a message
@@ -17,12 +17,11 @@
 
 namespace monarch {
 
-constexpr uint16_t kPeerVersion = 7;  // agents of another one do not talk to each other
+constexpr uint16_t kPeerVersion = 8;  // agents of another one do not talk to each other
 
 // Numbers are not used again. 32 and more: connections of data.
 enum class MessageType : uint16_t {
   kHello = 1,
-  kView = 2,
   kPing = 3,
   kPong = 4,
   kWant = 8,
@@ -50,12 +49,10 @@ enum class MessageType : uint16_t {
 };
 
 struct MessageHeader {
-  static constexpr size_t kBytes = 32;
+  static constexpr size_t kBytes = 24;
   MessageType type = MessageType::kPing;
   uint32_t body_bytes = 0;
   uint64_t number = 0;
-  uint64_t room = 0;     // bytes that the sender's tiers still take
-  uint32_t serving = 0;  // files that it sends at the moment
 };
 
 // What a file was when it was read on the PFS.
@@ -92,25 +89,6 @@ struct Hello {
     field(m.version), field(m.lane, Lane::kData), field(m.node), field(m.incarnation), field(m.dataset);
     field(m.settings), field(m.port), field(m.data_address, kMostAddress);
   }
-};
-
-struct MemberView {
-  NodeIndex node = 0;
-  uint64_t incarnation = 0;
-  uint64_t room = 0;
-  uint16_t port = 0;
-  std::string address;  // numeric
-  static void fields(auto& field, auto& m) {
-    field(m.node), field(m.incarnation), field(m.room), field(m.port), field(m.address, kMostAddress);
-  }
-};
-
-// What the sender knows of other nodes.
-struct View {
-  static constexpr MessageType kType = MessageType::kView;
-  static constexpr size_t kMost = 256;
-  std::vector<MemberView> members;
-  static void fields(auto& field, auto& m) { field(m.members, kMost); }
 };
 
 struct Ping {
@@ -171,12 +149,11 @@ struct Later {
   static void fields(auto&, auto&) {}
 };
 
-// A reader to the home: how far it is, and how it ended.
+// A reader to the home: it goes on, and how it ended.
 struct ReadProgress {
   static constexpr MessageType kType = MessageType::kProgress;
   FileKey key;
-  uint64_t lease = 0, bytes = 0;
-  static void fields(auto& field, auto& m) { field(m.key), field(m.lease), field(m.bytes); }
+  static void fields(auto& field, auto& m) { field(m.key); }
 };
 enum class ReadResult : uint8_t {
   kHeld,     // the node has it
@@ -418,7 +395,7 @@ enum class Follow : uint8_t { kNo, kYes };
 // Asks for `bytes` of a file from `offset` on (0: all that follow), in whole pieces but for the end.
 struct Get {
   static constexpr MessageType kType = MessageType::kGet;
-  uint32_t root = 0, extent = 0;
+  uint32_t root = 0;
   std::string path;
   uint64_t offset = 0, bytes = 0;
   Follow follow = Follow::kNo;
@@ -426,7 +403,7 @@ struct Get {
   // kDemand: a task waits. There are places for it, and a piece that is followed is read next.
   Purpose purpose = Purpose::kDemand;
   static void fields(auto& field, auto& m) {
-    field(m.root), field(m.extent), field(m.path, kMostPeerPath), field(m.offset), field(m.bytes);
+    field(m.root), field(m.path, kMostPeerPath), field(m.offset), field(m.bytes);
     field(m.follow, Follow::kYes), field(m.inode), field(m.purpose, Purpose::kPrefetch);
   }
 };

@@ -259,7 +259,7 @@ class PeerSource::Reader {
       if (const uint64_t now = source->moves_; way && now != moves) {
         moves = now;
         hold.unlock();
-        source->note_progress(way, 0);
+        source->note_progress(way);
         hold.lock();
       }
     }
@@ -306,7 +306,7 @@ Status PeerSource::File::read(CopyRange range, Copier* copier) {
   if (way)
     range.waits = [&] {
       ++source_->moves_;
-      source_->note_progress(way.get(), 0);
+      source_->note_progress(way.get());
     };
   MONARCH_TRY(open_on_pfs(*copier, range.waits));
   {
@@ -323,7 +323,7 @@ Status PeerSource::File::read(CopyRange range, Copier* copier) {
       source_->holdings_->piece(coming.get(), offset / kPieceBytes,
                                 check_of_piece(piece.data(), piece.size()));
       ++source_->moves_;
-      source_->note_progress(way.get(), offset + piece.size());
+      source_->note_progress(way.get());
     };
   range.end_is_known = end_is_known_;
   MONARCH_TRY(copier->copy(range));
@@ -421,12 +421,12 @@ void PeerSource::note_again(Way* way) {
   way->read_here = true;
 }
 
-void PeerSource::note_progress(Way* way, uint64_t bytes) {
+void PeerSource::note_progress(Way* way) {
   const MutexLock hold(way->lock);
   const int64_t now = clock_.now_ns();
   if (way->ended || now - way->told_ns < kTellEveryNs) return;
   way->told_ns = now;
-  peers_->progress(way->key, way->lease, bytes);
+  peers_->progress(way->key);
 }
 
 // Of what it has read here the others are told, unless one of them has told this node.

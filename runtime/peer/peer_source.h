@@ -84,7 +84,7 @@ class PeerSource : public Source {
   // The file on the PFS, by O_PATH.
   Fd look_up(Ref ref, const std::string& path) const;
   // A piece was read on the PFS, or waits for a rate: the PFS does not hang.
-  void note_progress(Way* way, uint64_t bytes);
+  void note_progress(Way* way);
 
   Catalog* const catalog_;
   const Dataset* const dataset_;

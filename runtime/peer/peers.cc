@@ -516,9 +516,7 @@ void Peers::tell_keeper(const FileKey& key, const std::string& message) {
   (void)answer(own_, *decode_header(message), std::string_view(message).substr(MessageHeader::kBytes));
 }
 
-void Peers::progress(const FileKey& key, uint64_t lease, uint64_t bytes) {
-  tell_keeper(key, encode(ReadProgress{key, lease, bytes}));
-}
+void Peers::progress(const FileKey& key) { tell_keeper(key, encode(ReadProgress{key})); }
 
 void Peers::done(const Done& done) {
   {

@@ -105,7 +105,7 @@ class Peers : private Whereabouts {
       EXCLUDES(lock_);
 
   // This node is still reading what it was told to read.
-  void progress(const FileKey& key, uint64_t lease, uint64_t bytes) EXCLUDES(lock_);
+  void progress(const FileKey& key) EXCLUDES(lock_);
   // To be called after each locate(). It has read it, or got it: others may get it from here from now on; or
   // it could not.
   void done(const Done& done) EXCLUDES(lock_);

@@ -160,7 +160,7 @@ bool Serve::serve_one(Connection* connection) {
   const std::unique_ptr<ServedFile> file = options_.open(*get, &got.result);
   if (!file) return wire.send(encode(got), options_.patience_ms).ok();
   got.identity = file->identity();
-  const Turn turn(this, file_key(get->root, get->path, get->extent), get->purpose, got.identity.bytes);
+  const Turn turn(this, file_key(get->root, get->path), get->purpose, got.identity.bytes);
   got.result = turn.got() ? GetResult::kOk : GetResult::kBusy;
   const std::optional<uint64_t> end = end_of(*get, got.identity.bytes);
   if (!end) got.result = GetResult::kGone;

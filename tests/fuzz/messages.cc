@@ -30,8 +30,6 @@ bool look_as(MessageType type, std::string_view body) {
   switch (type) {
     case MessageType::kHello:
       return look<Hello>(body);
-    case MessageType::kView:
-      return look<View>(body);
     case MessageType::kPing:
       return look<Ping>(body);
     case MessageType::kPong:
