@@ -23,10 +23,9 @@ namespace {
 
 // A node's control, which answers Want by Read with the number of the node that asks. Its time stands still
 // unless a test moves it.
-struct Agent {
+struct Agent : ControlHandler {
   Agent(NodeIndex own, const std::vector<PeerAddress>& nodes, const PeerTls* tls,
-        const std::function<void(ControlOptions*)>& change = {},
-        const std::function<void(ControlHandlers*)>& hear = {}) {
+        const std::function<void(ControlOptions*)>& change = {}) {
     ControlOptions options;
     options.hello.node = own;
     options.hello.incarnation = 100 + own;
@@ -34,28 +33,26 @@ struct Agent {
     options.nodes = nodes;
     options.tls = tls;
     if (change) change(&options);
-    ControlHandlers handlers;
-    handlers.message = [this](NodeIndex from, const MessageHeader& header, std::string_view body) {
-      told.add(header, body);
-      const std::lock_guard hold(lock);
-      return header.type == MessageType::kWant && answers ? encode(Read{from}) : std::string();
-    };
-    handlers.met = [this](const Hello& there) {
-      const std::lock_guard hold(lock);
-      met.emplace_back(there.node, there.incarnation);
-    };
-    const auto noted_in = [this](std::vector<NodeIndex>* all) {
-      return [this, all](NodeIndex node, auto...) {
-        const std::lock_guard hold(lock);
-        all->push_back(node);
-      };
-    };
-    handlers.gone = noted_in(&gone);
-    handlers.unreachable = noted_in(&unreachable);
-    handlers.wrong = noted_in(&wrong);
-    handlers.data = [](NodeIndex, Fd, Tls) {};
-    if (hear) hear(&handlers);
-    control = std::make_unique<Control>(std::move(options), std::move(handlers), clock);
+    control = std::make_unique<Control>(std::move(options), this, clock);
+  }
+  std::string message(NodeIndex from, const MessageHeader& header, std::string_view body) override {
+    told.add(header, body);
+    const std::lock_guard hold(lock);
+    if (says) return says();
+    return header.type == MessageType::kWant && answers ? encode(Read{from}) : std::string();
+  }
+  void met(const Hello& there) override {
+    const std::lock_guard hold(lock);
+    all_met.emplace_back(there.node, there.incarnation);
+  }
+  void gone(NodeIndex node) override { note(node, &all_gone); }
+  void unreachable(NodeIndex node, Away) override { note(node, &all_unreachable); }
+  void wrong(NodeIndex node) override { note(node, &all_wrong); }
+  void late(NodeIndex node) override { note(node, &all_late); }
+  void rings() override { ++rung; }
+  void note(NodeIndex node, std::vector<NodeIndex>* all) {
+    const std::lock_guard hold(lock);
+    all->push_back(node);
   }
   template <typename T>
   T seen(T Agent::*what) {
@@ -77,8 +74,10 @@ struct Agent {
   std::mutex lock;
   bool answers = true;
   Sayings told;
-  std::vector<std::pair<NodeIndex, uint64_t>> met;
-  std::vector<NodeIndex> gone, unreachable, wrong;
+  std::function<std::string()> says;  // to whatever is said
+  std::atomic<int> rung{0};
+  std::vector<std::pair<NodeIndex, uint64_t>> all_met;
+  std::vector<NodeIndex> all_gone, all_unreachable, all_wrong, all_late;
   std::unique_ptr<Control> control;
 };
 
@@ -128,9 +127,8 @@ class Relay {
 
 class ControlTest : public PeerTest {
  protected:
-  std::unique_ptr<Agent> start(NodeIndex own, const std::function<void(ControlOptions*)>& change = {},
-                               const std::function<void(ControlHandlers*)>& hear = {}) {
-    auto agent = std::make_unique<Agent>(own, nodes, &ours, change, hear);
+  std::unique_ptr<Agent> start(NodeIndex own, const std::function<void(ControlOptions*)>& change = {}) {
+    auto agent = std::make_unique<Agent>(own, nodes, &ours, change);
     const Status started = agent->control->start();
     EXPECT_TRUE(started.ok()) << started.error().text;
     return agent;
@@ -164,20 +162,19 @@ class ControlTest : public PeerTest {
 };
 
 TEST_F(ControlTest, ItRingsOnceAtTheSoonestTime) {
-  std::atomic<int> rung{0};
-  const auto agent = start(0, {}, [&](ControlHandlers* handlers) { handlers->rings = [&] { ++rung; }; });
+  const auto agent = start(0);
   for (const int ms : {60000, 50, 60000}) agent->control->ring_after(ms);
   for (const auto& [ms, times] : {std::pair(49, 0), {1, 1}, {60000, 1}}) {
     settle(*agent);
     agent->clock.advance_ms(ms);
     settle(*agent);
-    EXPECT_TRUE(eventually([&] { return rung >= times; }));
-    EXPECT_EQ(rung, times) << "what was to be later is forgotten";
+    EXPECT_TRUE(eventually([&] { return agent->rung >= times; }));
+    EXPECT_EQ(agent->rung, times) << "what was to be later is forgotten";
   }
   agent->control->ring_after(60000);
   settle(*agent);
   agent->clock.advance_ms(60000);
-  EXPECT_TRUE(eventually([&] { return rung == 2; })) << "and again";
+  EXPECT_TRUE(eventually([&] { return agent->rung == 2; })) << "and again";
 }
 
 // Its kernel confirms nothing. As long as it does, the agent may take its time.
@@ -206,11 +203,11 @@ TEST_F(ControlTest, AMachineThatVanishesIsNoticedSoonUnlessItConfirms) {
   look(20);
   confirms = false;
   look(patience::kPeerConfirmMs / patience::kPeerLookMs - 1);
-  EXPECT_TRUE(one->seen(&Agent::unreachable).empty());
+  EXPECT_TRUE(one->seen(&Agent::all_unreachable).empty());
   look(1);
   EXPECT_EQ(waits.get().error().code, EHOSTUNREACH);
-  EXPECT_EQ(one->seen(&Agent::unreachable), std::vector<NodeIndex>{1});
-  EXPECT_TRUE(one->seen(&Agent::gone).empty()) << "its connection is kept";
+  EXPECT_EQ(one->seen(&Agent::all_unreachable), std::vector<NodeIndex>{1});
+  EXPECT_TRUE(one->seen(&Agent::all_gone).empty()) << "its connection is kept";
 }
 
 TEST_F(ControlTest, WhatIsToldArrivesInItsOrder) {
@@ -247,11 +244,11 @@ TEST_F(ControlTest, WhoHasDialledMeanwhileCanBeReached) {
   one->control->tell(1, encode(Mark{0, 0, {3}}));
   Fd dialled = accept(there);
   const Fd met = meet_as(hello(1), one->control->port(), ours);
-  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::met).size() == 1; }));
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::all_met).size() == 1; }));
   dialled.reset();
   settle(*one);
-  EXPECT_TRUE(one->seen(&Agent::unreachable).empty());
-  EXPECT_TRUE(one->seen(&Agent::gone).empty());
+  EXPECT_TRUE(one->seen(&Agent::all_unreachable).empty());
+  EXPECT_TRUE(one->seen(&Agent::all_gone).empty());
 }
 
 TEST_F(ControlTest, TheNextPortIsTakenAndFound) {
@@ -288,8 +285,8 @@ TEST_F(ControlTest, WhoHandsOnToAnAgentIsNotTakenForIt) {
     relay.join();
     EXPECT_FALSE(relay.saw_messages());
     settle(agent);
-    EXPECT_TRUE(other->seen(&Agent::wrong).empty() && third->seen(&Agent::wrong).empty());
-    EXPECT_TRUE(third->seen(&Agent::met).empty());
+    EXPECT_TRUE(other->seen(&Agent::all_wrong).empty() && third->seen(&Agent::all_wrong).empty());
+    EXPECT_TRUE(third->seen(&Agent::all_met).empty());
   }
 }
 
@@ -310,7 +307,7 @@ TEST_F(ControlTest, WhoHasNoAddressCannotBeReached) {
   nodes[2].ports.clear();
   const auto one = start(0);
   for (const NodeIndex node : {1u, 2u}) EXPECT_FALSE(one->want(node).ok());
-  EXPECT_EQ(one->seen(&Agent::unreachable), (std::vector<NodeIndex>{1, 2}));
+  EXPECT_EQ(one->seen(&Agent::all_unreachable), (std::vector<NodeIndex>{1, 2}));
 }
 
 TEST_F(ControlTest, WithoutAFreePortThereIsAnError) {
@@ -332,8 +329,8 @@ TEST_F(ControlTest, OtherJobsDatasetsAndSettingsDoNotMeet) {
     const Result<Reply> refused = one->want(1);
     EXPECT_NE(refused.error().code, ECONNREFUSED) << "that nobody is at the next port says less";
     EXPECT_FALSE(other->want(0).ok());
-    EXPECT_TRUE(one->seen(&Agent::met).empty());
-    EXPECT_TRUE(other->seen(&Agent::met).empty());
+    EXPECT_TRUE(one->seen(&Agent::all_met).empty());
+    EXPECT_TRUE(other->seen(&Agent::all_met).empty());
   }
 }
 
@@ -347,7 +344,7 @@ TEST_F(ControlTest, WhoSaysToBeNobodyIsNotBelieved) {
     const Fd socket = dials.take_socket();
     EXPECT_TRUE(is_hung_up(socket)) << "it is hung up on";
   }
-  EXPECT_TRUE(one->seen(&Agent::met).empty());
+  EXPECT_TRUE(one->seen(&Agent::all_met).empty());
 }
 
 TEST_F(ControlTest, WhoSaysWhatIsNoMessageIsHungUpOn) {
@@ -357,8 +354,8 @@ TEST_F(ControlTest, WhoSaysWhatIsNoMessageIsHungUpOn) {
     write_to(socket, nonsense);
     EXPECT_TRUE(is_hung_up(socket));
   }
-  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1, 1}; }));
-  EXPECT_EQ(one->seen(&Agent::wrong), (std::vector<NodeIndex>{1, 1}));
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::all_gone) == std::vector<NodeIndex>{1, 1}; }));
+  EXPECT_EQ(one->seen(&Agent::all_wrong), (std::vector<NodeIndex>{1, 1}));
   const auto other = start(1);
   expect_read(one->want(1), 0);
 }
@@ -370,33 +367,32 @@ TEST_F(ControlTest, WhoDoesNotReadIsHungUpOn) {
   constexpr int kAsk = 4000, kMost = 1000, kTell = 4000;  // more than the two ends have room for
   const std::vector<NodeIndex> node = {1};
   std::atomic<int> answered{0};
-  const auto one = start(0, {}, [&](ControlHandlers* hear) {
-    hear->message = [&](NodeIndex, const MessageHeader&, std::string_view) {
+  const auto one = start(0);
+  {
+    const std::lock_guard hold(one->lock);
+    one->says = [&] {
       ++answered;
       return encode(List{1, 2, 3, WalkState::kWalks, answer});
     };
-  });
+  }
   const Fd asks = meet_as(hello(1), one->control->port(), ours);
   int asked = 0;
   EXPECT_TRUE(eventually([&] {
     while (asked<kAsk&& ::send(asks.get(), question.data(), question.size(), MSG_DONTWAIT)> 0) ++asked;
-    return one->seen(&Agent::gone) == node;
+    return one->seen(&Agent::all_gone) == node;
   })) << asked;
   EXPECT_LT(answered, kMost);
   const auto other = start(0, [](ControlOptions* o) { o->nodes[0].ports = {free_port()}; });
   const Fd is_told_much = meet_as(hello(1), other->control->port(), ours);
-  ASSERT_TRUE(eventually([&] { return other->seen(&Agent::met).size() == 1; }));
+  ASSERT_TRUE(eventually([&] { return other->seen(&Agent::all_met).size() == 1; }));
   for (int i = 0; i < kTell; ++i) other->control->tell(1, message);
   settle(*other);
-  EXPECT_EQ(other->seen(&Agent::gone), node);
+  EXPECT_EQ(other->seen(&Agent::all_gone), node);
 }
 
 // It has the key, and guesses the number of a question.
 TEST_F(ControlTest, NobodyAnswersForAnother) {
-  std::atomic<int> late{0};
-  const auto one = start(0, {}, [&](ControlHandlers* hear) {
-    hear->late = [&](NodeIndex node) { late += node == 1 ? 1 : 1000; };
-  });
+  const auto one = start(0);
   const auto other = start(2);
   expect_read(one->want(2), 0);
   other->be_silent();
@@ -406,7 +402,8 @@ TEST_F(ControlTest, NobodyAnswersForAnother) {
       const std::string answer = encode(Read{77}, {{}, 0, number});
       write_to(socket, answer);
     }
-    EXPECT_TRUE(eventually([&] { return late == 9; })) << "all but to 0, which was no question";
+    EXPECT_TRUE(eventually([&] { return one->seen(&Agent::all_late) == std::vector<NodeIndex>(9, 1); }))
+        << "all but to 0, which was no question";
   });  // and hangs up
   auto vain = std::async(std::launch::async, [&] { return one->want(2); });
   speaks.join();
@@ -414,7 +411,7 @@ TEST_F(ControlTest, NobodyAnswersForAnother) {
   one->clock.advance_ms(kPatienceMs);
   const Result<Reply> none = vain.get();
   EXPECT_EQ(none.error().code, ETIMEDOUT) << none.error().text;
-  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::gone) == std::vector<NodeIndex>{1}; }));
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::all_gone) == std::vector<NodeIndex>{1}; }));
 }
 
 // It has the key, and never hangs up.
@@ -423,12 +420,12 @@ TEST_F(ControlTest, ANodeKeepsOnlySoManyConnections) {
   const int before = open_descriptors();
   std::vector<Fd> kept;
   for (int i = 0; i < 50; ++i) kept.push_back(meet_as(hello(1), one->control->port(), ours));
-  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::met).size() == 50 - 4 + 1; }))
+  EXPECT_TRUE(eventually([&] { return one->seen(&Agent::all_met).size() == 50 - 4 + 1; }))
       << "with each that is left something may be lost";
   settle(*one);
   EXPECT_LE(open_descriptors(), before + 50 + 4);
   EXPECT_TRUE(is_hung_up(kept.front()));
-  EXPECT_TRUE(one->seen(&Agent::gone).empty());
+  EXPECT_TRUE(one->seen(&Agent::all_gone).empty());
 }
 
 // Strangers keep all their places, and say nothing: who has the key gets in when they are hung up on.
@@ -495,7 +492,7 @@ TEST_F(ControlTest, ANewAgentTakesThePlaceOfTheOneBefore) {
     h.incarnation = incarnation;
     return meet_as(h, one->control->port(), ours);
   };
-  const auto met = [&] { return one->seen(&Agent::met); };
+  const auto met = [&] { return one->seen(&Agent::all_met); };
   const Fd before = connect(7);
   EXPECT_TRUE(eventually([&] { return met().size() == 1; }));
   Result<Reply> answer = Error{0, ""};
@@ -512,7 +509,7 @@ TEST_F(ControlTest, ANewAgentTakesThePlaceOfTheOneBefore) {
   // The one that asks is told first.
   EXPECT_TRUE(eventually([&] { return met().size() == 2; }));
   EXPECT_EQ(met(), (std::vector<std::pair<NodeIndex, uint64_t>>{{1, 7}, {1, 8}}));
-  EXPECT_TRUE(one->seen(&Agent::gone).empty());
+  EXPECT_TRUE(one->seen(&Agent::all_gone).empty());
   EXPECT_TRUE(is_hung_up(again));
 }
 

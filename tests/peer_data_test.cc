@@ -59,7 +59,9 @@ struct OneNode final : Whereabouts {
   std::atomic<int> looks{0};
 };
 
-class PeerDataTest : public PeerTest, public ::testing::WithParamInterface<Handshake::After> {
+class PeerDataTest : public PeerTest,
+                     public ::testing::WithParamInterface<Handshake::After>,
+                     public ControlHandler {
  protected:
   void SetUp() override {
     there.met = nodes[1].ports[0];
@@ -77,14 +79,13 @@ class PeerDataTest : public PeerTest, public ::testing::WithParamInterface<Hands
     };
     serve = std::make_unique<Serve>(std::move(serves), clock);
     ASSERT_TRUE(serve->start().ok());
-    ControlHandlers handlers;
-    handlers.data = [this](NodeIndex node, Fd socket, Tls session) {
-      EXPECT_EQ(node, 0u);
-      ++connections;
-      serve->add(std::move(socket), std::move(session));
-    };
-    control = std::make_unique<Control>(options(1), std::move(handlers), clock);
+    control = std::make_unique<Control>(options(1), this, clock);
     ASSERT_TRUE(control->start().ok());
+  }
+  void data(NodeIndex node, Fd socket, Tls session) override {
+    EXPECT_EQ(node, 0u);
+    ++connections;
+    serve->add(std::move(socket), std::move(session));
   }
   void TearDown() override {
     control.reset();

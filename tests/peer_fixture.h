@@ -54,17 +54,6 @@ inline std::vector<PeerAddress> nodes_here(uint32_t count, int ports = 1) {
   return nodes;
 }
 
-// Of a node that says nothing, and hangs up on those that want data.
-inline ControlHandlers silent_handlers() {
-  ControlHandlers handlers;
-  handlers.message = [](NodeIndex, const MessageHeader&, std::string_view) { return ""; };
-  handlers.met = [](const Hello&) {};
-  handlers.gone = handlers.wrong = [](NodeIndex) {};
-  handlers.unreachable = [](NodeIndex, Away) {};
-  handlers.data = [](NodeIndex, Fd, Tls) {};
-  return handlers;
-}
-
 // What a node was told, in its order.
 class Sayings {
  public:
@@ -101,19 +90,6 @@ class Sayings {
   std::mutex lock_;
   std::vector<Reply> said_;
 };
-
-// Of a node whose test is of something else.
-inline PeersHandlers silent_peers_handlers() {
-  PeersHandlers handlers;
-  handlers.changed = [](const Mark&) {};
-  handlers.changes = [] { return std::vector<Mark>(); };
-  handlers.doubted = [](const FileKey&) {};
-  handlers.data = [](Fd, Tls) {};
-  handlers.met = [](NodeIndex, uint64_t) {};
-  handlers.gone = [](NodeIndex) {};
-  handlers.counted = [](NodeIndex, const Count&) {};
-  return handlers;
-}
 
 // The connection of somebody with the key who has dialled and said `hello`.
 inline Fd meet_as(const Hello& hello, uint16_t port, const PeerTls& tls) {

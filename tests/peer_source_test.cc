@@ -46,27 +46,15 @@ class HeldReads {
 };
 
 // Another node: what it was told it keeps, and what it is asked it answers once it is to.
-class Other {
+class Other : public ControlHandler {
  public:
   Other(NodeIndex own, ControlOptions options) {
     options.hello.node = own;
     options.hello.incarnation = own + 1;
-    ControlHandlers handlers = silent_handlers();
-    handlers.message = [this](NodeIndex, const MessageHeader& header, std::string_view body) -> std::string {
-      said.add(header, body);
-      const std::lock_guard hold(lock_);
-      const std::optional<Want> want = header.type == Want::kType ? decode<Want>(body) : std::nullopt;
-      const auto at = want ? answers_.find(want->key) : answers_.end();
-      return at == answers_.end() ? "" : at->second;
-    };
-    handlers.data = [this](NodeIndex, Fd socket, Tls tls) {
-      const std::lock_guard hold(lock_);
-      if (serve_) serve_->add(std::move(socket), std::move(tls));  // else it is hung up on
-    };
-    control = std::make_unique<Control>(std::move(options), std::move(handlers), clock_);
+    control = std::make_unique<Control>(std::move(options), this, clock_);
     EXPECT_TRUE(control->start().ok());
   }
-  ~Other() {
+  ~Other() override {
     control->stop();
     if (serve_) serve_->stop();
   }
@@ -120,6 +108,18 @@ class Other {
   std::unique_ptr<Control> control;
 
  private:
+  std::string message(NodeIndex, const MessageHeader& header, std::string_view body) override {
+    said.add(header, body);
+    const std::lock_guard hold(lock_);
+    const std::optional<Want> want = header.type == Want::kType ? decode<Want>(body) : std::nullopt;
+    const auto at = want ? answers_.find(want->key) : answers_.end();
+    return at == answers_.end() ? "" : at->second;
+  }
+  void data(NodeIndex, Fd socket, Tls tls) override {
+    const std::lock_guard hold(lock_);
+    if (serve_) serve_->add(std::move(socket), std::move(tls));  // else it is hung up on
+  }
+
   std::mutex lock_;
   std::map<FileKey, std::string> answers_;
   std::vector<Get> gets_;
@@ -127,7 +127,7 @@ class Other {
   std::unique_ptr<Serve> serve_;
 };
 
-class PeerSourceTest : public PeerTest {
+class PeerSourceTest : public PeerTest, public PeersHandler {
  protected:
   void SetUp() override {
     clock_.end_sleeps();
@@ -157,12 +157,11 @@ class PeerSourceTest : public PeerTest {
     options.peers.hello.incarnation = 99;
     options.peers.tls = &tls_;
     for (const NodeIndex node : kOthers) others_[node] = std::make_unique<Other>(node, options.peers);
-    PeersHandlers handlers = silent_peers_handlers();
-    handlers.held = [this](const Gather& gather, const auto& takes) {
-      return holdings_->page(gather, takes);
-    };
-    peers_.emplace(std::move(options), std::move(handlers), clock_);
+    peers_.emplace(std::move(options), this, clock_);
     ASSERT_TRUE(peers_->start().ok());
+  }
+  HeldPage held(const Gather& gather, const std::function<bool(const FileKey&)>& takes) override {
+    return holdings_->page(gather, takes);
   }
   void TearDown() override {
     stopping_ = true;

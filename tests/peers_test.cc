@@ -48,7 +48,7 @@ struct Copy {
 
 // An agent without its placement: it keeps what it reads in files. Its time stands still unless a test moves
 // it.
-class Node {
+class Node : public PeersHandler {
  public:
   Node(NodeIndex own, PeersOptions options, Pfs* pfs) : pfs_(pfs) {
     options.peers.hello.node = own;
@@ -56,27 +56,9 @@ class Node {
     clock.end_sleeps();
     serve_ = std::make_unique<Serve>(
         ServeOptions{.open = [this](const Get& get, GetResult* why) { return open(get, why); }}, clock);
-    PeersHandlers handlers = silent_peers_handlers();
-    handlers.held = [this](const Gather& gather, const std::function<bool(const FileKey&)>& takes) {
-      constexpr uint64_t kPage = 7;
-      const std::lock_guard hold(lock_);
-      HeldPage page;
-      page.log = 1;
-      page.from = gather.from;
-      page.next = std::min<uint64_t>(page.from + kPage, log_.size());
-      page.ended = page.next == log_.size();
-      for (uint64_t at = page.from; at < page.next; ++at)
-        if (const auto copy = copies_.find(log_[at]); copy != copies_.end() && takes(file_key(0, log_[at])))
-          page.files.push_back({file_key(0, log_[at]), 0, copy->second.identity});
-      return page;
-    };
-    handlers.changed = [this](const Mark&) { hears.pass(); };
-    handlers.has_changes = [] { return false; };
-    handlers.data = [this](Fd socket, Tls tls) { serve_->add(std::move(socket), std::move(tls)); };
-    handlers.told = [](const Told& told) { return told.files.empty(); };
-    peers = std::make_unique<Peers>(std::move(options), std::move(handlers), clock);
+    peers = std::make_unique<Peers>(std::move(options), this, clock);
   }
-  ~Node() {
+  ~Node() override {
     hears.open();
     {
       const std::lock_guard hold(lock_);
@@ -150,6 +132,23 @@ class Node {
   std::atomic<Fetched> fetched{Fetched::kOk};  // what became of the last that it got from another one
 
  private:
+  HeldPage held(const Gather& gather, const std::function<bool(const FileKey&)>& takes) override {
+    constexpr uint64_t kPage = 7;
+    const std::lock_guard hold(lock_);
+    HeldPage page;
+    page.log = 1;
+    page.from = gather.from;
+    page.next = std::min<uint64_t>(page.from + kPage, log_.size());
+    page.ended = page.next == log_.size();
+    for (uint64_t at = page.from; at < page.next; ++at)
+      if (const auto copy = copies_.find(log_[at]); copy != copies_.end() && takes(file_key(0, log_[at])))
+        page.files.push_back({file_key(0, log_[at]), 0, copy->second.identity});
+    return page;
+  }
+  void changed(const Mark&) override { hears.pass(); }
+  void data(Fd socket, Tls tls) override { serve_->add(std::move(socket), std::move(tls)); }
+  bool take(const Told& told) override { return told.files.empty(); }
+
   // Who follows may come before the reader has begun.
   std::unique_ptr<ServedFile> open(const Get& get, GetResult* why) {
     *why = GetResult::kGone;
@@ -375,27 +374,23 @@ TEST_F(PeersTest, ACopyThatIsLostIsLeftOut) {
 }
 
 // A node that has the key, and says what none does.
-class BadNodeTest : public PeersTest {
+class BadNodeTest : public PeersTest, public ControlHandler {
  protected:
   static constexpr NodeIndex kBad = 3;
   void SetUp() override {
     PeersTest::SetUp();
     come(1);
   }
-  ControlHandlers hears() {
-    ControlHandlers handlers = silent_handlers();
-    handlers.message = [this](NodeIndex, const MessageHeader& header, std::string_view body) -> std::string {
-      heard.add(header, body);
-      const std::lock_guard hold(lock);
-      if (header.type == MessageType::kWant || header.type == MessageType::kWalk) {
-        thinks.pass();
-        return says;
-      }
-      const std::optional<Gather> gather = decode<Gather>(body);
-      if (header.type != MessageType::kGather || !gather) return "";
-      return encode(Gathered{gather->share, 1, gather->from, gather->from, 1, 0, {}, {}});
-    };
-    return handlers;
+  std::string message(NodeIndex, const MessageHeader& header, std::string_view body) override {
+    heard.add(header, body);
+    const std::lock_guard hold(lock);
+    if (header.type == MessageType::kWant || header.type == MessageType::kWalk) {
+      thinks.pass();
+      return says;
+    }
+    const std::optional<Gather> gather = decode<Gather>(body);
+    if (header.type != MessageType::kGather || !gather) return "";
+    return encode(Gathered{gather->share, 1, gather->from, gather->from, 1, 0, {}, {}});
   }
   int wanted() { return static_cast<int>(heard.count<Want>()); }
   void TearDown() override { bad.reset(); }
@@ -431,7 +426,7 @@ class BadNodeTest : public PeersTest {
     ControlOptions bad_options = options.peers;
     bad_options.hello.node = kBad;
     bad_options.hello.incarnation = incarnation;
-    bad = std::make_unique<Control>(bad_options, hears(), still);
+    bad = std::make_unique<Control>(bad_options, this, still);
     ASSERT_TRUE(bad->start().ok());
   }
   void say(const std::string& message) {
@@ -743,18 +738,19 @@ TEST_F(PeersTest, WhoHasWaitedForLongEnoughIsToldWhatIsKnown) {
 
 // The connection breaks meanwhile.
 TEST_F(PeersTest, OnlyTheLastCountIsWaitedForAndToldAgain) {
-  Sayings heard;
-  ControlHandlers hears = silent_handlers();
-  hears.message = [&](NodeIndex, const MessageHeader& header, std::string_view body) -> std::string {
-    if (header.type != MessageType::kCount) return "";
-    heard.add(header, body);
-    if (heard.count<Count>() == 2) return break_connections(), "";
-    return encode(Pong());
-  };
+  struct First : ControlHandler {
+    std::string message(NodeIndex, const MessageHeader& header, std::string_view body) override {
+      if (header.type != MessageType::kCount) return "";
+      heard.add(header, body);
+      if (heard.count<Count>() == 2) return break_connections(), "";
+      return encode(Pong());
+    }
+    Sayings heard;
+  } hears;
   ControlOptions first_options = options.peers;
   first_options.hello.node = 0;
   ManualClock still;
-  Control first(first_options, hears, still);
+  Control first(first_options, &hears, still);
   ASSERT_TRUE(first.start().ok());
   start(1);
   nodes[1]->peers->count({1, 1, 0, {}});
@@ -764,7 +760,8 @@ TEST_F(PeersTest, OnlyTheLastCountIsWaitedForAndToldAgain) {
   nodes[1]->peers->count({1, 3, 0, {}});  // of one that is left alone
   nodes[1]->peers->count({1, 4, 1, {}});
   std::vector<std::pair<uint64_t, bool>> turns;  // and whether an answer was asked for
-  for (const auto& [number, count] : heard.numbered<Count>()) turns.emplace_back(count.turn, number != 0);
+  for (const auto& [number, count] : hears.heard.numbered<Count>())
+    turns.emplace_back(count.turn, number != 0);
   EXPECT_EQ(turns, (std::vector<std::pair<uint64_t, bool>>{{1, false}, {2, true}, {2, true}, {4, true}}));
 }
 

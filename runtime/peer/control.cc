@@ -73,11 +73,8 @@ void set_number(std::string* message, uint64_t number) {
 // All that the control thread has; other threads only post to it and wait.
 class Control::Loop {
  public:
-  Loop(ControlOptions options, ControlHandlers handlers, Clock& clock)
-      : options_(std::move(options)),
-        handlers_(std::move(handlers)),
-        clock_(clock),
-        nodes_(options_.nodes.size()) {}
+  Loop(ControlOptions options, ControlHandler* handler, Clock& clock)
+      : options_(std::move(options)), handler_(*handler), clock_(clock), nodes_(options_.nodes.size()) {}
 
   Status open(uint16_t* port);
   void run() {
@@ -208,7 +205,7 @@ class Control::Loop {
   }
 
   ControlOptions options_;
-  const ControlHandlers handlers_;
+  ControlHandler& handler_;
   Clock& clock_;
   Base base_;
   Fd listener_, data_listener_, wake_;
@@ -365,7 +362,7 @@ void Control::Loop::answer(const MessageHeader& header, NodeIndex node, Result<R
       return;
     }
   }
-  handlers_.late(node);
+  handler_.late(node);
 }
 
 // The kernel of an agent that is stopped, or has no processor, confirms what comes. Two packets that were
@@ -388,7 +385,7 @@ void Control::Loop::look(NodeIndex index) {
   if (now - *node.unconfirmed_ns < kConfirmNs) return;
   constexpr std::string_view kSilent = "its machine confirms nothing";
   log_once(index, "cannot be reached: " + std::string(kSilent));
-  handlers_.unreachable(index, Away::kSilent);
+  handler_.unreachable(index, Away::kSilent);
   fail_waiting(index, EHOSTUNREACH, kSilent);
 }
 
@@ -420,7 +417,7 @@ void Control::Loop::ring_after(int ms) {
   if (!rings_.due_ns || due_ns < *rings_.due_ns) arm(&rings_, due_ns);
 }
 
-void Control::Loop::ring() { handlers_.rings(); }
+void Control::Loop::ring() { handler_.rings(); }
 
 void Control::Loop::log_once(NodeIndex node, const std::string& text) {
   if (nodes_[node].told.insert(text).second) spdlog::warn("node {}: {}", node, text);
@@ -520,7 +517,7 @@ void Control::Loop::unreachable(NodeIndex index, const Error& why) {
   else
     log_once(index, "cannot be reached: " + why.text);
   // Before who waits asks somebody else.
-  handlers_.unreachable(index, why.code == ECONNREFUSED ? Away::kRefused : Away::kAbsent);
+  handler_.unreachable(index, why.code == ECONNREFUSED ? Away::kRefused : Away::kAbsent);
   fail_waiting(index, why.code == ETIMEDOUT ? EHOSTUNREACH : why.code, why.text);
 }
 
@@ -565,7 +562,7 @@ void Control::Loop::finished(Making* making) {
   Fd socket = making->handshake->take_socket();
   Tls tls = making->handshake->take_tls();
   forget(making);
-  if (theirs.lane == Lane::kData) return handlers_.data(theirs.node, std::move(socket), std::move(tls));
+  if (theirs.lane == Lane::kData) return handler_.data(theirs.node, std::move(socket), std::move(tls));
   Node& node = nodes_[theirs.node];
   const bool another = node.incarnation != theirs.incarnation;
   if (another && !node.connections.empty()) {  // with an agent that is gone
@@ -620,7 +617,7 @@ void Control::Loop::connected(const Hello& theirs, Fd socket, Tls tls) {
   if (!stream) no_memory_is_left();
   (void)socket.release();
   (void)tls.release();
-  if (node.connections.empty()) handlers_.met(theirs);
+  if (node.connections.empty()) handler_.met(theirs);
   Connection& connection = node.connections.emplace_front();
   connection.loop = this;
   connection.node = theirs.node;
@@ -664,7 +661,7 @@ void Control::Loop::read(Connection* connection) {
     ::evbuffer_copyout(in, bytes, sizeof bytes);
     const std::optional<MessageHeader> header = decode_header({bytes, sizeof bytes});
     if (!header) {
-      handlers_.wrong(connection->node);
+      handler_.wrong(connection->node);
       return hang_up(connection);
     }
     const size_t whole = MessageHeader::kBytes + header->body_bytes;
@@ -688,7 +685,7 @@ bool Control::Loop::received(Connection* connection, const MessageHeader& header
     post([this, node = connection->node, text = std::move(pong)]() mutable { send(node, std::move(text)); });
     return true;
   }
-  std::string reply = handlers_.message(connection->node, header, body);
+  std::string reply = handler_.message(connection->node, header, body);
   if (reply.empty()) return true;
   set_number(&reply, header.number);
   if (::evbuffer_get_length(::bufferevent_get_output(connection->stream.get())) > kMostUnsent) return false;
@@ -700,15 +697,15 @@ void Control::Loop::hang_up(Connection* connection) {
   const NodeIndex index = connection->node;
   Node& node = nodes_[index];
   node.connections.remove_if([connection](const Connection& c) { return &c == connection; });
-  if (!node.connections.empty()) return handlers_.met(node.theirs);
-  handlers_.gone(index);
+  if (!node.connections.empty()) return handler_.met(node.theirs);
+  handler_.gone(index);
   fail_waiting(index, ECONNRESET, kBroken);
 }
 
 // ---- outside
 
-Control::Control(ControlOptions options, ControlHandlers handlers, Clock& clock)
-    : loop_(std::make_unique<Loop>(std::move(options), std::move(handlers), clock)) {}
+Control::Control(ControlOptions options, ControlHandler* handler, Clock& clock)
+    : loop_(std::make_unique<Loop>(std::move(options), handler, clock)) {}
 
 Control::~Control() { stop(); }
 

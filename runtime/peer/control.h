@@ -38,24 +38,26 @@ enum class Away {
 };
 
 // Called in the control thread, which waits for them meanwhile: they are short, and do not ask.
-struct ControlHandlers {
+class ControlHandler {
+ public:
+  virtual ~ControlHandler() = default;
   // A message of another node, which has said that it is `from`. Returns the answer, by encode(); empty:
   // none.
-  std::function<std::string(NodeIndex from, const MessageHeader& header, std::string_view body)> message;
+  virtual std::string message(NodeIndex, const MessageHeader&, std::string_view) { return {}; }
   // Another agent than before, or the first one, is at that node; or the same one again, after gone().
-  std::function<void(const Hello& hello)> met;
+  virtual void met(const Hello&) {}
   // There is no connection with the node any more.
-  std::function<void(NodeIndex node)> gone;
+  virtual void gone(NodeIndex) {}
   // The node cannot be reached: what was to be told is dropped, unless it is kSilent.
-  std::function<void(NodeIndex node, Away why)> unreachable;
+  virtual void unreachable(NodeIndex, Away) {}
   // It answered a question for which nobody waits any more.
-  std::function<void(NodeIndex node)> late = [](NodeIndex) {};
+  virtual void late(NodeIndex) {}
   // It sent what is no message.
-  std::function<void(NodeIndex node)> wrong;
+  virtual void wrong(NodeIndex) {}
   // The node has made a connection for data.
-  std::function<void(NodeIndex node, Fd socket, Tls tls)> data;
+  virtual void data(NodeIndex, Fd, Tls) {}
   // The time that ring_after() was given has passed.
-  std::function<void()> rings = [] {};
+  virtual void rings() {}
 };
 
 struct ControlOptions {
@@ -78,7 +80,8 @@ struct ControlOptions {
 
 class Control {
  public:
-  Control(ControlOptions options, ControlHandlers handlers, Clock& clock = system_clock());
+  // `handler` outlives it.
+  Control(ControlOptions options, ControlHandler* handler, Clock& clock = system_clock());
   ~Control();
 
   // Listens on the first free one of the own ports, and at `data_address` on the same; starts the thread.

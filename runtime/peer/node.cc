@@ -55,7 +55,7 @@ uint64_t settings_digest(const PeerNodeOptions& job, const AgentConfig& config) 
                                       job.encrypt, job.nodes.size()});
 }
 
-class Node final : public PeerNode {
+class Node final : public PeerNode, public PeersHandler {
  public:
   Node(const Parts& parts, Clock& clock) : parts_(parts), clock_(clock), changes_(parts.board) {}
   ~Node() override { end(); }
@@ -72,6 +72,35 @@ class Node final : public PeerNode {
   void account(int64_t until_ns) override;
 
  private:
+  HeldPage held(const Gather& gather, const std::function<bool(const FileKey&)>& takes) override {
+    return holdings_->page(gather, takes);
+  }
+  void changed(const Mark& mark) override { changes_.take(mark); }
+  std::vector<Mark> changes() override { return changes_.all(); }
+  bool has_changes() override { return changes_.any(); }
+  void doubted(const FileKey& key) override {
+    holdings_->doubt(key);
+    holdings_->look();
+  }
+  List walked(const Walk& question) override { return walk_->answer(question); }
+  void data(Fd socket, Tls tls) override { serve_->add(std::move(socket), std::move(tls)); }
+  void met(NodeIndex node, uint64_t incarnation) override {
+    report_->met(node, incarnation);
+    told_->met(node, incarnation);
+  }
+  void gone(NodeIndex node) override {
+    report_->gone(node);
+    told_->gone(node);
+  }
+  void counted(NodeIndex from, const Count& count) override { report_->take(from, count); }
+  bool take(const Told& told) override { return told_->take(told); }
+  void heard(NodeIndex from, const Heard& heard) override { told_->heard(from, heard); }
+  void unreachable(NodeIndex node) override { told_->gone(node); }
+  void unheard(uint32_t nodes) override {
+    parts_.board->header.unheard.store(nodes, std::memory_order_release);
+  }
+  void rings() override { told_->rings(); }
+
   void tell_counts();
   void note_counts();
   void end();
@@ -150,34 +179,7 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   told.tell = [this](NodeIndex node, std::string message) { peers_->tell(node, std::move(message)); };
   told.ring_after = [this](int ms) { peers_->ring_after(ms); };
   told_.emplace(std::move(told), clock_);
-  PeersHandlers handlers;
-  handlers.held = [this](const Gather& gather, const auto& takes) { return holdings_->page(gather, takes); };
-  handlers.changed = [this](const Mark& mark) { changes_.take(mark); };
-  handlers.changes = [this] { return changes_.all(); };
-  handlers.has_changes = [this] { return changes_.any(); };
-  handlers.doubted = [this](const FileKey& key) {
-    holdings_->doubt(key);
-    holdings_->look();
-  };
-  handlers.walk = [this](const Walk& question) { return walk_->answer(question); };
-  handlers.data = [this](Fd socket, Tls data) { serve_->add(std::move(socket), std::move(data)); };
-  handlers.met = [this](NodeIndex node, uint64_t incarnation) {
-    report_->met(node, incarnation);
-    told_->met(node, incarnation);
-  };
-  handlers.gone = [this](NodeIndex node) {
-    report_->gone(node);
-    told_->gone(node);
-  };
-  handlers.unreachable = [this](NodeIndex node) { told_->gone(node); };
-  handlers.unheard = [this](uint32_t nodes) {
-    parts_.board->header.unheard.store(nodes, std::memory_order_release);
-  };
-  handlers.told = [this](const Told& values) { return told_->take(values); };
-  handlers.heard = [this](NodeIndex from, const Heard& heard) { told_->heard(from, heard); };
-  handlers.rings = [this] { told_->rings(); };
-  handlers.counted = [this](NodeIndex from, const Count& count) { report_->take(from, count); };
-  peers_.emplace(std::move(options), std::move(handlers), clock_);
+  peers_.emplace(std::move(options), this, clock_);
   source_.emplace(parts_.catalog, parts_.dataset, parts_.board, parts_.pfs, &*peers_, &*holdings_, &*told_,
                   job.bandwidth, config.threads, clock_);
   return {};

@@ -19,9 +19,9 @@ constexpr int64_t kFirstNapNs = patience::kFirstPollNs, kLongestNapNs = patience
 
 }  // namespace
 
-Peers::Peers(PeersOptions options, PeersHandlers handlers, Clock& clock)
+Peers::Peers(PeersOptions options, PeersHandler* handler, Clock& clock)
     : options_(std::move(options)),
-      handlers_(std::move(handlers)),
+      handler_(*handler),
       clock_(clock),
       began_ns_(now_ns()),
       own_(options_.peers.hello.node),
@@ -32,28 +32,20 @@ Peers::Peers(PeersOptions options, PeersHandlers handlers, Clock& clock)
       random_(static_cast<std::minstd_rand::result_type>(options_.peers.hello.incarnation)),
       ports_(count_),
       unheard_(count_) {
-  ControlHandlers hears;
-  hears.message = [this](NodeIndex from, const MessageHeader& header, std::string_view body) {
-    return answer(from, header, body);
-  };
-  hears.met = [this](const Hello& hello) { met(hello); };
-  hears.gone = [this](NodeIndex node) { gone(node); };
-  hears.unreachable = [this](NodeIndex node, Away why) { unreachable(node, why); };
-  hears.wrong = [this](NodeIndex node) { wrong(node); };
-  hears.late = [this](NodeIndex node) { heard_late(node); };
-  hears.data = [this](NodeIndex, Fd socket, Tls tls) { handlers_.data(std::move(socket), std::move(tls)); };
-  hears.rings = [this] {
-    remind();
-    remind_later();
-    handlers_.rings();
-  };
-  control_ = std::make_unique<Control>(options_.peers, std::move(hears), clock_);
+  ControlHandler* const hears = this;
+  control_ = std::make_unique<Control>(options_.peers, hears, clock_);
   FetchOptions fetches;
   fetches.peers = options_.peers;
   fetches.patience_ms = options_.patience_ms;
   fetches.most_idle = kept_connections(count_, descriptor_limit());
   Whereabouts* const nodes = this;
   fetch_ = std::make_unique<Fetch>(std::move(fetches), nodes, clock_);
+}
+
+void Peers::rings() {
+  remind();
+  remind_later();
+  handler_.rings();
 }
 
 Status Peers::start() { return control_->start(); }
@@ -243,7 +235,7 @@ std::string Peers::wanted(NodeIndex from, const Want& want) {
   return reply;
 }
 
-std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::string_view body) {
+std::string Peers::message(NodeIndex from, const MessageHeader& header, std::string_view body) {
   const auto on = [&](const auto& message, const auto& use) {
     if (message) use(*message);
     const MutexLock hold(lock_);
@@ -299,7 +291,7 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
       break;
     case MessageType::kLost:
       on(decode<Lost>(body), [&](const Lost& lost) {
-        if (lost.holder == own_ && from != own_) handlers_.doubted(lost.key);
+        if (lost.holder == own_ && from != own_) handler_.doubted(lost.key);
         const MutexLock hold(lock_);
         directory_.lost(lost.key, lost.holder);
       });
@@ -307,26 +299,26 @@ std::string Peers::answer(NodeIndex from, const MessageHeader& header, std::stri
     case MessageType::kMark:
       on(decode<Mark>(body), [&](const Mark& mark) {
         if (mark.ends_all()) return set_unheard(from, false);
-        handlers_.changed(mark);
+        handler_.changed(mark);
       });
       break;
     case MessageType::kWalk:
-      on(decode<Walk>(body), [&](const Walk& question) { reply = encode(handlers_.walk(question)); });
+      on(decode<Walk>(body), [&](const Walk& question) { reply = encode(handler_.walked(question)); });
       break;
     case MessageType::kCount:
       on(decode<Count>(body), [&](const Count& count) {
-        handlers_.counted(from, count);
+        handler_.counted(from, count);
         reply = encode(Pong());
       });
       break;
     case MessageType::kTold:
       on(decode<Told>(body), [&](const Told& told) {
-        if (!handlers_.told(told)) return wrong(from);
+        if (!handler_.take(told)) return wrong(from);
         reply = encode(Heard{told.turn});
       });
       break;
     case MessageType::kHeard:
-      on(decode<Heard>(body), [&](const Heard& heard) { handlers_.heard(from, heard); });
+      on(decode<Heard>(body), [&](const Heard& heard) { handler_.heard(from, heard); });
       break;
     default:
       break;  // of a later version, or out of place
@@ -354,9 +346,9 @@ void Peers::met(const Hello& hello) {
     parted_.erase(hello.node);
   }
   // At an agent's end one connection goes after the other: it is not dialled for these.
-  for (const Mark& mark : handlers_.changes()) control_->tell_if_met(hello.node, encode(mark));
+  for (const Mark& mark : handler_.changes()) control_->tell_if_met(hello.node, encode(mark));
   control_->tell_if_met(hello.node, encode(Mark()));
-  handlers_.met(hello.node, hello.incarnation);
+  handler_.met(hello.node, hello.incarnation);
   if (uninformed) control_->tell(hello.node, encode(Missed{acted}));
 }
 
@@ -368,7 +360,7 @@ void Peers::set_unheard(NodeIndex node, bool unheard) {
     unheard_[node] = unheard;
     nodes = std::count(unheard_.begin(), unheard_.end(), true);
   }
-  handlers_.unheard(static_cast<uint32_t>(nodes));
+  handler_.unheard(static_cast<uint32_t>(nodes));
 }
 
 // Whatever it was: its leases end at once, and what it held is read again by who asks first. If it is there
@@ -376,7 +368,7 @@ void Peers::set_unheard(NodeIndex node, bool unheard) {
 void Peers::gone(NodeIndex node) {
   set_unheard(node, true);
   fetch_->forget(node);
-  handlers_.gone(node);
+  handler_.gone(node);
   {
     const MutexLock hold(lock_);
     directory_.gone(node);
@@ -400,11 +392,11 @@ void Peers::unreachable(NodeIndex node, Away why) {
     uninformed_.insert(node);
     parted_.insert(node);
   }
-  handlers_.unreachable(node);
+  handler_.unreachable(node);
   remind_later();
 }
 
-void Peers::heard_late(NodeIndex node) {
+void Peers::late(NodeIndex node) {
   {
     const MutexLock hold(lock_);
     members_.answered_late(node);
@@ -415,7 +407,7 @@ void Peers::heard_late(NodeIndex node) {
 // A connection that is late on a busy machine is as lost as any other: changes are not to wait for long.
 void Peers::remind_later() {
   constexpr int64_t kToTellMs = patience::kPeerRestMs;  // not at once: a job's agents end one after the other
-  const bool tells = handlers_.has_changes();
+  const bool tells = handler_.has_changes();
   int64_t due = Members::kNever;
   {
     const MutexLock hold(lock_);
@@ -454,7 +446,7 @@ Gathered Peers::gathered_for(NodeIndex asks, const Gather& gather) {
       if (takes(key) && gathered.reading.size() < Gathered::kMost)
         gathered.reading.push_back({key, own_, lease});
   }
-  HeldPage page = handlers_.held(gather, takes);
+  HeldPage page = handler_.held(gather, takes);
   gathered.log = page.log;
   gathered.from = page.from;
   gathered.next = page.next;
@@ -488,7 +480,7 @@ bool Peers::take(NodeIndex from, const Gathered& gathered) {
     right = gathering_.heard(from, gathered, now, &more);
   }
   if (more) gather_from(from, gathered.share);
-  heard_late(from);
+  late(from);
   return right;
 }
 
@@ -505,15 +497,15 @@ void Peers::gather_from(NodeIndex node, NodeIndex home) {
 
 // ---- what this node tells
 
-void Peers::tell_keeper(const FileKey& key, const std::string& message) {
+void Peers::tell_keeper(const FileKey& key, const std::string& text) {
   std::optional<NodeIndex> keeper;
   {
     const MutexLock hold(lock_);
     keeper = keeper_of(key);
   }
   if (!keeper) return;  // the home is told that it missed something
-  if (*keeper != own_) return control_->tell(*keeper, message);
-  (void)answer(own_, *decode_header(message), std::string_view(message).substr(MessageHeader::kBytes));
+  if (*keeper != own_) return control_->tell(*keeper, text);
+  (void)message(own_, *decode_header(text), std::string_view(text).substr(MessageHeader::kBytes));
 }
 
 void Peers::progress(const FileKey& key) { tell_keeper(key, encode(ReadProgress{key})); }
@@ -540,7 +532,7 @@ void Peers::changed(const Mark& mark) {
 void Peers::remind() {
   constexpr int64_t kRestNs =
       patience::kPeerRestMs * kMsNs;  // a host that does not answer is dialled for longer
-  const bool tells = handlers_.has_changes();
+  const bool tells = handler_.has_changes();
   std::vector<NodeIndex> missed;
   {
     const MutexLock hold(lock_);

@@ -35,34 +35,36 @@ struct PeersOptions {
   int last_ms = patience::kPeerLastMs;         // for the last that is told of counters
 };
 
-// What the node itself is asked; any thread. They are short, and do not call Peers.
-struct PeersHandlers {
+// What the node itself is asked; any thread. The calls are short, and do not call Peers.
+class PeersHandler {
+ public:
+  virtual ~PeersHandler() = default;
   // What this node holds of what is asked for, those files that are taken.
-  std::function<HeldPage(const Gather& gather, const std::function<bool(const FileKey&)>& takes)> held;
+  virtual HeldPage held(const Gather& gather, const std::function<bool(const FileKey&)>& takes) = 0;
   // The job has changed files on another node.
-  std::function<void(const Mark& mark)> changed;
+  virtual void changed(const Mark&) {}
   // All changes that this node knows of.
-  std::function<std::vector<Mark>()> changes;
+  virtual std::vector<Mark> changes() { return {}; }
   // Whether there are any, at once.
-  std::function<bool()> has_changes = [] { return false; };
+  virtual bool has_changes() { return false; }
   // A peer says that this node's copy is not what it should be.
-  std::function<void(const FileKey& key)> doubted;
+  virtual void doubted(const FileKey&) {}
   // What this node knows of the dataset's directories.
-  std::function<List(const Walk& question)> walk = [](const Walk&) { return List(); };
+  virtual List walked(const Walk&) { return {}; }
   // A connection on which another node asks for files.
-  std::function<void(Fd socket, Tls tls)> data;
+  virtual void data(Fd, Tls) {}
   // What becomes of a node's agent, and what it has counted; see report.h.
-  std::function<void(NodeIndex node, uint64_t incarnation)> met;
-  std::function<void(NodeIndex node)> gone;
-  std::function<void(NodeIndex from, const Count& count)> counted;
+  virtual void met(NodeIndex, uint64_t /*incarnation*/) {}
+  virtual void gone(NodeIndex) {}
+  virtual void counted(NodeIndex, const Count&) {}
   // What the PFS says of files; see told_values.h. False: no node says that.
-  std::function<bool(const Told& told)> told = [](const Told&) { return true; };
-  std::function<void(NodeIndex from, const Heard& heard)> heard = [](NodeIndex, const Heard&) {};
-  std::function<void(NodeIndex node)> unreachable = [](NodeIndex) {};
+  virtual bool take(const Told&) { return true; }
+  virtual void heard(NodeIndex, const Heard&) {}
+  virtual void unreachable(NodeIndex) {}
   // So many nodes that were met are not heard now: what their tasks change is not told.
-  std::function<void(uint32_t nodes)> unheard = [](uint32_t) {};
+  virtual void unheard(uint32_t) {}
   // The time that ring_after() was given has passed.
-  std::function<void()> rings = [] {};
+  virtual void rings() {}
 };
 
 struct PeerCounts {
@@ -73,10 +75,11 @@ struct PeerCounts {
   uint64_t read_again = 0;            // see Directory
 };
 
-class Peers : private Whereabouts {
+class Peers : private Whereabouts, private ControlHandler {
  public:
-  Peers(PeersOptions options, PeersHandlers handlers, Clock& clock = system_clock());
-  virtual ~Peers() { stop(); }
+  // `handler` outlives it.
+  Peers(PeersOptions options, PeersHandler* handler, Clock& clock = system_clock());
+  ~Peers() override { stop(); }
 
   Status start();
   void stop();
@@ -127,7 +130,7 @@ class Peers : private Whereabouts {
   // is not there.
   Result<List> ask_walk(NodeIndex node, const Walk& question) EXCLUDES(lock_);
   // The node has sent what none sends.
-  void wrong(NodeIndex node) EXCLUDES(lock_);
+  void wrong(NodeIndex node) override EXCLUDES(lock_);
 
   // Whether this node is the file's home: who prefetches reads what is homed on it.
   bool is_home(const FileKey& key) const { return home_of(key, count_) == own_; }
@@ -144,13 +147,16 @@ class Peers : private Whereabouts {
     control_->look(node);
   }
   void nap(int64_t* ns);  // for an answer; each time for longer
-  std::string answer(NodeIndex from, const MessageHeader& header, std::string_view body) EXCLUDES(lock_);
+  std::string message(NodeIndex from, const MessageHeader& header, std::string_view body) override
+      EXCLUDES(lock_);
   std::string wanted(NodeIndex from, const Want& want) EXCLUDES(lock_);
-  void met(const Hello& hello) EXCLUDES(lock_);
+  void met(const Hello& hello) override EXCLUDES(lock_);
   void set_unheard(NodeIndex node, bool unheard) EXCLUDES(lock_);
-  void gone(NodeIndex node) EXCLUDES(lock_);
-  void unreachable(NodeIndex node, Away why) EXCLUDES(lock_);
-  void heard_late(NodeIndex node) EXCLUDES(lock_);
+  void gone(NodeIndex node) override EXCLUDES(lock_);
+  void unreachable(NodeIndex node, Away why) override EXCLUDES(lock_);
+  void late(NodeIndex node) override EXCLUDES(lock_);
+  void data(NodeIndex, Fd socket, Tls tls) override { handler_.data(std::move(socket), std::move(tls)); }
+  void rings() override;
   void remind_later() EXCLUDES(lock_);
   Gathered gathered_for(NodeIndex asks, const Gather& gather) EXCLUDES(lock_);
   // What a node holds has been told: false, if none says that.
@@ -170,7 +176,7 @@ class Peers : private Whereabouts {
   void note_missed(NodeIndex home) REQUIRES(lock_);
   // Tells it so, once it can be asked again.
   void tell_missed(NodeIndex home) EXCLUDES(lock_);
-  void tell_keeper(const FileKey& key, const std::string& message) EXCLUDES(lock_);
+  void tell_keeper(const FileKey& key, const std::string& text) EXCLUDES(lock_);
   // To the home of a file, from its deputy.
   void pass_on(const HeldFile& file) EXCLUDES(lock_);
   std::optional<Where> meaning_of(const Reply& reply) const;
@@ -180,7 +186,7 @@ class Peers : private Whereabouts {
   bool note(const FileKey& key, NodeIndex holder, Fetched fetched) EXCLUDES(lock_);
 
   const PeersOptions options_;
-  const PeersHandlers handlers_;
+  PeersHandler& handler_;
   Clock& clock_;
   const int64_t began_ns_;
   const NodeIndex own_;
