@@ -396,7 +396,7 @@ TOLD = {
     "runtime/node/state.cc": r"\bError\{(?:EPERM|errno|ENAMETOOLONG|EREMOTE|ETIMEDOUT|EOPNOTSUPP),",
     "runtime/config/dataset_rules.cc": ERRORS,
     "runtime/config/config.cc": ERRORS[:-1] + r"|errno_error\()(?=[^;]*?(?:dataset \"|lies inside))",
-    "runtime/store/local_store.cc": r"\bError\{\s*EOPNOTSUPP,",
+    "runtime/store/store.h": r"\bError\{\s*EOPNOTSUPP,",
     "runtime/hierarchy/discovery.cc": r"\bError\{EPERM, path \+ (?=\": )",
     "runtime/monarchd/monarchd.cc": r"\btext \+=",
     "runtime/agent/load_peers.cc": ERRORS,

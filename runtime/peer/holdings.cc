@@ -14,7 +14,7 @@
 namespace monarch {
 
 FileIdentity identity_of(const struct stat& st) {
-  return {static_cast<uint64_t>(st.st_size), time_of(st.st_mtim), time_of(st.st_ctim), st.st_ino, 0};
+  return {static_cast<uint64_t>(st.st_size), ns_of(st.st_mtim), ns_of(st.st_ctim), st.st_ino, 0};
 }
 
 bool is_same_file(FileIdentity a, FileIdentity b) {

@@ -128,7 +128,7 @@ ChunkStager::Large ChunkStager::open(const Work& work, Copier* copier, std::shar
     return nullptr;
   }
   if (static_cast<uint64_t>(st.st_size) != e.size.load(std::memory_order_relaxed) ||
-      time_of(st.st_mtim) != e.mtime.load(std::memory_order_relaxed)) {
+      ns_of(st.st_mtim) != e.mtime.load(std::memory_order_relaxed)) {
     add(context_->board, AgentCounter::dropped_files);
     context_->settle(work.ref, state_word(State::kDropped, Reason::kChanged));
     return nullptr;

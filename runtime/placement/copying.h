@@ -18,8 +18,6 @@ namespace monarch {
 // Errors of copy() that lie with the source or the tier; anything else stopped it on purpose.
 inline constexpr const char* kSource = "source: ";
 
-inline int64_t time_of(const timespec& t) { return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec; }
-
 inline bool is_source_error(const Error& error) { return error.text.rfind(kSource, 0) == 0; }
 
 // Whether the file still has the size and mtime that `before` says, and a name.

@@ -217,7 +217,7 @@ bool Evictor::is_enough(size_t n, Turn turn, const Shrinking& s) const {
 
 bool Evictor::was_read(const Entry& e, const struct stat& copy) const {
   const Identity* id = context_->catalog->reader().identity_of(e);
-  return id && time_of(copy.st_atim) != id->atime;
+  return id && ns_of(copy.st_atim) != id->atime;
 }
 
 bool Evictor::evict(size_t n, Ref ref, Turn turn, Shrinking* s) {

@@ -128,7 +128,7 @@ void FileStager::stage_again(const Work& work, Copier* copier) {
   if (!again.ref) return;  // or the last one is not settled yet
   Entry& e = catalog->entry(again.ref);
   e.size.store(static_cast<uint64_t>(st.st_size), std::memory_order_release);
-  e.mtime.store(time_of(st.st_mtim), std::memory_order_release);
+  e.mtime.store(ns_of(st.st_mtim), std::memory_order_release);
   place(again, source.get(), st, copier);
 }
 
@@ -215,7 +215,7 @@ void FileStager::open_and_place(Work work, PrefetchCredit::Held* held, Copier* c
     return context_->settle(work.ref, state_word(State::kPass, Reason::kFarTime));
   }
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
-  e.mtime.store(time_of(st.st_mtim), std::memory_order_release);  // after the state that took it back
+  e.mtime.store(ns_of(st.st_mtim), std::memory_order_release);  // after the state that took it back
   if (e.size.exchange(bytes, std::memory_order_release) == 0) {   // else: tried before
     health_->note_size(bytes);
     note_found();

@@ -43,14 +43,8 @@ ssize_t retried(Call call) {
 Result<std::unique_ptr<Store>> StoreClient::open(const StoreEnds& ends) {
   std::unique_ptr<StoreClient> store(new StoreClient(ends));
   Result<Fd> file = store->create(0);
-  if (!file.ok() && file.error().code == EOPNOTSUPP)
-    return Error{
-        EOPNOTSUPP,
-        "tier " + ends.tier + ": its file system does not keep nanoseconds of times, and cannot be a tier"};
-  if (!file.ok() && file.error().code == EXDEV)
-    return Error{EOPNOTSUPP, "tier " + ends.tier +
-                                 ": its file system shows files on another device than their directory, and "
-                                 "cannot be a tier"};
+  if (!file.ok() && (file.error().code == EOPNOTSUPP || file.error().code == EXDEV))
+    return no_tier("tier " + ends.tier, file.error().code);
   if (!file.ok()) return file.error();
   file->reset();
   store->discard(0);

@@ -38,13 +38,8 @@ Status LocalStore::keeps_what_tells_copies() const {
       os::fstat(directory_, &above) != 0)
     return {};
   const std::string place = "tier " + tier_ + ": " + path_;
-  if (st.st_dev != above.st_dev)
-    return Error{
-        EOPNOTSUPP,
-        place + ": its file system shows files on another device than their directory, and cannot be a tier"};
-  if (!same_time(st.st_mtim, kTime))
-    return Error{EOPNOTSUPP,
-                 place + ": its file system does not keep nanoseconds of times, and cannot be a tier"};
+  if (st.st_dev != above.st_dev) return no_tier(place, EXDEV);
+  if (!same_time(st.st_mtim, kTime)) return no_tier(place, EOPNOTSUPP);
   return {};
 }
 

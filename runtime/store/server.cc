@@ -18,12 +18,12 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/store/store.h"
 
 namespace monarch {
 namespace {
 
-constexpr int64_t kLookNs = 1'000'000'000;
 constexpr uint64_t kBlockBytes = 4096;  // what a name counts at least
 constexpr uint64_t kMostBytes = UINT32_MAX * kBlockBytes;
 // File systems allocate in larger pieces than are written.
@@ -93,7 +93,7 @@ StoreServer::StoreServer(Fd directory, std::string tier, std::function<uint64_t(
       tier_(std::move(tier)),
       grant_(std::move(granted)),
       clock_(clock),
-      next_look_ns_(clock.now_ns() + kLookNs) {
+      next_look_ns_(clock.now_ns() + patience::kLookNs) {
   read_granted();
   refuses_ = prepare();
 }
@@ -324,7 +324,7 @@ bool StoreServer::has_room(uint64_t blocks) {
 void StoreServer::read_granted() { granted_ = std::max(granted_, grant_()); }
 
 bool StoreServer::look() {
-  next_look_ns_ = clock_.now_ns() + kLookNs;
+  next_look_ns_ = clock_.now_ns() + patience::kLookNs;
   is_leaving(0);
   uint64_t held = 0;
   struct stat st;

@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
@@ -16,6 +18,17 @@ namespace monarch {
 
 inline bool same_time(const timespec& a, const timespec& b) {
   return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+// Why a file system cannot hold copies: EXDEV, it shows files on another device than their directory; else it
+// does not keep nanoseconds of times.
+inline Error no_tier(const std::string& place, int why) {
+  if (why == EXDEV)
+    return Error{EOPNOTSUPP, place +
+                                 ": its file system shows files on another device than their directory, "
+                                 "and cannot be a tier"};
+  return Error{EOPNOTSUPP,
+               place + ": its file system does not keep nanoseconds of times, and cannot be a tier"};
 }
 
 // Makes the files of copies in the job's directory, names them and removes them. The bytes are the caller's
