@@ -44,7 +44,7 @@ std::vector<std::vector<std::string>> node_rows(const std::vector<NodeLine>& lin
     if (sum.placed_bytes[i] > 0) media.push_back(i);
   std::vector<std::string> heading = {"NODE", "FILES"};
   for (const uint32_t i : media) {
-    heading.emplace_back(medium_name(static_cast<Medium>(i)));
+    heading.emplace_back(name_of(static_cast<Medium>(i)));
     for (char& c : heading.back()) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   }
   heading.insert(heading.end(), {"OPENS", "HIT", "PFS", "PEERS", "SERVED", "TOLD"});

@@ -401,7 +401,7 @@ void sweep(const Config& config) {
 Result<std::optional<JobKey>> check_peers(const RunOptions& options, const PeerConfig& config) {
   if (options.peers.empty()) return std::optional<JobKey>();
   const Result<std::vector<NodeAddress>> nodes =
-      read_nodes(options.peers, ports_of(kIdentity, config.first_port, config.last_port));
+      read_nodes(options.peers, ports_of(kIdentity, config.ports.first, config.ports.last));
   if (!nodes.ok())
     return Error{nodes.error().code,
                  "--peers " + nodes.error().text + "; name a file with a line ADDRESS:PORT for each node"};
@@ -474,8 +474,8 @@ Status write_config(const std::string& path, const std::string& user_file,
     return q.percent < 0 ? std::to_string(q.bytes) : std::to_string(q.percent) + "%";
   };
   for (const TierConfig& t : tiers)
-    out << "[tier." << t.name << "]\npath = " << t.path << "\ndriver = " << kind_name(t.kind)
-        << "\nquota = " << text(t.quota) << "\nmedium = " << medium_name(t.medium)
+    out << "[tier." << t.name << "]\npath = " << t.path << "\ndriver = " << name_of(t.kind)
+        << "\nquota = " << text(t.quota) << "\nmedium = " << name_of(t.medium)
         << "\nmin_free = " << text(t.min_free) << "\n";
   out.close();
   return out ? Status() : Status(errno_error("write " + path));

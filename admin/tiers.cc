@@ -42,7 +42,7 @@ Json to_json(const Candidate& c) {
           {"fstype", text_or_null(c.fstype)},
           {"disks", c.disks},
           {"transport", text_or_null(c.transport)},
-          {"medium", c.medium ? Json(medium_name(*c.medium)) : Json()},
+          {"medium", c.medium ? Json(name_of(*c.medium)) : Json()},
           {"size", asked ? Json(c.size) : Json()},
           {"free", asked && !c.mount_point.empty() ? Json(c.free) : Json()},
           {"numa_node", c.numa_node >= 0 ? Json(c.numa_node) : Json()},
@@ -85,7 +85,7 @@ void print_candidates(const std::vector<Candidate>& candidates) {
       {"PATH", "DEVICE", "MEDIUM", "FSTYPE", "SIZE", "FREE", "NUMA", "CHOSEN", "REASON"}};
   for (const Candidate& c : candidates)
     rows.push_back(
-        {word(c.path), word(c.device), c.medium ? medium_name(*c.medium) : "-", word(c.fstype),
+        {word(c.path), word(c.device), c.medium ? name_of(*c.medium) : "-", word(c.fstype),
          c.size ? format_size(c.size) : "-", c.size && !c.mount_point.empty() ? format_size(c.free) : "-",
          c.numa_node >= 0 ? std::to_string(c.numa_node) : "-", c.chosen ? "yes" : "no", escaped(c.reason)});
   print_table(rows);

@@ -44,6 +44,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/base/uring.h \
 	%D%/config/config.h \
 	%D%/config/dataset_rules.h \
+	%D%/config/keys.h \
 	%D%/config/policy_keys.h \
 	%D%/config/show.h \
 	%D%/config/user_options.h \

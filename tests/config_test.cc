@@ -305,8 +305,8 @@ TEST_F(ConfigFile, EachKeyHasItsRange) {
       {"tier.a", "quota = 101%", "quota: '101%' is not a share from 0% to 100%; write for example 50%"},
       {"tier.a", "quota = 4095", "quota = 4095 has no room for any file; write for example quota = 100G"},
       {"tier.a", "quota = 0%", "quota = 0% has no room for any file; write for example quota = 100G"},
-      {"tier.a", "share = half", "share 'half' is none of cpus, memory, equal, whole"},
-      {"tier.a", "medium = tape", "medium 'tape' is none of nvme, ssd, hdd, ram"},
+      {"tier.a", "share = half", "share: 'half' is none of cpus, memory, equal, whole"},
+      {"tier.a", "medium = tape", "medium: 'tape' is none of nvme, ssd, hdd, ram"},
       {"peer", "enabled = yes", "enabled: 'yes' is none of on, off"},
       {"peer", "bandwidth = fast", "bandwidth: 'fast'"},
   };

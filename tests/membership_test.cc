@@ -132,8 +132,7 @@ TEST(PeerKey, InAFileIsItsOwnersAlone) {
 TEST(PeerMembership, IsReadAsTheCommandLineHasIt) {
   const Scratch scratch;
   PeerConfig config;
-  config.first_port = 7000;
-  config.last_port = 7001;
+  config.ports = {7000, 7001};
   PeerArguments arguments;
   arguments.file = scratch.file("peers", "n1 10.0.0.1\nn2 10.0.0.2\n");
   arguments.identity = "c.1.0";

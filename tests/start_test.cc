@@ -520,7 +520,7 @@ TEST(AgentConf, TellsWhatTheAdminSaid) {
     const PeerConfig& peer = told.peer;
     EXPECT_TRUE(peer.enabled && peer.encrypt);
     EXPECT_EQ(peer.network, network);
-    EXPECT_TRUE(peer.first_port == 7000 && peer.last_port == 7010);
+    EXPECT_TRUE(peer.ports.first == 7000 && peer.ports.last == 7010);
     EXPECT_EQ(peer.bandwidth, 1u << 20);
   }
   EXPECT_EQ(told_agent(config, {}, {1, false}).agent.stage_again, 7);

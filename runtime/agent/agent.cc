@@ -475,7 +475,7 @@ int run_agent(const AgentOptions& options) {
     return 1;
   }
   for (const Tier& t : service->hierarchy->tiers())
-    spdlog::info("tier {} ({}): {} at {}", t.name(), medium_name(t.medium()), format_size(t.quota()),
+    spdlog::info("tier {} ({}): {} at {}", t.name(), name_of(t.medium()), format_size(t.quota()),
                  t.copies_path());
   for (const DatasetRoot& r : service->dataset->roots) spdlog::info("dataset {}", r.path);
   if (service->peers)

@@ -120,7 +120,7 @@ Result<PeerMembership> read_membership(const PeerArguments& arguments, const Pee
   membership.key = *key;
   membership.identity = arguments.identity;
   Result<std::vector<NodeAddress>> nodes =
-      read_nodes(arguments.file, ports_of(arguments.identity, config.first_port, config.last_port));
+      read_nodes(arguments.file, ports_of(arguments.identity, config.ports.first, config.ports.last));
   if (!nodes.ok()) return nodes.error();
   if (arguments.index >= nodes->size())
     return bad_input("--peer-index " + std::to_string(arguments.index) + ": " + arguments.file + " has " +

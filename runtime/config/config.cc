@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <ini.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
@@ -23,6 +24,7 @@
 #include "runtime/base/number.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/size.h"
+#include "runtime/config/keys.h"
 #include "runtime/config/policy_keys.h"
 #include "runtime/config/show.h"
 #include "runtime/config/values.h"
@@ -63,10 +65,24 @@ size_t comment_in(const std::string& text) {
   return std::string::npos;
 }
 
-Error unknown_key(const std::string& key, const std::string& section, const std::string& known) {
-  return bad_input("unknown key '" + key + "' in [" + section + "]" +
-                   did_you_mean(nearest(key, split_list(known, ','))) + "; known are " + known);
+Error unknown_key(const std::string& key, const std::string& section, const std::vector<std::string>& known) {
+  return bad_input("unknown key '" + key + "' in [" + section + "]" + did_you_mean(nearest(key, known)) +
+                   fmt::format("; known are {}", fmt::join(known, ", ")));
 }
+
+std::string size_text(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"", "K", "M", "G", "T", "P"};
+  size_t unit = 0;
+  for (; bytes != 0 && bytes % 1024 == 0 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
+  return std::to_string(bytes) + kUnits[unit];
+}
+
+std::string quota_text(const Quota& quota) {
+  return quota.percent < 0 ? size_text(quota.bytes) : fmt::format("{}%", quota.percent);
+}
+
+std::string rate_text(uint64_t rate) { return rate == 0 ? "none" : size_text(rate); }
+std::string switch_text(bool on) { return on ? "on" : "off"; }
 
 namespace {
 
@@ -78,64 +94,11 @@ Result<int> parse_count(const std::string& text, int least, int most) {
   return *n;
 }
 
-Result<AgentConfig::Prefetch> parse_prefetch(const std::string& text) {
-  if (text == "auto") return AgentConfig::Prefetch::kAuto;
-  if (text == "on") return AgentConfig::Prefetch::kOn;
-  if (text == "off") return AgentConfig::Prefetch::kOff;
-  return bad_input("'" + text + "' is none of auto, on, off");
-}
-
 Result<uint64_t> parse_burst(const std::string& text) {
   if (text == "auto") return uint64_t{AgentConfig::kBurstAuto};
   Result<uint64_t> burst = text == "0" ? uint64_t{0} : parse_size(text);
   if (burst.ok()) return burst;
   return bad_input("'" + text + "' is neither auto, 0 nor a size like 512M or 10G");
-}
-
-Result<AgentConfig::Consistency> parse_consistency(const std::string& text) {
-  for (const auto c : {AgentConfig::Consistency::kJob, AgentConfig::Consistency::kOpen})
-    if (text == consistency_name(c)) return c;
-  return bad_input("'" + text + "' is none of job, open");
-}
-
-Result<AgentConfig::Metadata> parse_metadata(const std::string& text) {
-  for (const auto m : {AgentConfig::Metadata::kServe, AgentConfig::Metadata::kPass})
-    if (text == metadata_name(m)) return m;
-  return bad_input("'" + text + "' is none of serve, pass");
-}
-
-Result<AgentConfig::Io> parse_io(const std::string& text) {
-  for (const auto io : {AgentConfig::Io::kNormal, AgentConfig::Io::kLow, AgentConfig::Io::kIdle})
-    if (text == io_name(io)) return io;
-  return bad_input("'" + text + "' is none of normal, low, idle");
-}
-
-Result<TierConfig::Kind> parse_kind(const std::string& text) {
-  for (const auto kind : {TierConfig::Kind::kDirectory, TierConfig::Kind::kTmpfs})
-    if (text == kind_name(kind)) return kind;
-  return bad_input("driver '" + text + "' is none of directory, tmpfs");
-}
-
-Result<TierConfig::Share> parse_share(const std::string& text) {
-  using Share = TierConfig::Share;
-  for (const auto share : {Share::kCpus, Share::kMemory, Share::kEqual, Share::kWhole})
-    if (text == share_name(share)) return share;
-  return bad_input("share '" + text + "' is none of cpus, memory, equal, whole");
-}
-
-Result<TierConfig::Charge> parse_charge(const std::string& text) {
-  for (const auto charge : {TierConfig::Charge::kNode, TierConfig::Charge::kJob})
-    if (text == charge_name(charge)) return charge;
-  return bad_input("charge '" + text + "' is none of node, job");
-}
-
-Result<Accounting> parse_accounting(const std::string& text) {
-  if (text == "auto") return Accounting::kAuto;
-  if (text == "sacct") return Accounting::kSacct;
-  if (text == "spool") return Accounting::kSpool;
-  if (text == "log") return Accounting::kLog;
-  if (text == "off") return Accounting::kOff;
-  return bad_input("'" + text + "' is none of auto, sacct, spool, log, off");
 }
 
 Result<uint64_t> parse_memory_max(const std::string& text) {
@@ -167,7 +130,7 @@ Result<std::string> parse_network(const std::string& text) {
 }
 
 // FIRST-LAST, of those that need no privilege.
-Status set_ports(PeerConfig* peer, const std::string& text) {
+Result<PeerConfig::Ports> parse_ports(const std::string& text) {
   constexpr int kLeast = 1024, kMost = 65535;
   const size_t dash = text.find('-');
   const Result<int> first = parse_count(text.substr(0, dash), 1, kMost);
@@ -176,9 +139,39 @@ Status set_ports(PeerConfig* peer, const std::string& text) {
   if (!first.ok() || !last.ok() || *first < kLeast || *last < *first)
     return bad_input("ports '" + text +
                      "' are not FIRST-LAST, from 1024 to 65535; write for example ports = 64000-64999");
-  peer->first_port = static_cast<uint16_t>(*first);
-  peer->last_port = static_cast<uint16_t>(*last);
-  return {};
+  return PeerConfig::Ports{static_cast<uint16_t>(*first), static_cast<uint16_t>(*last)};
+}
+
+Result<std::string> parse_log_level(const std::string& text) {
+  MONARCH_TRY(check_log_level(text));
+  return text;
+}
+
+Result<std::string> parse_text(const std::string& text) { return text; }
+std::optional<std::string> text_if_any(const std::string& text) {
+  if (text.empty()) return {};
+  return text;
+}
+
+std::string burst_text(uint64_t burst) {
+  return burst == AgentConfig::kBurstAuto ? "auto" : size_text(burst);
+}
+std::string memory_text(uint64_t memory) {
+  return memory == AgentConfig::kMemoryAuto ? "auto" : rate_text(memory);
+}
+std::string ports_text(const PeerConfig::Ports& ports) {
+  return fmt::format("{}-{}", ports.first, ports.last);
+}
+
+template <typename Section, typename Place>
+Key<Section> count_key(const char* name, Place place, int least, int most) {
+  return key_of<Section>(
+      name, place, [=](const std::string& text) { return parse_count(text, least, most); },
+      [](int n) { return std::to_string(n); });
+}
+template <typename E, typename Section, typename Place>
+Key<Section> name_key(const char* name, Place place) {
+  return key_of<Section>(name, place, &parse_name<E>, [](E value) { return std::string(name_of(value)); });
 }
 
 bool good_name(const std::string& name) {
@@ -218,70 +211,6 @@ struct Reading {
 
 std::string name_of(const std::string& section, const std::string& key) {
   return canonical_section(section) + "." + key;
-}
-
-Status set_agent_key(AgentConfig* agent, const std::string& key, const std::string& value) {
-  if (key == "threads") return assign(parse_count(value, 1, 256), &agent->threads);
-  if (key == "walk_threads") return assign(parse_count(value, 1, 64), &agent->walk_threads);
-  if (key == "watch_directories") return assign(parse_count(value, 0, 1 << 20), &agent->watch_directories);
-  if (key == "stage_wait_max") return assign(parse_size(value), &agent->stage_wait_max);
-  if (key == "stage_wait") return assign(parse_count(value, 0, 600), &agent->stage_wait);
-  if (key == "stage_again") return assign(parse_count(value, 0, 86400), &agent->stage_again);
-  if (key == "prefetch") return assign(parse_prefetch(value), &agent->prefetch);
-  if (key == "prefetch_burst") return assign(parse_burst(value), &agent->prefetch_burst);
-  if (key == "prefetch_patience") return assign(parse_count(value, 0, 86400), &agent->prefetch_patience);
-  if (key == "consistency") return assign(parse_consistency(value), &agent->consistency);
-  if (key == "metadata") return assign(parse_metadata(value), &agent->metadata);
-  if (key == "pfs_bandwidth") return assign(parse_rate(value), &agent->pfs_bandwidth);
-  if (key == "pfs_opens") return assign(parse_number(value), &agent->pfs_opens);
-  if (key == "pfs_stats") return assign(parse_number(value), &agent->pfs_stats);
-  if (key == "tier_bandwidth") return assign(parse_rate(value), &agent->tier_bandwidth);
-  if (key == "background_io") return assign(parse_io(value), &agent->background_io);
-  if (key == "max_files") return assign(parse_number(value), &agent->max_files);
-  if (key == "memory_max") return assign(parse_memory_max(value), &agent->memory_max);
-  if (key == "log") return assign(Result<std::string>(value), &agent->log);
-  if (key == "run_size") return assign(parse_run_size(value), &agent->run_size);
-  if (key == "log_level") {
-    MONARCH_TRY(check_log_level(value));
-    return assign(Result<std::string>(value), &agent->log_level);
-  }
-  return unknown_key(
-      key, "agent",
-      "threads, walk_threads, watch_directories, stage_wait_max, "
-      "stage_wait, stage_again, prefetch, prefetch_burst, prefetch_patience, consistency, metadata, "
-      "pfs_bandwidth, pfs_opens, pfs_stats, tier_bandwidth, background_io, max_files, memory_max, run_size, "
-      "log, log_level");
-}
-
-Status set_accounting_key(Config* config, const std::string& key, const std::string& value) {
-  if (key == "account") return assign(parse_accounting(value), &config->accounting);
-  if (key == "spool_days") return assign(parse_count(value, 1, 3650), &config->spool.spool_days);
-  if (key == "spool_lines") return assign(parse_count(value, 1, 1000000), &config->spool.spool_lines);
-  if (key == "report_days") return assign(parse_count(value, 1, 3650), &config->reports.report_days);
-  if (key == "report_size") return assign(parse_rate(value), &config->reports.report_size);
-  return unknown_key(key, "accounting", "account, spool_days, spool_lines, report_days, report_size");
-}
-
-Status set_peer_key(PeerConfig* peer, const std::string& key, const std::string& value) {
-  if (key == "enabled") return assign(parse_switch(value), &peer->enabled);
-  if (key == "network") return assign(parse_network(value), &peer->network);
-  if (key == "ports") return set_ports(peer, value);
-  if (key == "bandwidth") return assign(parse_rate(value), &peer->bandwidth);
-  if (key == "encrypt") return assign(parse_switch(value), &peer->encrypt);
-  return unknown_key(key, "peer", "enabled, network, ports, bandwidth, encrypt");
-}
-
-Status set_tier_key(TierConfig* tier, const std::string& key, const std::string& value) {
-  if (key == "path") return assign(parse_path(value), &tier->path);
-  if (key == "quota") return assign(parse_quota(value), &tier->quota);
-  if (key == "medium") return assign(parse_medium(value), &tier->medium);
-  if (key == "driver") return assign(parse_kind(value), &tier->kind);
-  if (key == "charge") return assign(parse_charge(value), &tier->charge);
-  if (key == "min_free") return assign(parse_quota(value), &tier->min_free);
-  if (key == "share") return assign(parse_share(value), &tier->share);
-  if (key == "job_capacity") return assign(parse_job_capacity(value), &tier->job_capacity);
-  return unknown_key(key, kTierSection + tier->name,
-                     "path, quota, share, job_capacity, medium, driver, charge, min_free");
 }
 
 // The tier of section [tier.NAME], or nullptr.
@@ -332,14 +261,15 @@ Status set_key(Reading* in, const std::string& section, const std::string& key, 
   const bool again = !in->trace->lines.insert_or_assign(name, in->line).second;
   if (again && !(policy && is_list_of_policy(key)))
     return bad_input("'" + key + "' is given twice in [" + section + "]");
-  if (policy) return set_policy_key(policy, key, value, in->line);
+  if (policy && key == "tiers") policy->tiers_line = in->line;
+  if (policy) return set_key(policy_keys(), policy->title(), key, value, &policy->keys);
   if (section.empty()) return bad_input("'" + key + "' stands before the first [section]");
-  if (section == "agent") return set_agent_key(&in->config.agent, key, value);
-  if (section == "accounting") return set_accounting_key(&in->config, key, value);
-  if (section == "peer") return set_peer_key(&in->config.peer, key, value);
+  if (section == "agent") return set_key(agent_keys(), section, key, value, &in->config.agent);
+  if (section == "accounting") return set_key(accounting_keys(), section, key, value, &in->config);
+  if (section == "peer") return set_key(peer_keys(), section, key, value, &in->config.peer);
   TierConfig* tier = find_tier(&in->config, section);
   if (!tier) return unknown_section(section);
-  MONARCH_TRY(set_tier_key(tier, key, value));
+  MONARCH_TRY(set_key(tier_keys(), section, key, value, tier));
   const Quota& quota = tier->quota;
   if (key == "quota" &&
       (quota.percent < 0 ? quota.bytes < in->least_quota : quota.percent == 0 && in->least_quota))
@@ -441,66 +371,67 @@ void set_words(Reading* in, const std::vector<Word>& words) {
 
 }  // namespace
 
-Result<Medium> parse_medium(const std::string& text) {
-  for (const Medium m : {Medium::kNvme, Medium::kSsd, Medium::kHdd, Medium::kRam})
-    if (text == medium_name(m)) return m;
-  return bad_input("medium '" + text + "' is none of nvme, ssd, hdd, ram");
+const Keys<AgentConfig>& agent_keys() {
+  using A = AgentConfig;
+  static const Keys<A> keys = {count_key<A>("threads", &A::threads, 1, 256),
+                               count_key<A>("walk_threads", &A::walk_threads, 1, 64),
+                               count_key<A>("watch_directories", &A::watch_directories, 0, 1 << 20),
+                               key_of<A>("stage_wait_max", &A::stage_wait_max, &parse_size, &size_text),
+                               count_key<A>("stage_wait", &A::stage_wait, 0, 600),
+                               count_key<A>("stage_again", &A::stage_again, 0, 86400),
+                               name_key<A::Prefetch, A>("prefetch", &A::prefetch),
+                               key_of<A>("prefetch_burst", &A::prefetch_burst, &parse_burst, &burst_text),
+                               count_key<A>("prefetch_patience", &A::prefetch_patience, 0, 86400),
+                               name_key<A::Consistency, A>("consistency", &A::consistency),
+                               name_key<A::Metadata, A>("metadata", &A::metadata),
+                               key_of<A>("pfs_bandwidth", &A::pfs_bandwidth, &parse_rate, &rate_text),
+                               key_of<A>("pfs_opens", &A::pfs_opens, &parse_number, &rate_text),
+                               key_of<A>("pfs_stats", &A::pfs_stats, &parse_number, &rate_text),
+                               key_of<A>("tier_bandwidth", &A::tier_bandwidth, &parse_rate, &rate_text),
+                               name_key<A::Io, A>("background_io", &A::background_io),
+                               key_of<A>("max_files", &A::max_files, &parse_number, &rate_text),
+                               key_of<A>("memory_max", &A::memory_max, &parse_memory_max, &memory_text),
+                               key_of<A>("run_size", &A::run_size, &parse_run_size, &rate_text),
+                               key_of<A>("log", &A::log, &parse_text, &text_if_any),
+                               key_of<A>("log_level", &A::log_level, &parse_log_level, &text_if_any)};
+  return keys;
 }
 
-const char* medium_name(Medium medium) {
-  switch (medium) {
-    case Medium::kNvme:
-      return "nvme";
-    case Medium::kSsd:
-      return "ssd";
-    case Medium::kHdd:
-      return "hdd";
-    case Medium::kRam:
-      return "ram";
-  }
-  return "?";
+const Keys<PeerConfig>& peer_keys() {
+  using P = PeerConfig;
+  static const Keys<P> keys = {key_of<P>("enabled", &P::enabled, &parse_switch, &switch_text),
+                               key_of<P>("network", &P::network, &parse_network, &text_if_any),
+                               key_of<P>("ports", &P::ports, &parse_ports, &ports_text),
+                               key_of<P>("bandwidth", &P::bandwidth, &parse_rate, &rate_text),
+                               key_of<P>("encrypt", &P::encrypt, &parse_switch, &switch_text)};
+  return keys;
 }
 
-const char* consistency_name(AgentConfig::Consistency consistency) {
-  return consistency == AgentConfig::Consistency::kOpen ? "open" : "job";
+const Keys<Config>& accounting_keys() {
+  static const Keys<Config> keys = {
+      name_key<Accounting, Config>("account", &Config::accounting),
+      count_key<Config>(
+          "spool_days", [](auto& c) -> auto& { return c.spool.spool_days; }, 1, 3650),
+      count_key<Config>(
+          "spool_lines", [](auto& c) -> auto& { return c.spool.spool_lines; }, 1, 1000000),
+      count_key<Config>(
+          "report_days", [](auto& c) -> auto& { return c.reports.report_days; }, 1, 3650),
+      key_of<Config>(
+          "report_size", [](auto& c) -> auto& { return c.reports.report_size; }, &parse_rate, &rate_text)};
+  return keys;
 }
 
-const char* metadata_name(AgentConfig::Metadata metadata) {
-  return metadata == AgentConfig::Metadata::kPass ? "pass" : "serve";
-}
-
-const char* io_name(AgentConfig::Io io) {
-  switch (io) {
-    case AgentConfig::Io::kNormal:
-      return "normal";
-    case AgentConfig::Io::kLow:
-      return "low";
-    case AgentConfig::Io::kIdle:
-      return "idle";
-  }
-  return "?";
-}
-
-const char* kind_name(TierConfig::Kind kind) {
-  return kind == TierConfig::Kind::kTmpfs ? "tmpfs" : "directory";
-}
-
-const char* share_name(TierConfig::Share share) {
-  switch (share) {
-    case TierConfig::Share::kCpus:
-      return "cpus";
-    case TierConfig::Share::kMemory:
-      return "memory";
-    case TierConfig::Share::kEqual:
-      return "equal";
-    case TierConfig::Share::kWhole:
-      return "whole";
-  }
-  return "?";
-}
-
-const char* charge_name(TierConfig::Charge charge) {
-  return charge == TierConfig::Charge::kJob ? "job" : "node";
+const Keys<TierConfig>& tier_keys() {
+  using T = TierConfig;
+  static const Keys<T> keys = {key_of<T>("path", &T::path, &parse_path, &text_if_any),
+                               key_of<T>("quota", &T::quota, &parse_quota, &quota_text),
+                               name_key<T::Share, T>("share", &T::share),
+                               key_of<T>("job_capacity", &T::job_capacity, &parse_job_capacity, &quota_text),
+                               name_key<Medium, T>("medium", &T::medium),
+                               name_key<T::Kind, T>("driver", &T::kind),
+                               name_key<T::Charge, T>("charge", &T::charge),
+                               key_of<T>("min_free", &T::min_free, &parse_quota, &quota_text)};
+  return keys;
 }
 
 Result<Quota> parse_quota(const std::string& text) {

@@ -2,6 +2,8 @@
 // What the admin (monarch.conf) or the user (monarchctl run) asked for.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,8 +14,6 @@
 namespace monarch {
 
 enum class Medium { kNvme, kSsd, kHdd, kRam };
-Result<Medium> parse_medium(const std::string& text);
-const char* medium_name(Medium medium);
 
 // A number of bytes, or a share of a file system's size.
 struct Quota {
@@ -98,14 +98,6 @@ struct AgentConfig {
   }
 };
 
-// As the configuration file spells them.
-const char* consistency_name(AgentConfig::Consistency consistency);
-const char* metadata_name(AgentConfig::Metadata metadata);
-const char* io_name(AgentConfig::Io io);
-const char* kind_name(TierConfig::Kind kind);
-const char* share_name(TierConfig::Share share);
-const char* charge_name(TierConfig::Charge charge);
-
 // Where a job's line goes: into the accounting database, now or when it can be reached; into the spool, for
 // `monarchd --flush`; into the log of root's helpers only; nowhere. kAuto: kSacct if Slurm has slurmdbd, else
 // kLog.
@@ -115,6 +107,42 @@ struct SpoolConfig {
   int spool_days = 7;       // for which a line waits at most
   int spool_lines = 10000;  // so many at most; the oldest go first
 };
+
+// As the configuration file spells them, in their order.
+template <typename E>
+inline constexpr int kNames = 0;
+template <>
+inline constexpr std::array kNames<Medium> = {"nvme", "ssd", "hdd", "ram"};
+template <>
+inline constexpr std::array kNames<TierConfig::Kind> = {"directory", "tmpfs"};
+template <>
+inline constexpr std::array kNames<TierConfig::Charge> = {"node", "job"};
+template <>
+inline constexpr std::array kNames<TierConfig::Share> = {"cpus", "memory", "equal", "whole"};
+template <>
+inline constexpr std::array kNames<AgentConfig::Prefetch> = {"auto", "on", "off"};
+template <>
+inline constexpr std::array kNames<AgentConfig::Consistency> = {"job", "open"};
+template <>
+inline constexpr std::array kNames<AgentConfig::Metadata> = {"serve", "pass"};
+template <>
+inline constexpr std::array kNames<AgentConfig::Io> = {"normal", "low", "idle"};
+template <>
+inline constexpr std::array kNames<Accounting> = {"auto", "sacct", "spool", "log", "off"};
+
+template <typename E>
+constexpr const char* name_of(E value) {
+  return kNames<E>[static_cast<size_t>(value)];
+}
+template <typename E>
+Result<E> parse_name(const std::string& text) {
+  std::string known;
+  for (size_t i = 0; i < kNames<E>.size(); ++i) {
+    if (text == kNames<E>[i]) return static_cast<E>(i);
+    known += (i == 0 ? "" : ", ") + std::string(kNames<E>[i]);
+  }
+  return bad_input("'" + text + "' is none of " + known);
+}
 
 // What root keeps of jobs that have ended on the node.
 struct ReportsConfig {
@@ -127,8 +155,9 @@ struct PeerConfig {
   bool enabled = true;
   std::string
       network;  // ADDRESS/BITS: data goes by the node's address in it; empty: by the one in slurm.conf
-  // An agent listens on one of these.
-  uint16_t first_port = 64000, last_port = 64999;
+  struct Ports {
+    uint16_t first = 64000, last = 64999;
+  } ports;                 // an agent listens on one of these
   uint64_t bandwidth = 0;  // bytes per second and node of what nobody waits for; 0: no limit
   bool encrypt = false;    // all that is sent, not the handshakes alone
 };

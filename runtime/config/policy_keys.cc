@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/config/policy_keys.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <optional>
 
+#include "runtime/config/keys.h"
 #include "runtime/config/user_options.h"
 #include "runtime/config/values.h"
 
@@ -78,7 +81,7 @@ Status add_paths(const std::string& value, PolicyKeys::List* list) {
   return {};
 }
 
-Status set_tiers(const std::string& value, PolicyKeys::List* list) {
+Result<std::vector<std::string>> parse_tiers(const std::string& value) {
   MONARCH_TRY(check_names(value));
   const std::vector<std::string> names = split_list(value, ',');
   if (names.empty())
@@ -86,23 +89,31 @@ Status set_tiers(const std::string& value, PolicyKeys::List* list) {
   for (size_t i = 0; i < names.size(); ++i)
     if (std::count(names.begin(), names.end(), names[i]) > 1)
       return bad_input("tiers names " + names[i] + " twice");
-  *list = names;
-  return {};
+  return names;
 }
 
-Status set_default_options(const std::string& value, std::optional<std::string>* place) {
+Result<std::string> parse_default_options(const std::string& value) {
   if (const Result<JobOptions> parsed = parse_job_options(value); !parsed.ok())
     return bad_input("default_options = " + value + ": " + parsed.error().text +
                      "; write for example default_options = prefetch=off consistency=open, of " +
                      kOptionNames);
-  *place = value;
-  return {};
+  return value;
 }
 
 Status add_options(const std::string& value, PolicyKeys::List* list) {
   for (const std::string& name : split_list(value, ','))
     if (!is_option(name)) return bad_input("deny_options names '" + name + "'; known are " + kOptionNames);
   return add_names(value, list);
+}
+
+Key<PolicyKeys> list_key(const char* name, PolicyKeys::List PolicyKeys::*list,
+                         Status (*add)(const std::string&, PolicyKeys::List*)) {
+  const auto values = [=](const PolicyKeys& keys) -> ConfigValue::Values {
+    if (keys.*list && (keys.*list)->empty()) return ConfigValue::Values({""});
+    return keys.*list;
+  };
+  const auto set = [=](const std::string& text, PolicyKeys* keys) { return add(text, &(keys->*list)); };
+  return {name, set, values, ConfigValue::Kind::kList};
 }
 
 Result<std::string> parse_max_prefetch(const std::string& text) {
@@ -144,39 +155,37 @@ void add_policy(Config* config, const std::string& section) {
     config->policies.push_back(std::move(*policy));
 }
 
-bool is_list_of_policy(const std::string& key) {
-  for (const char* list : {"allow_users", "deny_users", "allow_groups", "deny_groups", "allow_datasets",
-                           "deny_datasets", "default_dataset", "deny_options"})
-    if (key == list) return true;
-  return false;
+const Keys<PolicyKeys>& policy_keys() {
+  using P = PolicyKeys;
+  const auto as_it_is = [](const std::string& text) { return text; };
+  const auto joined = [](const std::vector<std::string>& names) {
+    return fmt::format("{}", fmt::join(names, ", "));
+  };
+  static const Keys<P> keys = {
+      key_of<P>("enabled", &P::enabled, &parse_switch, &switch_text),
+      list_key("allow_users", &P::allow_users, &add_names),
+      list_key("deny_users", &P::deny_users, &add_names),
+      list_key("allow_groups", &P::allow_groups, &add_names),
+      list_key("deny_groups", &P::deny_groups, &add_names),
+      list_key("allow_datasets", &P::allow_datasets, &add_paths),
+      list_key("deny_datasets", &P::deny_datasets, &add_paths),
+      key_of<P>("tiers", &P::tiers, &parse_tiers, joined),
+      key_of<P>("job_capacity", &P::job_capacity, &parse_job_capacity, &quota_text),
+      key_of<P>("max_files", &P::max_files, &parse_number, &rate_text),
+      key_of<P>("pfs_bandwidth", &P::pfs_bandwidth, &parse_rate, &rate_text),
+      key_of<P>("pfs_opens", &P::pfs_opens, &parse_number, &rate_text),
+      key_of<P>("pfs_stats", &P::pfs_stats, &parse_number, &rate_text),
+      list_key("default_dataset", &P::default_dataset, &add_paths),
+      key_of<P>("default_options", &P::default_options, &parse_default_options, as_it_is),
+      list_key("deny_options", &P::deny_options, &add_options),
+      key_of<P>("max_prefetch", &P::max_prefetch, &parse_max_prefetch, as_it_is),
+      key_of<P>("max_wait", &P::max_wait, &parse_max_wait, [](int n) { return std::to_string(n); })};
+  return keys;
 }
 
-Status set_policy_key(PolicySection* policy, const std::string& key, const std::string& value, int line) {
-  PolicyKeys& keys = policy->keys;
-  if (key == "enabled") return assign(parse_switch(value), &keys.enabled);
-  if (key == "allow_users") return add_names(value, &keys.allow_users);
-  if (key == "deny_users") return add_names(value, &keys.deny_users);
-  if (key == "allow_groups") return add_names(value, &keys.allow_groups);
-  if (key == "deny_groups") return add_names(value, &keys.deny_groups);
-  if (key == "allow_datasets") return add_paths(value, &keys.allow_datasets);
-  if (key == "deny_datasets") return add_paths(value, &keys.deny_datasets);
-  if (key == "tiers") policy->tiers_line = line;
-  if (key == "tiers") return set_tiers(value, &keys.tiers);
-  if (key == "job_capacity") return assign(parse_job_capacity(value), &keys.job_capacity);
-  if (key == "max_files") return assign(parse_number(value), &keys.max_files);
-  if (key == "pfs_bandwidth") return assign(parse_rate(value), &keys.pfs_bandwidth);
-  if (key == "pfs_opens") return assign(parse_number(value), &keys.pfs_opens);
-  if (key == "pfs_stats") return assign(parse_number(value), &keys.pfs_stats);
-  if (key == "default_dataset") return add_paths(value, &keys.default_dataset);
-  if (key == "default_options") return set_default_options(value, &keys.default_options);
-  if (key == "deny_options") return add_options(value, &keys.deny_options);
-  if (key == "max_prefetch") return assign(parse_max_prefetch(value), &keys.max_prefetch);
-  if (key == "max_wait") return assign(parse_max_wait(value), &keys.max_wait);
-  return unknown_key(
-      key, policy->title(),
-      "enabled, allow_users, deny_users, allow_groups, deny_groups, allow_datasets, "
-      "deny_datasets, tiers, job_capacity, max_files, pfs_bandwidth, pfs_opens, pfs_stats, default_dataset, "
-      "default_options, deny_options, max_prefetch, max_wait");
+bool is_list_of_policy(const std::string& key) {
+  const Key<PolicyKeys>* const known = find_key(policy_keys(), key);
+  return known && known->kind == ConfigValue::Kind::kList;
 }
 
 Status check_policy(const Config& config, const PolicySection& policy) {

@@ -16,8 +16,6 @@ std::string canonical_section(const std::string& section);
 PolicySection* find_policy(Config* config, const std::string& section);
 void add_policy(Config* config, const std::string& section);
 
-// `line`: of the key, for what can be checked at the file's end only.
-Status set_policy_key(PolicySection* policy, const std::string& key, const std::string& value, int line);
 // Whether it may be given several times, which add up.
 bool is_list_of_policy(const std::string& key);
 

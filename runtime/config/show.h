@@ -32,7 +32,8 @@ struct ConfigValue {
   enum class Kind { kSingle, kList } kind = Kind::kSingle;
   // What stands behind "key = ", of a list in several lines; nothing: it is not set, and nothing can be
   // written that says so.
-  std::optional<std::vector<std::string>> values;
+  using Values = std::optional<std::vector<std::string>>;
+  Values values;
 };
 // Every key of each section that there is, and of [policy]; in the file's order, the tiers in theirs.
 std::vector<ConfigValue> values_of(const Config& config);

@@ -22,8 +22,13 @@ Result<std::string> parse_path(const std::string& text);
 Result<Quota> parse_job_capacity(const std::string& text);
 // The words between separators, without the blanks around them and without empty ones.
 std::vector<std::string> split_list(const std::string& text, char separator);
-// `known`: the section's keys, with commas.
-Error unknown_key(const std::string& key, const std::string& section, const std::string& known);
+Error unknown_key(const std::string& key, const std::string& section, const std::vector<std::string>& known);
+
+// As parse_size(), parse_quota() and these read them; exactly, unlike format_size().
+std::string size_text(uint64_t bytes);
+std::string quota_text(const Quota& quota);
+std::string rate_text(uint64_t rate);
+std::string switch_text(bool on);
 
 // Puts a parsed value in its place; hands on the error otherwise.
 template <typename T, typename Place>

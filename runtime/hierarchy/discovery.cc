@@ -644,7 +644,7 @@ class Discovery {
         continue;
       }
       const int n = ++count[*c.medium];
-      c.tier.name = medium_name(*c.medium) + (n > 1 ? std::to_string(n) : std::string());
+      c.tier.name = name_of(*c.medium) + (n > 1 ? std::to_string(n) : std::string());
       c.tier.path = c.path;
       c.tier.medium = *c.medium;
       c.reason = "tier " + c.tier.name + ", quota " + format_size(c.tier.quota.of(c.size)) +

@@ -42,7 +42,7 @@ std::vector<std::pair<std::string, uint64_t>> placed_by_medium(const JobRecord& 
     bytes_of(record.tiers[i].medium) += counters.placed_bytes[i];
   for (uint32_t i = 0; i < kMedia; ++i)
     if (const uint64_t bytes = counters.others.placed_bytes[i]; bytes > 0)
-      bytes_of(medium_name(static_cast<Medium>(i))) += bytes;
+      bytes_of(name_of(static_cast<Medium>(i))) += bytes;
   return media;
 }
 

@@ -50,7 +50,7 @@ Json job_of(const JobCounters& counters, NodeCounts counts) {
   const uint64_t nodes = std::max<uint64_t>(counters.nodes, 1);
   Json placed = Json::object();
   for (uint32_t i = 0; i < kMedia; ++i)
-    if (counts.placed_bytes[i] > 0) placed[medium_name(static_cast<Medium>(i))] = counts.placed_bytes[i];
+    if (counts.placed_bytes[i] > 0) placed[name_of(static_cast<Medium>(i))] = counts.placed_bytes[i];
   Json job = {{"nodes", nodes}, {"nodes_told", std::min(1 + counters.ended, nodes)}};
   job.update(opens_of(counts));
   job["read_calls_tier"] = counts.read_calls_tier;
@@ -142,7 +142,7 @@ std::string ended_report(const JobRecord& record, const JobAccount& account, con
                          AgentEnd agent) {
   std::vector<TierInReport> tiers;
   for (const TierRecord& tier : record.tiers) {
-    const Result<Medium> medium = parse_medium(tier.medium);
+    const Result<Medium> medium = parse_name<Medium>(tier.medium);
     tiers.push_back({tier.name, medium.ok() ? *medium : Medium::kSsd, tier.quota});
   }
   Json json =

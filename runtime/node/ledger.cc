@@ -261,8 +261,8 @@ Result<uint64_t> grant_shares(const StateDir& state, const NodePart& part, std::
   record->tiers.clear();
   record->memory = part.memory;
   for (TierConfig& tier : *tiers) {
-    TierRecord t{tier.name, medium_name(tier.medium), tier.path, tier.kind,
-                 0,         tier.quota.bytes,         {},        file_system_at(tier.path)};
+    TierRecord t{tier.name, name_of(tier.medium), tier.path, tier.kind,
+                 0,         tier.quota.bytes,     {},        file_system_at(tier.path)};
     t.share = share_of(tier, part);
     t.to_job = tier.charge == TierConfig::Charge::kJob;
     record->tiers.push_back(std::move(t));

@@ -23,7 +23,7 @@ constexpr Field kFields[] = {{"files", &NodeTold::files},
 Json placed_bytes(const NodeTold& told) {
   Json placed = Json::object();
   for (uint32_t i = 0; i < kMedia; ++i)
-    if (told.placed_bytes[i] > 0) placed[medium_name(static_cast<Medium>(i))] = told.placed_bytes[i];
+    if (told.placed_bytes[i] > 0) placed[name_of(static_cast<Medium>(i))] = told.placed_bytes[i];
   return placed;
 }
 
@@ -44,7 +44,7 @@ bool read_counts(const Json& object, NodeTold* told) {
   if (!good || !ended.is_bool() || !placed.is_object()) return false;
   told->ended = ended.boolean() ? 1 : 0;
   return std::all_of(placed.members().begin(), placed.members().end(), [&](const auto& member) {
-    const Result<Medium> medium = parse_medium(member.first);
+    const Result<Medium> medium = parse_name<Medium>(member.first);
     return medium.ok() &&
            read_number(placed, member.first.c_str(), &told->placed_bytes[static_cast<uint32_t>(*medium)]);
   });

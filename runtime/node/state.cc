@@ -311,14 +311,14 @@ TierRecord tier_of(const json& t) {
   tier.path = t.at("path").get<std::string>();
   const std::string driver = t.value("driver", "");
   tier.kind =
-      driver == kind_name(TierConfig::Kind::kTmpfs) ? TierConfig::Kind::kTmpfs : TierConfig::Kind::kDirectory;
+      driver == name_of(TierConfig::Kind::kTmpfs) ? TierConfig::Kind::kTmpfs : TierConfig::Kind::kDirectory;
   tier.quota = t.at("quota").get<uint64_t>();
   tier.limit = t.value("limit", tier.quota);
   tier.file_system = t.value("file_system", "");
   tier.away = t.value("away", false);
   tier.share = t.value("share", tier.quota);
   if (t.contains("room")) tier.share = tier.quota;  // an older agent does not make way for its job by itself
-  tier.to_job = t.value("charge", "") == charge_name(TierConfig::Charge::kJob);
+  tier.to_job = t.value("charge", "") == name_of(TierConfig::Charge::kJob);
   if (t.contains("occupied")) tier.occupied = t.at("occupied").get<uint64_t>();
   return tier;
 }
@@ -439,13 +439,13 @@ Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) con
     tiers.push_back({{"name", t.name},
                      {"medium", t.medium},
                      {"path", t.path},
-                     {"driver", kind_name(t.kind)},
+                     {"driver", name_of(t.kind)},
                      {"quota", t.quota},
                      {"limit", t.limit},
                      {"share", t.share}});
     if (!t.file_system.empty()) tiers.back()["file_system"] = t.file_system;
     if (t.away) tiers.back()["away"] = true;
-    if (t.to_job) tiers.back()["charge"] = charge_name(TierConfig::Charge::kJob);
+    if (t.to_job) tiers.back()["charge"] = name_of(TierConfig::Charge::kJob);
     if (t.occupied) tiers.back()["occupied"] = *t.occupied;
   }
   json record = {{"job", r.job.job},
