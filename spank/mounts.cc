@@ -18,8 +18,7 @@
 namespace monarch::spank {
 namespace {
 
-// Of Linux 5.2, and the last one of 5.12, with the same numbers on all architectures; older headers lack
-// them.
+// The same on all architectures; older headers lack them.
 constexpr long kOpenTree = 428, kMoveMount = 429, kMountSetattr = 442;
 constexpr unsigned kClone = 1, kFromEmptyPath = 0x4, kToEmptyPath = 0x40;
 struct MountAttributes {
@@ -78,10 +77,7 @@ bool is_run_dir_mount(int fd) {
 // What the job mounts there stays in its namespace.
 void make_private(int mount_fd) {
   const MountAttributes attributes = {0, 0, MS_PRIVATE, 0};
-  if (syscall(kMountSetattr, mount_fd, "", AT_EMPTY_PATH, &attributes, sizeof attributes) == 0) return;
-  char path[64];
-  snprintf(path, sizeof path, "/proc/self/fd/%d", mount_fd);
-  mount(nullptr, path, nullptr, MS_PRIVATE, nullptr);  // once it is attached
+  syscall(kMountSetattr, mount_fd, "", AT_EMPTY_PATH, &attributes, sizeof attributes);
 }
 
 // Of this process, as the kernel shows it.
@@ -101,11 +97,7 @@ void note_namespace() {
 
 bool can_hand_on_mounts() {
   char own[kNamespaceRoom];
-  if (!name_namespace(own) || strcmp(own, trusted(kNamespace)) != 0) return false;
-  const int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC), tried = root >= 0 ? clone_mount(root) : -1;
-  if (root >= 0) close(root);
-  if (tried >= 0) close(tried);
-  return tried >= 0;
+  return name_namespace(own) && strcmp(own, trusted(kNamespace)) == 0;
 }
 
 void clone_run_dir_mount(const char* run_dir) {

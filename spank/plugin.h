@@ -187,7 +187,7 @@ bool jobs_have_own_mounts();
 // mounts.cc: how the tasks of such a job see the run directory's file system all the same.
 // In slurmd, whose environment slurmstepd has: notes its mount namespace there.
 void note_namespace();
-// Whether that is slurmstepd's, too, and Linux can clone a mount (5.2).
+// Whether that is slurmstepd's, too.
 bool can_hand_on_mounts();
 void clone_run_dir_mount(const char* run_dir);   // in slurmstepd, as root
 void attach_run_dir_mount(const char* run_dir);  // in the task, as root

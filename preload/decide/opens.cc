@@ -75,7 +75,7 @@ APART bool is_absent(const Client& client, const RelPath& path) {
 
 // Whether the PFS would let this process read the file, whose groups are not the agent's.
 RARE bool may_read(const Client& client, const RelPath& path) {
-  constexpr long kFaccessat2 = 439;  // which older headers lack; the kernel before 5.8, too: no
+  constexpr long kFaccessat2 = 439;  // which older headers lack
   const KeepErrno errno_stays;
   Room room;
   const char* full = pfs_path(client, path, &room);

@@ -50,8 +50,7 @@ inline bool is_of_one_file(int error) {
 
 namespace monarch::os {
 
-// openat2(2) with RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS; on
-// kernels without it, component by component with O_NOFOLLOW (EXDEV and ELOOP as there). `path` is
+// openat2(2) with RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS. `path` is
 // relative to `dirfd` and has no ".." component.
 int open_beneath(int dirfd, const char* path, int flags, mode_t mode = 0);
 int openat(int dirfd, const char* path, int flags, mode_t mode = 0);

@@ -46,8 +46,7 @@ void leave_only(std::vector<int> kept) {
     const int fd = kFirstFd + static_cast<int>(i);
     kept[i] >= 0 ? ::dup2(kept[i], fd) : ::close(fd);
   }
-  if (::syscall(SYS_close_range, static_cast<unsigned>(end), ~0u, 0u) != 0)
-    for (int fd = end; fd < 4096; ++fd) ::close(fd);
+  ::syscall(SYS_close_range, static_cast<unsigned>(end), ~0u, 0u);
 }
 
 // Until the parent has recorded who this is: an agent that no record names would outlive its job.

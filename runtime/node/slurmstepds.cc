@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,7 +12,6 @@
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <utility>
 
 #include "runtime/base/fd.h"
 
@@ -70,47 +68,24 @@ bool read_slurmstepd(int proc, const std::string& pid, Slurmstepd* out) {
   return true;
 }
 
-int64_t boot_seconds() {
-  timespec t;
-  ::clock_gettime(CLOCK_BOOTTIME, &t);
-  return t.tv_sec;
-}
-
 void for_each_number_in(const std::string& path, const std::function<void(int)>& what) {
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), &::closedir);
   while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr)
     if (e->d_name[0] >= '0' && e->d_name[0] <= '9') what(std::atoi(e->d_name));
 }
 
-std::vector<int> children_by_parent(int pid) {
-  static std::vector<std::pair<int, int>> parents;
-  static int64_t seen = -1;
-  if (seen != boot_seconds()) parents.clear();
-  seen = boot_seconds();
-  if (parents.empty()) for_each_number_in("/proc", [](int p) { parents.emplace_back(stat_of(p).parent, p); });
-  std::vector<int> found;
-  for (const auto& [parent, child] : parents)
-    if (parent == pid) found.push_back(child);
-  return found;
-}
-
 }  // namespace
 
-ProcessStat stat_of(int pid) {
+char state_of(int pid) {
   std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   std::getline(in, line);
   const size_t name_end = line.rfind(')');  // the name may hold anything
-  ProcessStat out;
-  if (name_end != std::string::npos && name_end + 4 < line.size())
-    out = {line[name_end + 2], std::atoi(line.c_str() + name_end + 4)};
-  return out;
+  return name_end != std::string::npos && name_end + 2 < line.size() ? line[name_end + 2] : 'X';
 }
 
 std::vector<int> children(int pid) {
   const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
-  // Not every kernel tells.
-  if (!std::ifstream(tasks + "/" + std::to_string(pid) + "/children")) return children_by_parent(pid);
   std::vector<int> found;
   for_each_number_in(tasks, [&](int task) {  // of all threads
     std::ifstream in(tasks + "/" + std::to_string(task) + "/children");

@@ -91,7 +91,7 @@ Tasks tasks_of(const StateDir& state, const std::vector<int>& stepds, const JobR
   Tasks found = Tasks::kNone;
   for (const int stepd : stepds) {
     for (const int child : children(stepd)) {
-      const char now = stat_of(child).state;
+      const char now = state_of(child);
       if (child == record.agent.pid || now == 'Z' || now == 'X') continue;
       const std::vector<std::string> places = groups_of(child);
       if (std::any_of(places.begin(), places.end(),
@@ -136,7 +136,7 @@ void follow(const StateDir& state, const std::string& key, const JobRecord& reco
   const bool noted = state.read(suspended_file(key)).ok();
   if (suspended) {
     if (!noted && !state.write(suspended_file(key), "").ok()) return;
-    if (stat_of(record.agent.pid).state != 'T') send(record.agent, SIGSTOP);
+    if (state_of(record.agent.pid) != 'T') send(record.agent, SIGSTOP);
   } else if (noted) {
     send(record.agent, SIGCONT);
     forget(state, suspended_file(key));
