@@ -215,8 +215,8 @@ void FileStager::open_and_place(Work work, PrefetchCredit::Held* held, Copier* c
     return context_->settle(work.ref, state_word(State::kPass, Reason::kFarTime));
   }
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
-  e.mtime.store(ns_of(st.st_mtim), std::memory_order_release);  // after the state that took it back
-  if (e.size.exchange(bytes, std::memory_order_release) == 0) {   // else: tried before
+  e.mtime.store(ns_of(st.st_mtim), std::memory_order_release);   // after the state that took it back
+  if (e.size.exchange(bytes, std::memory_order_release) == 0) {  // else: tried before
     health_->note_size(bytes);
     note_found();
   }
