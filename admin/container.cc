@@ -130,7 +130,7 @@ Arguments for_pyxis(const std::vector<Bind>& binds) { return {"--container-mount
 // one's there.
 Arguments for_hook(const std::vector<Bind>& binds) {
   const std::string& run_dir = binds.front().path;
-  const std::string place = "/var/run/monarch." + run_name(run_dir) + "/";
+  const std::string place = "/var/run/monarch." + run_dir.substr(run_dir.rfind('/') + 1) + "/";
   Arguments out;
   for (const Bind& b : binds) {
     const std::string name = b.writable  ? "run"

@@ -143,16 +143,21 @@ std::set<std::string> run_directories() {
   return found;
 }
 
+// Of a job of Slurm's, NAME.SERIAL, the NAME.
+std::string without_serial(const std::string& name) {
+  constexpr size_t kDigits = 19;
+  const size_t dot = std::min(name.rfind('.'), name.size());
+  return name.size() - dot == kDigits + 1 && is_number(name.substr(dot + 1)) ? name.substr(0, dot) : name;
+}
+
 // As the caller, who trusts what is the caller's alone.
 std::optional<Job> own_job(const std::string& run_dir) {
   if (run_dir.empty() || run_dir[0] != '/') return {};
   Job job;
   RunDirectory dir{run_dir.c_str()};
   int fd = -1;
-  struct stat st;
-  const Result<Fd> seen = open_run_dir(run_dir);  // another user's may be one that hangs
-  if (!seen.ok() || ::fstat(seen->get(), &st) != 0 || st.st_uid != ::geteuid()) return {};
-  const std::string name = run_name(run_dir);
+  if (!open_run_dir(run_dir).ok()) return {};  // another user's may be one that hangs
+  const std::string name = without_serial(run_dir.substr(run_dir.rfind('/') + 1));
   if ((!name_run(name, &job) && !name_slurm(name, &job)) ||
       open_run_directory(&dir, &fd) != RunDirectoryIs::kOwn)
     return {};

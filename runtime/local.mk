@@ -98,9 +98,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/life.h \
 	%D%/node/memory_tier.h \
 	%D%/node/metrics.h \
-	%D%/node/mounts.h \
 	%D%/node/open_times.h \
-	%D%/node/owner.h \
 	%D%/node/nodes_report.h \
 	%D%/node/owners_files.h \
 	%D%/node/part.cc \
@@ -206,7 +204,6 @@ node_life = \
 	%D%/node/launch.cc \
 	%D%/node/life.cc \
 	%D%/node/open_times.cc \
-	%D%/node/owner.cc \
 	%D%/node/owners_files.cc \
 	%D%/node/slurmstepds.cc \
 	%D%/node/spool.cc
@@ -224,7 +221,6 @@ node_tiers = \
 	%D%/node/job_dirs.cc \
 	%D%/node/ledger.cc \
 	%D%/node/memory_tier.cc \
-	%D%/node/mounts.cc \
 	%D%/node/probe.cc \
 	%D%/node/removal.cc \
 	%D%/node/sweep.cc

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <initializer_list>
@@ -104,9 +106,12 @@ int node_run_dir = -1;
 // Whether nobody has told this job so on this node.
 bool is_first_to_tell() {
   if (node_run_dir < 0) return is_jobs_first_step();
-  const int fd = openat(node_run_dir, "told", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  const int fd = openat(node_run_dir, "told", O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  struct stat st;
+  const bool first = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &st) == 0 && st.st_size == 0 &&
+                     write(fd, "1", 1) == 1;
   if (fd >= 0) close(fd);
-  return fd >= 0;
+  return first;
 }
 
 }  // namespace
@@ -162,7 +167,7 @@ const char* set_task_environment(spank_t sp) {
   const Seen seen = seen_by_task(sp);
   const char *library = seen.library, *run_dir = seen.run_dir;
   // A job's private /tmp, or a container, may hide either from its tasks.
-  const bool sees_library = access(library, R_OK) == 0, sees_run_dir = access(run_dir, R_OK | X_OK) == 0;
+  const bool sees_library = access(library, R_OK) == 0, sees_run_dir = access(run_dir, X_OK) == 0;
   const bool started = *started_run_dir() && sees_library && sees_run_dir;
   if (*started_run_dir() && !request().refused) hidden = started ? "" : sees_run_dir ? library : run_dir;
   // srun hands on the environment of the batch script, which may have an agent where this task has none.

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -52,10 +53,14 @@ unsigned long long number_of(const char* text, const char* key) {
 bool read_state(const char* run_dir, State* state) {
   constexpr char kFirst[] = "state=";
   static char path[kPathBytes + 8];
-  char text[1024];
+  char text[1024], again[1024];
   snprintf(path, sizeof path, "%s/state", run_dir);
   const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  const ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+  ssize_t n = fd >= 0 ? pread(fd, text, sizeof text - 1, 0) : -1;
+  // It may be written just now.
+  if (n != (n < 0 ? n : pread(fd, again, sizeof again - 1, 0)) ||
+      (n > 0 && memcmp(text, again, static_cast<size_t>(n)) != 0))
+    n = -1;
   if (fd >= 0) close(fd);
   text[n > 0 ? n : 0] = '\0';
   if (strncmp(text, kFirst, sizeof kFirst - 1) != 0) return false;
@@ -70,9 +75,11 @@ bool read_state(const char* run_dir, State* state) {
   return true;
 }
 
-// The agent keeps a lock on the directory from before it tells anything.
+// The agent keeps a lock on its board from before it tells anything.
 bool is_gone(const char* run_dir) {
-  const int fd = open(run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  static char path[kPathBytes + 8];
+  snprintf(path, sizeof path, "%s/board", run_dir);
+  const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return true;
   const bool gone = flock(fd, LOCK_EX | LOCK_NB) == 0;
   close(fd);
@@ -216,18 +223,19 @@ void write_begin(const char* run_dir, int64_t ms, Begin begin) {
   static char path[kPathBytes + 8];
   char text[24];
   snprintf(path, sizeof path, "%s/began", run_dir);
-  const int how = begin == Begin::kFirst ? O_EXCL : O_TRUNC;
-  const int fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | how, 0600);
+  const int how = begin == Begin::kFirst ? 0 : O_TRUNC;
+  const int fd = open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | how);
+  struct stat st;
   if (fd < 0) return;
   decimal(static_cast<uint64_t>(ms), text);
-  if (write(fd, text, strlen(text)) < 0) unlink(path);
+  if (fstat(fd, &st) == 0 && st.st_size == 0) (void)!write(fd, text, strlen(text));
   close(fd);
 }
 
 // A child below that hangs in the kernel though it was killed; -1: none does.
 pid_t hanging = -1;
 
-// The run directory is the user's, and may be made to hang who asks for something in it: a child does `work`,
+// What is in the run directory is the user's, and may be made to hang who asks for it: a child does `work`,
 // with nothing of slurmstepd's open, and is waited for half a second. What it returned; -1: nothing.
 template <typename Work>
 int in_child(const Work& work) {

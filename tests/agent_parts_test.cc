@@ -179,21 +179,6 @@ TEST_F(ProgressTest, WithoutAThreadWhoWaitsGoesOn) {
   EXPECT_EQ(told("state"), "teardown");
 }
 
-TEST_F(ProgressTest, WhatCannotBeWrittenStaysAsItWas) {
-  scratch_.file("run/state", "before");
-  const int status = in_child([&] {
-    const rlimit few{10, RLIM_INFINITY};
-    ::signal(SIGXFSZ, SIG_IGN);
-    if (::setrlimit(RLIMIT_FSIZE, &few) != 0) return 1;
-    ProgressFile one({directory_.get()});
-    one.stop();
-    return 0;
-  });
-  EXPECT_EQ(status, 0);
-  EXPECT_EQ(contents(run_dir_ + "/state"), "before") << "there was no room for more";
-  EXPECT_FALSE(std::filesystem::exists(run_dir_ + "/state.new"));
-}
-
 // ---- whether anybody uses the dataset
 
 class UseWatchTest : public ::testing::Test {

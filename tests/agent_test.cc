@@ -175,8 +175,8 @@ TEST_F(AgentTest, WhatCannotBeServedIsToldAndNothingIsLeft) {
   const std::vector<std::pair<std::string, std::function<void()>>> faults = {
       {"missing", [&] { options_.datasets = {scratch_ / "missing"}; }},
       {"no-tier", [&] { options_.config.tiers[1].path = scratch_ / "no-tier"; }},
-      {"make " + options_.run_dir + "/board", [&] { scratch_.file("run/board", ""); }},
-      {"make " + options_.run_dir + "/catalog", [&] { scratch_.file("run/catalog", ""); }}};
+      {"make " + options_.run_dir + "/board", [&] { scratch_.file("run/board", "x"); }},
+      {"make " + options_.run_dir + "/catalog", [&] { scratch_.file("run/catalog", "x"); }}};
   for (const auto& [name, make] : faults) {
     options_ = usual;
     scratch_.dir("run");

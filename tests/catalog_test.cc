@@ -127,7 +127,7 @@ TEST(Catalog, RefusesWhatDoesNotFitItsHeader) {
   EXPECT_EQ(Catalog::create(scratch / "twice", {}, {}, {}, {1}).error().code, EEXIST);
   for (const char* file : {"catalog", "index.0", "inodes.0"}) {
     scratch.dir("run");
-    scratch.file(std::string("run/") + file, "");
+    scratch.file(std::string("run/") + file, "x");
     EXPECT_FALSE(Catalog::create(scratch / "run", {}, {}, {}, {1}).ok()) << file << " cannot be made";
     fs::remove_all(scratch / "run");
   }

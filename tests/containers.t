@@ -198,11 +198,11 @@ def bounded_run_directory(cluster, root):
     cluster.configure(f"[agent]\nrun_size = 16M\n[tier.own]\npath = {cluster.tier}\nquota = 64M\nmedium = ram\n")
     look = "; ".join(("echo $(stat -f -c %T $MONARCH_IO_RUN_DIR) $(df --output=size -k $MONARCH_IO_RUN_DIR | tail -n 1) $(stat -c %U $MONARCH_IO_RUN_DIR)",
                       'grep -c " $MONARCH_IO_RUN_DIR " /proc/self/mountinfo', READ.format(root),
-                      'head -c 64M /dev/zero 2>&1 >$MONARCH_IO_RUN_DIR/fill | grep -c "No space left"', "rm $MONARCH_IO_RUN_DIR/fill"))
+                      'head -c 64M /dev/zero 2>&1 >$MONARCH_IO_RUN_DIR/told | grep -c "No space left"', ": >$MONARCH_IO_RUN_DIR/told"))
     job = cluster.submit([f"--monarch-dataset={root}"], f"{look}; srun -Q sh -c {shlex.quote(look)}")
     native = e2e.execute(["sh", "-c", READ.format(root)])[1].decode()
     equal(cluster.wait(job), "COMPLETED", "job_container/tmpfs, run_size: how the job ends", cluster.output(job))
-    equal(cluster.output(job).decode(), 2 * f"tmpfs 16384 {slurm_lab.USER}\n1\n{native}1\n", "job_container/tmpfs: the run directory is a file system of run_size")
+    equal(cluster.output(job).decode(), 2 * f"tmpfs 16384 root\n1\n{native}1\n", "job_container/tmpfs: the run directory is a file system of run_size")
     ok(cluster.is_served(job), "job_container/tmpfs, run_size: all is served, and counted", cluster.why(job))
 
 

@@ -101,7 +101,8 @@ def taken_run_directory():
     equal(job.run(["cat", f"{root}/f"])[1], TRUE, "its owner's programs, too, once others have access to it")
     os.chmod(job.run_dir, 0o700)
     equal(job.run(["cat", f"{root}/f"])[1], TRUE, "and where others can write the board")
-    os.chmod(f"{job.run_dir}/board", 0o600)
+    for name in os.listdir(job.run_dir):
+        os.chmod(f"{job.run_dir}/{name}", 0o600)
     equal(job.run(["cat", f"{root}/f"])[1], FALSE.ljust(len(TRUE))[:len(TRUE)], "and the copy was there to be read")
     job.end()
     return None

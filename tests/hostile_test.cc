@@ -41,11 +41,11 @@ TEST_F(RunDirectoryTest, IsTheUsersAlone) {
     EXPECT_FALSE(opens()) << std::oct << mode;
   }
   ASSERT_EQ(::chmod(run_.c_str(), 0700), 0);
-  for (const mode_t mode : {0620, 0602}) {
+  for (const mode_t mode : {0620, 0602, 0640, 0604}) {
     ASSERT_EQ(::chmod((run_ + "/catalog").c_str(), mode), 0);
-    EXPECT_FALSE(opens()) << "a catalog that others write, " << std::oct << mode;
+    EXPECT_FALSE(opens()) << "a catalog that others have access to, " << std::oct << mode;
   }
-  ASSERT_EQ(::chmod((run_ + "/catalog").c_str(), 0644), 0);
+  ASSERT_EQ(::chmod((run_ + "/catalog").c_str(), 0600), 0);
   EXPECT_TRUE(opens());
   fs::create_symlink(run_, scratch_ / "link");
   CatalogReader reader;

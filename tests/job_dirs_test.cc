@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "runtime/layout/shared_map.h"
+#include "runtime/metadata/board.h"
+#include "runtime/metadata/run_file.h"
 #include "runtime/node/job_dirs.h"
 
 #include <fcntl.h>
@@ -12,6 +15,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "runtime/node/cgroup.h"
 #include "runtime/node/probe.h"
@@ -347,19 +351,6 @@ TEST_F(JobDirTest, WhatFailsLeavesNothingAndSaysWhy) {
   EXPECT_TRUE(fs::is_empty(jobs()));
 }
 
-// Of an earlier release, a job's directory is its owner's.
-TEST_F(JobDirTest, WhatAUserHasMountedOnItsDirectoryIsNotAskedWhoseItIs) {
-  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
-  scratch_.dir("tier/monarch/theirs");
-  scratch_.dir("tier/monarch/roots/files");
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    m->fuse("tier/monarch/theirs", 65533, ",allow_other");
-    const Fd all(::open(jobs().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    m->check(is_soon_done([&] { return OwnersPlace(all.get(), "theirs").path() == "theirs"; }), "it is not");
-    m->check(OwnersPlace(all.get(), "roots").path() == "roots/files", "another is");
-  });
-}
-
 TEST_F(JobDirTest, WhatAUserHasMountedInATierIsNotAskedWhoseItIs) {
   if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
   scratch_.dir("tier/monarch");
@@ -367,50 +358,6 @@ TEST_F(JobDirTest, WhatAUserHasMountedInATierIsNotAskedWhoseItIs) {
     m->fuse("tier/monarch", 65533, ",allow_other");
     const Status s = check_tier_jobs(scratch_ / "tier");
     m->check(!s.ok() && s.error().code == EXDEV, "it is told that something is mounted there");
-  });
-}
-
-TEST_F(JobDirTest, ARunDirectoryWithoutABoundIsLogged) {
-  for (const long call : {SYS_fsopen, SYS_fsconfig, SYS_fsmount, SYS_move_mount}) {
-    const std::string run = scratch_ / ("run" + std::to_string(call) + "/files");
-    const int status = in_child([&] {
-      if (!before_call(call, [](CallArguments) { return EPERM; })) return 99;
-      const std::string log =
-          logged([&] { EXPECT_TRUE(make_run_dir(run, 1 << 20, kRunFiles, kOwner).ok()); });
-      const bool told = log.find("run directories are not bounded: m") != std::string::npos &&
-                        log.find(" a tmpfs of 1048576 bytes: ") != std::string::npos;
-      return told && !HasFailure() ? 0 : 1;
-    });
-    if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-    EXPECT_EQ(status, 0) << call;
-    EXPECT_EQ(contents(run + "/agent.conf"), "conf");
-  }
-}
-
-// Whoever has the directory may mount something on it at once.
-TEST_F(JobDirTest, WhatIsMountedOnARunDirectoryMeanwhileIsNotOpened) {
-  scratch_.dir("mnt");
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    m->tmpfs("mnt", "test");
-    const std::string run = scratch_ / "mnt/run/files";
-    bool covered = false;
-    const auto cover = [&](CallArguments) {
-      struct stat inside {
-      }, outside{};
-      if (covered || ::stat(run.c_str(), &inside) != 0 || ::stat((scratch_ / "mnt").c_str(), &outside) != 0 ||
-          inside.st_dev == outside.st_dev)
-        return 0;
-      covered = true;
-      m->check(inside.st_uid == 0, "it is root's until all is in it");
-      m->check(::mount("above", run.c_str(), "tmpfs", 0, "size=1m") == 0, "mount above it");
-      return 0;
-    };
-    if (!before_call(SYS_openat, cover)) return;
-    m->check(make_run_dir(run, 8 << 20, kRunFiles, kOwner).ok(), "make it");
-    m->check(covered, "something is mounted there meanwhile");
-    m->check(::access((run + "/agent.conf").c_str(), F_OK) != 0, "and is not what is filled");
-    m->check(::umount2(run.c_str(), MNT_DETACH) == 0, "unmount it");
-    m->check(contents(run + "/agent.conf") == "conf" && stat_of(run).st_uid == kOwner.uid, "it is filled");
   });
 }
 
@@ -430,43 +377,90 @@ TEST_F(JobDirTest, TwoHelpersDoNotTakeEachOthersAway) {
   EXPECT_TRUE(make("c.2.0.n1").ok());
 }
 
-TEST_F(JobDirTest, TheRunDirectoryIsTheOwnersAndItsFilesAreRoots) {
-  const std::string run = scratch_ / "run/files";
+TEST_F(JobDirTest, ARunDirectoryWithoutABoundIsLogged) {
+  const std::string run = scratch_ / "run";
+  const int status = in_child([&] {
+    if (!before_call(SYS_mount, [](CallArguments) { return EPERM; })) return 99;
+    const std::string log = logged([&] { EXPECT_TRUE(make_run_dir(run, 1 << 20, kRunFiles, kOwner).ok()); });
+    const bool told =
+        log.find("run directories are not bounded: mount a tmpfs with size=1048576") != std::string::npos;
+    return told && !HasFailure() ? 0 : 1;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(contents(run + "/agent.conf"), "conf");
+}
+
+TEST_F(JobDirTest, TheRunDirectoryIsRootsAndItsFilesAreTheOwners) {
+  const std::string run = scratch_ / "run";
   const mode_t before = ::umask(0);
   const Status s = make_run_dir(run, 0, kRunFiles, kOwner);
   ::umask(before);
   ASSERT_TRUE(s.ok()) << s.error().text;
-  EXPECT_EQ(stat_of(scratch_ / "run").st_mode & 07777, 0711u);
-  EXPECT_EQ(stat_of(scratch_ / "run").st_uid, 0u);
-  EXPECT_EQ(stat_of(run).st_mode & 07777, 0700u);
-  EXPECT_EQ(stat_of(run).st_uid, kOwner.uid);
-  EXPECT_EQ(stat_of(run).st_gid, kOwner.gid);
-  for (const auto& [name, text] : kRunFiles) {
-    EXPECT_EQ(contents(run + "/" + name), text);
-    EXPECT_EQ(stat_of(run + "/" + name).st_uid, 0u);
-    EXPECT_EQ(stat_of(run + "/" + name).st_gid, kOwner.gid);
-    EXPECT_EQ(stat_of(run + "/" + name).st_mode & 07777, 0640u);
+  EXPECT_EQ(stat_of(run).st_mode & 07777, 0710u) << "by a list that has the owner alone";
+  EXPECT_EQ(stat_of(run).st_uid, 0u);
+  std::map<std::string, std::string> texts;
+  for (const std::string& name : run_file_names()) texts[name] = "";
+  for (const auto& [name, text] : kRunFiles) texts[name] = text;
+  size_t files = 0;
+  for (const auto& file : fs::directory_iterator(run)) {
+    ++files;
+    const std::string path = file.path();
+    EXPECT_EQ(contents(path), texts.at(file.path().filename())) << path;
+    EXPECT_EQ(stat_of(path).st_uid, kOwner.uid) << path;
+    EXPECT_EQ(stat_of(path).st_gid, kOwner.gid) << path;
+    EXPECT_EQ(stat_of(path).st_mode & 07777, 0600u) << path;
   }
+  EXPECT_EQ(files, texts.size());
   EXPECT_EQ(stat_of(run).st_dev, stat_of(scratch_.path()).st_dev) << "no bound, no file system of its own";
   EXPECT_EQ(make_run_dir(run, 0, {}, kOwner).error().code, EEXIST);
   EXPECT_EQ(contents(run + "/agent.conf"), "conf");
-  EXPECT_EQ(make_run_dir(scratch_ / "a/b/files", 0, {}, kOwner).error().code, ENOENT);
-  fs::permissions(scratch_.dir("there"), fs::perms::owner_all);
-  EXPECT_EQ(make_run_dir(scratch_ / "there/files", 0, {}, kOwner).error().code, EEXIST);
-  EXPECT_TRUE(fs::is_empty(scratch_ / "there"));
-  EXPECT_EQ(stat_of(scratch_ / "there").st_mode & 07777, 0700u) << "what is there stays as it is";
+  EXPECT_EQ(make_run_dir(scratch_ / "a/b", 0, {}, kOwner).error().code, ENOENT);
+}
+
+// With all rights that it gets, its owner changes nothing but what is in its files.
+TEST_F(JobDirTest, ItsOwnerCanChangeNoNameInTheRunDirectory) {
+  const std::string run = scratch_ / "run", board = run + "/board";
+  ASSERT_TRUE(make_run_dir(run, 0, kRunFiles, kOwner).ok());
+  fs::permissions(scratch_.path(), fs::perms(0755));
+  EXPECT_EQ(in_child([&] {
+              if (::setresgid(kOwner.gid, kOwner.gid, kOwner.gid) != 0 ||
+                  ::setresuid(kOwner.uid, kOwner.uid, kOwner.uid) != 0)
+                return 99;
+              if (::open(run.c_str(), O_RDONLY | O_DIRECTORY) >= 0) return 1;
+              if (::open((run + "/new").c_str(), O_WRONLY | O_CREAT, 0600) >= 0) return 2;
+              if (::mkdir((run + "/dir").c_str(), 0700) == 0) return 3;
+              if (::unlink(board.c_str()) == 0 || ::rename(board.c_str(), (run + "/b").c_str()) == 0)
+                return 4;
+              if (::link(board.c_str(), (run + "/b").c_str()) == 0) return 5;
+              if (::chmod(run.c_str(), 0777) == 0) return 6;
+              RunDirectory dir{run.c_str()};
+              int fd = -1;
+              if (open_run_directory(&dir, &fd) != RunDirectoryIs::kOwn) return 7;
+              return BoardFile::create(run).ok() && BoardFile::create(run).error().code == EEXIST ? 0 : 8;
+            }),
+            0);
+  EXPECT_EQ(in_child([&] {
+              if (::setresuid(65533, 65533, 65533) != 0) return 99;
+              RunDirectory dir{run.c_str()};
+              int fd = -1;
+              return open_run_directory(&dir, &fd) == RunDirectoryIs::kOwn ||
+                             ::access(board.c_str(), F_OK) == 0
+                         ? 1
+                         : 0;
+            }),
+            0)
+      << "nobody else sees what is in it";
 }
 
 TEST_F(JobDirTest, TheRunDirectoryIsBounded) {
   bool bounded = false;
   if (!with_tmpfs(scratch_.dir("mnt"), 1 << 20, [&] {
-        const std::string run = scratch_ / "mnt/run/files";
+        const std::string run = scratch_ / "mnt/run";
         EXPECT_TRUE(make_run_dir(run, 8 << 20, kRunFiles, kOwner).ok());
-        struct stat inside {
-        }, outside{};
-        bounded = ::stat(run.c_str(), &inside) == 0 && ::stat((scratch_ / "mnt").c_str(), &outside) == 0 &&
-                  inside.st_dev != outside.st_dev;
-        EXPECT_EQ(inside.st_uid, kOwner.uid);
+        bounded = stat_of(run).st_dev != stat_of(scratch_ / "mnt").st_dev;
+        EXPECT_EQ(stat_of(run).st_uid, 0u);
+        EXPECT_EQ(stat_of(run).st_mode & 07777, 0710u);
         EXPECT_EQ(contents(run + "/agent.conf"), "conf");
       }))
     GTEST_SKIP() << "cannot mount";

@@ -190,8 +190,10 @@ TEST_F(LaunchTest, WhatItsOwnerHasMountedOnItsDirectoryIsNotAsked) {
     m->check(launched_after([](const std::string&) {}) == "no pattern", "none");
     const auto exclude = [&](const std::string& run) { scratch_.file(run + "/" + kExclude, "*.idx"); };
     m->check(launched_after(exclude) == "a pattern", "a pattern");
-    const auto mount = [&](const std::string& run) { m->fuse(run, kUid, ",allow_other"); };
-    m->check(launched_after(mount).starts_with("no pattern"), "what is mounted there");
+    const auto mount = [&](const std::string& run) {
+      m->fuse(run + "/" + kExclude, kUid, ",allow_other", "100000");
+    };
+    m->check(launched_after(mount).starts_with("a pattern"), "what is mounted there is not asked");
   });
 }
 
@@ -216,7 +218,7 @@ TEST_F(LaunchTest, AnAgentIsToldWhoseItIsAndOfItsPeersAndOfTheKeyByAPipe) {
     return with(SYS_execve, repeat, [&] { return launch(kPatienceMs, groups, with_these); });
   };
   const std::string user = " --uid 65534 --gid 65534", rest = "|end|PATH=/usr/bin:/bin";
-  EXPECT_EQ(told({}, &peers), user + " --peers " + state_.run_dir("c.1.0.n1") +
+  EXPECT_EQ(told({}, &peers), user + " --peers " + state_.run_dir(record(1)) +
                                   "/peers --peer-index 3 --peer-identity c.1.0 --peer-key-fd 5|" +
                                   std::string(32, 'k') + rest);
   EXPECT_EQ(told({}, nullptr), user + "|" + rest);

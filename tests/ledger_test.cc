@@ -44,6 +44,7 @@ class LedgerTest : public ::testing::Test {
     r.user = {kNobody, kNobody, {}};
     r.agent = *identify(::getpid());
     r.boot = boot_id();
+    r.layout = 2;
     r.run_dir = scratch_ / ("run" + std::to_string(job));
     r.serial = 1000 + job;
     return r;

@@ -153,7 +153,6 @@ unit_tiers = \
 	%D%/write_back_test.cc
 unit_watch = \
 	%D%/metrics_test.cc \
-	%D%/mounts_test.cc \
 	%D%/part_test.cc \
 	%D%/slurmstepds_test.cc \
 	%D%/state_test.cc \

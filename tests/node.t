@@ -17,10 +17,9 @@ sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import one_node  # pylint: disable=wrong-import-position
 from e2e import BUILD, contains, equal, ok, scratch, skip, wait_until  # pylint: disable=wrong-import-position
-from one_node import OTHER, UID  # pylint: disable=wrong-import-position
+from one_node import UID  # pylint: disable=wrong-import-position
 
 NAMELESS = 2000054321  # of no user in passwd
-SUBIDS = 3000000
 SOON = 90  # seconds in which all that an epilog left to the background is gone
 
 READER = e2e.OPENED_AS + """
@@ -37,22 +36,6 @@ while where() != "tier" and time.monotonic() < end:
     time.sleep(0.05)
 print(where(), flush=True)
 """
-
-# Holds directories, and tries to put a file into each.
-HOLDS = """
-import os, sys
-held = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in sys.argv[1:]]
-print("held", flush=True)
-sys.stdin.readline()
-def put(directory):
-    try:
-        with open(os.open("late", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=directory), "wb", buffering=0) as file:
-            return sum(file.write(bytes(65536)) for _ in range(16))
-    except OSError as error:
-        return error.strerror
-print([put(directory) for directory in held])
-"""
-
 
 class Node(one_node.Node):
     """One whose lines for sacct are kept."""
@@ -191,8 +174,6 @@ def every_moment():
         jobs = range(10, 22)
         for turn, job in enumerate(jobs):
             n.start(job)
-            run_dir = n.record(job)["run_dir"]
-            as_owner("sh", "-c", f"mkdir {run_dir}/many && cd {run_dir}/many && seq 500 | xargs touch")
             agent = n.record(job)["pid"]
             epilog = e2e.start(n.words("--epilog", job), stdin=subprocess.DEVNULL)
             time.sleep(turn // 2 * 0.008)
@@ -274,23 +255,19 @@ def held_memory():
         n.in_memory()
         run_dir = n.start(1).split()[1]
         ok(n.is_staged(1), "a job's copies are in its memory")
-        as_owner("sh", "-c", f"head -c 2M /dev/zero >{run_dir}/junk; chmod 0 {run_dir}/junk")
-        junk, copy = [at_end.enter_context(open(path, "rb")) for path in (f"{run_dir}/junk", n.copies(1)[0])]
+        as_owner("sh", "-c", f"head -c 2M /dev/zero >>{run_dir}/monarchd.log")
+        junk, copy = [at_end.enter_context(open(path, "rb")) for path in (f"{run_dir}/monarchd.log", n.copies(1)[0])]
         # As one of root's nameless files that somebody keeps.
         unlinked = at_end.enter_context(os.fdopen(os.open(n.job_dir(1), os.O_RDWR | os.O_TMPFILE, 0o644), "wb", buffering=0))
         unlinked.write(bytes(2 << 20))
-        holder = e2e.start([*e2e.NOBODY, "/usr/bin/python3", "-c", HOLDS, run_dir], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        equal(holder.stdout.readline(), b"held\n", "its owner has its run directory open")
         equal(n.epilog(1), 0, "the epilog while they are open")
-        ok(wait_until(lambda: os.fstat(junk.fileno()).st_blocks == os.fstat(copy.fileno()).st_blocks == 0), "files with a name take no memory")
+        ok(wait_until(lambda: os.fstat(junk.fileno()).st_blocks == os.fstat(copy.fileno()).st_blocks == 0), "files with a name take no memory", os.fstat(junk.fileno()), os.fstat(copy.fileno()), n.left(1), n.logged())
         ok(wait_until(lambda: n.charged() == [2 << 20]), "one without is charged", n.charged())
         n.start(2)
         equal(n.quota(2), 6 << 20, "the next job has the rest")
         with contextlib.suppress(OSError):
             unlinked.write(bytes(1 << 16))
             ok(False, "it does not grow")
-        out, _ = holder.communicate(b"go on\n", e2e.PATIENCE)
-        equal(out.decode().strip(), str(["No space left on device"]), "nothing can be put there any more")
         unlinked.close()
         ok(wait_until(lambda: not n.charged() and not n.left(1), SOON), "once that is closed nothing is charged, nor left", n.left(1), n.logged())
 
@@ -349,8 +326,8 @@ def two_clusters():
     """A machine that is a node of two clusters, under one name, with jobs of one number."""
     with node("clusters") as n:
         answers = [n.start(1, cluster=name) for name in ("one", "two", "one")]
-        contains(answers[0], ["ready ", "/run/one.1.0.n1.x/files "], "a job of one cluster")
-        contains(answers[1], ["ready ", "/run/two.1.0.n1.x/files "], "a job of the same number of another has its own agent")
+        contains(answers[0], ["ready ", "/run/one.1.0.n1.x."], "a job of one cluster")
+        contains(answers[1], ["ready ", "/run/two.1.0.n1.x."], "a job of the same number of another has its own agent")
         equal(answers[2], answers[0], "a second step finds that of its cluster")
         n.epilog(1, "one")
         ok(running(n.record(1, "two")["pid"]) and not os.path.exists(f"{n.state}/jobs/one.1.n1.x"), "an epilog ends that of its cluster")
@@ -378,49 +355,7 @@ def board_in_the_making():
         subprocess.run(["umount", begun], check=True)
 
 
-# ---- removal
-
-
-def make(path, uid, group=None):
-    """A file of that user's, with the directories above it."""
-    missing, top = [], os.path.dirname(path)
-    while not os.path.exists(top):
-        missing.append(top)
-        top = os.path.dirname(top)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("x")
-    for made in [path, *missing]:
-        os.chown(made, uid, uid if group is None else group)
-
-
-def containers_files():
-    """Files of the ids that /etc/subuid gives to the owner, in a run directory without a bound."""
-    with node("subuid") as n:
-        if subprocess.run(["unshare", "-mU", "true"], check=False, stderr=subprocess.DEVNULL).returncode != 0:
-            return skip("files of the owner's containers", "no user namespaces")
-        n.configure(f"[tier.nvme]\npath = {n.tier}\nquota = 100M\nmin_free = 0\n[agent]\nrun_size = 0\n")
-        top = n.start(1).split()[1]
-        make(f"{top}/container/rootfs/etc/passwd", SUBIDS + 7)
-        os.chmod(f"{top}/container/rootfs/etc", 0)
-        make(f"{top}/container/shared/below/file", SUBIDS + 7, OTHER)
-        for path, mode in (("/below/file", 0o600), ("/below", 0o700), ("", 0o2777)):
-            os.chmod(f"{top}/container/shared{path}", mode)
-        make(f"{top}/foreign/dir/file", SUBIDS + 100)
-        for path, group in (("container", UID), ("container/shared", OTHER), ("foreign", UID)):
-            os.chown(f"{top}/{path}", UID, group)
-        for kind in ("subuid", "subgid"):
-            with open(f"{n.dir}/{kind}", "w", encoding="utf-8") as file:
-                file.write(f"someone:1000:5\nnobody:{SUBIDS}:50\n{UID}:{SUBIDS + 50}:50\n# {UID}:{SUBIDS + 100}:1\n")
-        mount = " && ".join(f"mount --bind {n.dir}/{kind} /etc/{kind}" for kind in ("subuid", "subgid"))
-        n.epilog(1, before=["unshare", "-m", "--propagation=private", "sh", "-c", f'touch /etc/subuid /etc/subgid; {mount} && exec "$@"', "x"])
-        left = lambda: [path for top in glob.glob(f"{n.state}/run/.removed.*") for path in glob.glob(f"{top}/**", recursive=True)]
-        ok(wait_until(lambda: not any("container" in path for path in left()), SOON), "files of the owner's containers are gone, of whatever group", left())
-        ok(any(path.endswith("foreign/dir/file") for path in left()), "files of an id next to them are not", left())
-        return None
-
-
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(every_moment, start_killed, store_killed, held_memory, hangs_in_mid_job, odd_paths, two_clusters, board_in_the_making, containers_files)
+e2e.main(every_moment, start_killed, store_killed, held_memory, hangs_in_mid_job, odd_paths, two_clusters, board_in_the_making)

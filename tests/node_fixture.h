@@ -43,7 +43,8 @@ class NodeTest : public ::testing::Test {
   void TearDown() override {
     if (::geteuid() != 0) return;
     end_children();
-    for (const std::string& run : runs()) ::umount2(state_.run_dir(run).c_str(), MNT_DETACH);  // a start's
+    for (const std::string& run : runs())
+      ::umount2((state_.path() + "/run/" + run).c_str(), MNT_DETACH);  // a start's
   }
 
   // Kills what this process has started, and what they have; a killed helper leaves its control group.
@@ -112,8 +113,9 @@ class NodeTest : public ::testing::Test {
     r.name = "c." + std::to_string(job) + ".0.n1";
     r.user = {kUid, kUid, {}};
     r.boot = boot_id();
-    r.run_dir = state_.run_dir(r.name);
     r.serial = kSerial;
+    r.layout = 2;
+    r.run_dir = state_.run_dir(r);
     r.tiers = {tier("tier", 100 * kMiB)};
     return r;
   }
@@ -124,25 +126,17 @@ class NodeTest : public ::testing::Test {
     std::ofstream(path + "/data") << noise(8192, 1);
     for (const std::string& p : {path, path + "/data"}) EXPECT_EQ(::chown(p.c_str(), kUid, kUid), 0) << p;
   }
-  // A job's: root's, with that in it.
-  static void fill_job(const std::string& path) {
-    std::filesystem::create_directory(path);
-    ASSERT_EQ(::chmod(path.c_str(), 0711), 0) << path;
-    fill(path + "/" + kOwnersDir);
+  // A job's run directory: root's, with a file of the user's in it.
+  static void fill_run(const std::string& path) {
+    fill(path);
+    EXPECT_TRUE(::chown(path.c_str(), 0, 0) == 0 && ::chmod(path.c_str(), 0711) == 0) << path;
   }
-  // The same on a tier in layout 2: all in it is root's. Returns a copy of 8 KiB.
+  // The same on a tier, where all in it is root's. Returns a copy of 8 KiB.
   static std::string fill_with_copies(const std::string& path) {
     std::filesystem::create_directories(path + "/07");
     std::filesystem::permissions(path, std::filesystem::perms(0710));
     std::ofstream(path + "/07/00000007") << noise(8192, 1);
     return path + "/07/00000007";
-  }
-  // A directory of root's with a file of 1 MiB in it, which the user has moved there.
-  static std::string fill_with_roots(const std::string& path) {
-    std::filesystem::create_directory(path);
-    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-    std::ofstream(path + "/kept") << noise(kMiB, 2);
-    return path + "/kept";
   }
 
   // The job's directories and record, and the lock on the latter.
@@ -151,9 +145,9 @@ class NodeTest : public ::testing::Test {
     EXPECT_TRUE(lock.ok() && state_.write_record(r).ok() && state_.write(r.grants(), "").ok());
     for (const TierRecord& t : r.tiers) {
       const std::string dir = t.path + "/monarch/" + r.on_tier();
-      r.has_roots_tiers() ? (void)fill_with_copies(dir) : fill_job(dir);
+      r.has_roots_tiers() ? (void)fill_with_copies(dir) : fill(dir);
     }
-    fill_job(state_.path() + "/run/" + r.name);
+    r.has_roots_tiers() ? fill_run(r.run_dir) : fill(r.run_dir);
     return {r, lock.ok() ? lock.take() : Fd()};
   }
   std::vector<Removal> begin_one(const JobRecord& r) const {

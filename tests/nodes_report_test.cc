@@ -15,7 +15,6 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
-#include "runtime/base/replace_file.h"
 #include "runtime/metadata/run_file.h"
 #include "tests/faulty_os.h"
 #include "tests/private_mounts.h"
@@ -106,19 +105,36 @@ TEST(PlacedFiles, AreThoseThatWereStagedAndAreThere) {
   EXPECT_EQ(placed_files(counts), 0u);
 }
 
-TEST(RunFile, WhatItsOwnerPutInTheWayDoesNotHold) {
+TEST(RunFile, WhatIsSealedIsReadWholeOrNotAtAll) {
   const Scratch scratch;
   const Fd dir(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  ASSERT_EQ(::mkfifo((scratch / "x.new").c_str(), 0600), 0);
-  ASSERT_TRUE(replace_file(dir.get(), "x", "abc", 3, kRunFileMode).ok());
+  char text[8] = {};
+  for (const std::string written : {"abcd", "ab", ""}) {
+    ASSERT_TRUE(write_sealed(dir.get(), "sealed", written.data(), written.size()).ok());
+    const Result<size_t> size = read_sealed(scratch / "sealed", text, sizeof text);
+    ASSERT_TRUE(size.ok()) << size.error().text;
+    EXPECT_EQ(std::string(text, *size), written);
+  }
+  ASSERT_TRUE(write_sealed(dir.get(), "sealed", "abcdefghi", 9).ok());
+  EXPECT_EQ(read_sealed(scratch / "sealed", text, sizeof text).error().code, EINVAL) << "there is no room";
+  std::string half = contents(scratch / "sealed");
+  half.back() = 'x';
+  scratch.file("sealed", half);
+  char more[16] = {};
+  EXPECT_EQ(read_sealed(scratch / "sealed", more, sizeof more).error().code, EINVAL) << "some of another one";
+  ASSERT_EQ(::mkfifo((scratch / "fifo").c_str(), 0600), 0);
+  EXPECT_FALSE(write_sealed(dir.get(), "fifo", "x", 1).ok()) << "and nothing is waited for";
+}
+
+TEST(RunFile, IsReadInPart) {
+  const Scratch scratch;
+  const Fd dir(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_TRUE(write_plain(dir.get(), "x", "abcdef").ok() && write_plain(dir.get(), "x", "abc").ok());
   char text[8] = {};
   const Result<size_t> size = read_run_file(scratch / "x", text, sizeof text);
   ASSERT_TRUE(size.ok()) << size.error().text;
   EXPECT_EQ(std::string(text, *size), "abc");
   EXPECT_EQ(*read_run_file(scratch / "x", text, 1), 3u) << "the file's size";
-  ::mkdir((scratch / "x.new").c_str(), 0700);
-  EXPECT_FALSE(replace_file(dir.get(), "x", "de", 2, kRunFileMode).ok());
-  EXPECT_EQ(contents(scratch / "x"), "abc") << "the old one stays";
 }
 
 // The kernel would have its owner, who need not answer, give the lease back first: 45 s.

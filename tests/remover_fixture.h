@@ -73,16 +73,14 @@ class RemoverTest : public NodeTest {
     const Result<JobRecord> r = state_.read_removal(kRemoval);
     return r.ok() ? r->tiers.at(tier).occupied : std::nullopt;
   }
-  Fd tier_jobs() const { return Fd(::open((scratch_ / "tier/monarch").c_str(), O_RDONLY | O_DIRECTORY)); }
-  // Renaming fails so on the tier, as where a directory has an XFS project of its own.
-  Intercept::Handler on_tier_alone(int error) const {
-    struct stat jobs {};
-    EXPECT_EQ(::stat((scratch_ / "tier/monarch").c_str(), &jobs), 0);
-    return [=](Arguments& a) {
-      struct stat st;
-      return ::fstat(a.fd, &st) == 0 && st.st_ino == jobs.st_ino && st.st_dev == jobs.st_dev ? error : 0;
-    };
+  // A copy of 1 MiB in the job's directory at `path`, which cannot be removed as long as a Stuck lives.
+  static void fill_stuck(const std::string& path) {
+    std::filesystem::create_directories(path);
+    std::ofstream(path + "/stuck") << noise(kMiB, 2);
   }
+  struct Stuck {
+    Intercept removes{Call::kUnlinkat, [](Arguments& a) { return std::string(a.path) == "stuck" ? EIO : 0; }};
+  };
 
  private:
   std::optional<HastyClock> hasty_;

@@ -54,71 +54,32 @@ TEST_F(RemoverTest, WhoStopsRenamesWhereTheStateIsHoldsUpNoJob) {
 
 // What is to be removed is what fills it.
 TEST_F(RemoverTest, WhereTheStatesFileSystemIsFullAJobIsRemovedAllTheSame) {
-  for (const bool inodes : {false, true})
-    in_private_mounts(scratch_, [&](PrivateMounts* m) {
-      scratch_.dir("own");
-      m->tmpfs("own", "state");
-      if (inodes)
-        m->check(::mount(nullptr, (scratch_ / "own").c_str(), nullptr, MS_REMOUNT, "nr_inodes=100") == 0,
-                 "few");
-      const Result<StateDir> state = StateDir::open(scratch_ / "own/state");
-      if (!state.ok()) return m->check(false, state.error().text);
-      state_ = *state;
-      std::vector<Removal> removals = begin_one(record(1));
-      m->check(state_.write("grants/" + kName, "").ok(), "it has its quotas");
-      const std::string filled = scratch_.dir("own/state/run/" + kName + "/files/filled");
-      m->check(::chown(filled.c_str(), kUid, kUid) == 0, "its owner's");
-      for (int i = 0; i < 100000; ++i) {
-        const Fd file(
-            ::open((filled + "/" + std::to_string(i)).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-        const char block[4096] = {};
-        if (!file || (!inodes && ::write(file.get(), block, sizeof block) != sizeof block)) break;
-      }
-      m->check(!state_.write("jobs/c.1.n1/alone", std::string(5000, 'x')).ok(), "it is full");
-      removals = set_aside(state_, std::move(removals));
-      m->check(removals.size() == 1 && jobs().empty() && in_removing() == Names{kRemoval}, "it is set aside");
-      m->check(is_locked("removing/" + kRemoval), "and who removes it has its lock");
-      m->check(remove(std::move(removals), kLong) && in_removing().empty() && runs().empty(),
-               "and all is removed");
-      m->check(names_in(state_.path() + "/grants").empty(), "its quotas, too");
-      m->check(state_.write("jobs/file", std::string(5000, 'x')).ok(), "there is room again");
-      end_children();
-    });
-}
-
-// rmdir(2) would wait for it with the directory above locked.
-TEST_F(RemoverTest, WhatItsOwnerKeepsLockedRootDoesNotWaitFor) {
-  struct Shared {
-    std::atomic<bool> waits{false}, tried{false};
-  };
-  void* const room =
-      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(room, MAP_FAILED);
-  auto* const shared = new (room) Shared;
-  std::vector<Removal> removals = aside_one(record(1));
-  fs::remove_all(scratch_ / ("tier/monarch/" + kAside + "/files"));
-  ASSERT_TRUE(fs::create_directory(scratch_ / ("tier/monarch/" + kAside + "/files")));
-  ASSERT_EQ(::chown((scratch_ / ("tier/monarch/" + kAside + "/files")).c_str(), kUid, kUid), 0);
-  struct stat above {};
-  ASSERT_EQ(::stat((scratch_ / ("tier/monarch/" + kAside)).c_str(), &above), 0);
-  const Intercept removes(Call::kUnlinkat, [=](Arguments& a) {
-    struct stat st;
-    if (::fstat(a.fd, &st) == 0 && st.st_ino == above.st_ino && st.st_dev == above.st_dev)
-      shared->tried = true;
-    while (a.flags == AT_REMOVEDIR && std::string(a.path) == ".removed") {
-      shared->waits = true;
-      ::pause();
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    scratch_.dir("own");
+    m->tmpfs("own", "state");
+    const Result<StateDir> state = StateDir::open(scratch_ / "own/state");
+    if (!state.ok()) return m->check(false, state.error().text);
+    state_ = *state;
+    const JobRecord r = record(1);
+    std::vector<Removal> removals = begin_one(r);
+    {
+      std::ofstream file(r.run_dir + "/data");
+      const std::string block(4096, 'x');
+      for (int i = 0; i < 100000 && file.write(block.data(), 4096).flush(); ++i) continue;
     }
-    return 0;
+    m->check(!state_.write("jobs/c.1.n1/alone", std::string(5000, 'x')).ok(), "it is full");
+    removals = set_aside(state_, std::move(removals));
+    m->check(removals.size() == 1 && jobs().empty() && in_removing() == Names{kRemoval}, "it is set aside");
+    m->check(is_locked("removing/" + kRemoval), "and who removes it has its lock");
+    m->check(remove(std::move(removals), kLong) && in_removing().empty() && runs().empty(),
+             "and all is removed");
+    m->check(names_in(state_.path() + "/grants").empty(), "its quotas, too");
+    m->check(state_.write("jobs/file", std::string(5000, 'x')).ok(), "there is room again");
+    end_children();
   });
-  EXPECT_FALSE(remove(std::move(removals), 0));
-  EXPECT_TRUE(eventually([&] { return shared->waits.load(); }));
-  EXPECT_FALSE(shared->tried);
-  end_children();
-  ::munmap(room, sizeof(Shared));
 }
 
-// Just when root removes it, its owner has it locked once more: rmdir(2) hangs, and nobody can kill it.
+// Just when root removes a file of the owner's, that has it locked: unlink(2) hangs, and nobody can kill it.
 TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
   hasten(HastyClock::Pauses::kShort);
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
@@ -127,13 +88,12 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
     std::vector<Removal> removals = aside_one(record(1));
     std::vector<Removal> other = aside_one(record(2));
     removals.push_back(std::move(other.at(0)));
-    const std::string path = scratch_ / ("tier/monarch/" + kAside + "/files");
-    struct stat above {};
-    m->check(::stat((scratch_ / ("tier/monarch/" + kAside)).c_str(), &above) == 0, "its directory");
+    const std::string path = record(1).run_dir;
+    struct stat run {};
+    m->check(::stat(path.c_str(), &run) == 0, "its directory");
     const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
       struct stat st;
-      if (a.flags == AT_REMOVEDIR && std::string(a.path) == kOwnersDir && ::fstat(a.fd, &st) == 0 &&
-          st.st_ino == above.st_ino)
+      if (a.flags == 0 && ::fstat(a.fd, &st) == 0 && st.st_ino == run.st_ino && st.st_dev == run.st_dev)
         locked.lock(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
       return 0;
     });
@@ -147,7 +107,6 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
     tier.name = "tier";
     tier.path = scratch_ / "tier";
     m->check(make_job_dir(state_, tier, "c.3.0.n1", kUid).ok(), "and the next job begins");
-    m->check(occupied().value_or(100 * kMiB) == 100 * kMiB, "what nobody could look at is charged");
     m->check(eventually([&, now = attempts->load()] { return *attempts > now + 1; }), "it is tried again");
     m->check(eventually([&] { return Cgroups().processes(state_.helpers_cgroup()).size() <= 3; }),
              "one process is enough");
@@ -155,44 +114,6 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
     m->check(eventually([&] { return !hangs(state_, removing); }), "once it is unlocked it is removed");
     m->check(eventually([&] { return in_removing().empty() && on_tier() == Names{"c.3.0.n1"}; }),
              "with all that is the job's");
-    end_children();
-  });
-}
-
-// What its owner has mounted is in the way of one that hangs in rmdir(2), too.
-TEST_F(RemoverTest, OneHangsInAPlaceWhateverItsOwnerMounts) {
-  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
-  hasten(HastyClock::Pauses::kShort);
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    LockedDirectory locked(scratch_.file("file", ""));
-    if (!locked.is_ready()) return;
-    std::vector<Removal> removals = aside_one(record(1));
-    const std::string path = scratch_ / ("tier/monarch/" + kAside + "/files");
-    struct stat above {};
-    m->check(::stat((scratch_ / ("tier/monarch/" + kAside)).c_str(), &above) == 0, "its directory");
-    const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
-      struct stat st;
-      if (a.flags != AT_REMOVEDIR || std::string(a.path) != kOwnersDir || ::fstat(a.fd, &st) != 0 ||
-          st.st_ino != above.st_ino || !fs::create_directory(scratch_ / "once"))
-        return 0;
-      const int directory = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-      m->fuse("tier/monarch/" + kAside + "/files", kUid);
-      locked.lock(directory);
-      return 0;
-    });
-    const Shared<std::atomic<int>> attempts;
-    const Intercept looks(Call::kFstatvfs, [&](Arguments&) { return ++*attempts, 0; });  // before each
-    m->check(!remove(std::move(removals), 0), "it cannot be removed");
-    const std::string removing = "removing/" + kRemoval;
-    m->check(eventually([&] { return hangs(state_, removing); }), "a process hangs");
-    m->check(eventually([&, now = attempts->load()] { return *attempts > now + 1; }), "it is tried again");
-    const auto one_hangs = [&] {  // others may wait for a disk meanwhile
-      const std::vector<int> left = Cgroups().processes(state_.helpers_cgroup());
-      return std::count_if(left.begin(), left.end(), [](int pid) { return state_of(pid) == 'D'; }) <= 1;
-    };
-    m->check(eventually(one_hangs), "and no other one");
-    locked.end();
-    m->check(eventually([&] { return in_removing().empty() && on_tier().empty(); }), "then all goes");
     end_children();
   });
 }
@@ -239,8 +160,8 @@ TEST_F(RemoverTest, WhatAProcessHungInBeforeIsNamed) {
   });
   if (IsSkipped()) return;
   EXPECT_NE(log.find("clean up: waits for a process that hangs"), std::string::npos) << log;
-  EXPECT_NE(log.find("left as " + scratch_ / ("tier/monarch/" + kAside + ", ")), std::string::npos) << log;
-  EXPECT_EQ(on_tier(), Names{kAside});
+  EXPECT_NE(log.find("left as " + scratch_ / ("tier/monarch/" + kRemoval + ", ")), std::string::npos) << log;
+  EXPECT_EQ(on_tier(), Names{kRemoval});
   EXPECT_TRUE(remove(unattended_removals(state_), kLong)) << "it has ended";
   nothing_is_left();
 }

@@ -2,9 +2,12 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #include <cstring>
@@ -14,9 +17,8 @@
 #include "runtime/base/mountinfo.h"
 #include "runtime/base/os.h"
 #include "runtime/node/job_dirs.h"
+#include "runtime/node/life.h"
 #include "runtime/node/memory_tier.h"
-#include "runtime/node/mounts.h"
-#include "tests/hanging_fs.h"
 #include "tests/private_mounts.h"
 #include "tests/remover_fixture.h"
 #include "tests/trapped_calls.h"
@@ -33,7 +35,7 @@ TEST_F(RemoverTest, WhatIsSetAsideIsOutOfTheWayAndStaysLocked) {
   ASSERT_EQ(aside.size(), 2u);
   EXPECT_TRUE(jobs().empty());
   EXPECT_EQ(in_removing(), (Names{kRemoval, "c.2.0.n1.9000000000000000000"}));
-  EXPECT_EQ(on_tier(), (Names{kAside, ".removed.c.2.0.n1.9000000000000000000"}));
+  EXPECT_EQ(on_tier(), in_removing()) << "under its name, which no other run has";
   EXPECT_EQ(runs(), on_tier());
   EXPECT_TRUE(names_in(state_.path() + "/grants").empty());
   for (const std::string& name : in_removing()) {
@@ -45,92 +47,87 @@ TEST_F(RemoverTest, WhatIsSetAsideIsOutOfTheWayAndStaysLocked) {
 }
 
 TEST_F(RemoverTest, WhatCannotBeNotedIsLeftToOthers) {
-  const Intercept refuse(Call::kRenameat, EIO);
   std::vector<Removal> removals = begin_one(record(1));
-  scratch_.dir("state/removing/" + kRemoval + "/unmoved.new");
+  const pid_t hangs = start_idle();
+  note_hanging(state_, "jobs/c.1.n1", hangs);
+  scratch_.dir("state/removing/" + kRemoval + "/hanging.new");
   EXPECT_TRUE(set_aside(state_, std::move(removals)).empty());
   EXPECT_EQ(jobs(), Names{"c.1.n1"});
   EXPECT_TRUE(exists(state_.path() + "/" + record(1).grants())) << "its agent may live";
+  ::kill(hangs, SIGKILL);
+  ::waitpid(hangs, nullptr, 0);
 }
 
 // Its record is in both places then.
 TEST_F(RemoverTest, WhatAKilledHelperBeganToSetAsideIsSetAside) {
-  for (const bool moved : {true, false}) {
-    for (const bool held : {true, false}) {
-      SCOPED_TRACE(std::to_string(moved) + std::to_string(held));
-      std::vector<Removal> removals = begin_one(record(1));
-      scratch_.dir("state/removing/.new." + kRemoval);
-      Fd lock = state_.make_removal(record(1)).take();
-      if (!held) lock.reset();
-      const Intercept renames(Call::kRenameat, on_tier_alone(moved ? 0 : EXDEV));
-      removals = set_aside(state_, std::move(removals));
-      EXPECT_EQ(removals.size(), held ? 0u : 1u) << "who has its lock removes it";
-      EXPECT_EQ(is_unmoved(state_, record(1)), !moved);
-      EXPECT_TRUE(jobs().empty());
-      lock.reset();
-      EXPECT_TRUE(remove(held ? unattended_removals(state_) : std::move(removals), kLong));
-      nothing_is_left();
-    }
+  for (const bool held : {true, false}) {
+    SCOPED_TRACE(held);
+    std::vector<Removal> removals = begin_one(record(1));
+    scratch_.dir("state/removing/.new." + kRemoval);
+    Fd lock = state_.make_removal(record(1)).take();
+    if (!held) lock.reset();
+    removals = set_aside(state_, std::move(removals));
+    EXPECT_EQ(removals.size(), held ? 0u : 1u) << "who has its lock removes it";
+    EXPECT_TRUE(jobs().empty());
+    lock.reset();
+    EXPECT_TRUE(remove(held ? unattended_removals(state_) : std::move(removals), kLong));
+    nothing_is_left();
   }
 }
 
-TEST_F(RemoverTest, WhatIsRootsGoesAtOnce) {
+TEST_F(RemoverTest, WithoutAProcessItIsDoneLater) {
   std::vector<Removal> removals = aside_one(record(1));
-  const std::string dir = scratch_ / ("tier/monarch/" + kAside + "/files");
-  for (const std::string& path : {dir, dir + "/data"}) ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);
-  EXPECT_TRUE(remove(std::move(removals), kLong)) << "a start was killed before it gave the directory away";
+  const int status = in_child([&] {
+    if (!before_call(SYS_clone, [](CallArguments) { return EAGAIN; })) return 99;
+    return remove(std::move(removals), kLong) ? 1 : 0;
+  });
+  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(on_tier(), Names{kRemoval});
+  removals.clear();
+  EXPECT_TRUE(remove(unattended_removals(state_), kLong));
   nothing_is_left();
 }
 
-// In layout 2.
-class RootsTest : public RemoverTest {
- protected:
-  static constexpr uint64_t kBlocks = 8192;  // of a copy
-  std::vector<Removal> ended(JobRecord r) const {
-    r.layout = 2;
-    return aside_one(r);
-  }
-};
-
-TEST_F(RootsTest, GoesWithItsNameAndNoOther) {
-  std::vector<Removal> removals = ended(record(1));
+TEST_F(RemoverTest, GoesWithItsNameAndNoOther) {
+  std::vector<Removal> removals = aside_one(record(1));
   fill_with_copies(scratch_ / ("tier/monarch/" + kName + ".9000000000000000001"));  // of the next run
   EXPECT_EQ(on_tier(), (Names{kRemoval, kName + ".9000000000000000001"}));
-  EXPECT_EQ(runs(), Names{kAside});
+  EXPECT_EQ(runs(), Names{kRemoval});
   EXPECT_TRUE(remove(std::move(removals), kLong));
   EXPECT_EQ(on_tier(), Names{kName + ".9000000000000000001"});
   EXPECT_TRUE(in_removing().empty() && runs().empty());
 }
 
-TEST_F(RootsTest, WhatStaysIsMeasuredAndTriedAgain) {
+TEST_F(RemoverTest, WhatStaysIsMeasuredAndTriedAgain) {
   const Intercept fails(Call::kUnlinkat, [](Arguments& a) { return *a.path == '0' && a.path[2] ? EIO : 0; });
   const std::string log = logged([&] {
-    EXPECT_FALSE(remove(ended(record(1)), 0));
+    EXPECT_FALSE(remove(aside_one(record(1)), 0));
     EXPECT_TRUE(
         eventually([&] { return contents(scratch_ / "log").find("clean up: ") != std::string::npos; }));
   });
   EXPECT_NE(log.find("tier/monarch: " + kRemoval + ": remove "), std::string::npos) << log;
-  EXPECT_GE(occupied(0).value_or(0), kBlocks);
+  EXPECT_GE(occupied(0).value_or(0), 8192u);
   EXPECT_LT(occupied(0).value_or(0), 100 * kMiB) << "no more is charged than it occupies";
   end_children();
 }
 
-TEST_F(RootsTest, ATierThatHangsMeanwhileKeepsOneProcess) {
+TEST_F(RemoverTest, ATierThatHangsMeanwhileKeepsOneProcess) {
   const Hung hung;
   const Intercept hangs_there(Call::kUnlinkat, [&](Arguments& a) -> int {
     if (std::string(a.path) == "00000007") hung.here();
     return 0;
   });
   clock_.pass_once([&] { return hung.now(); });
-  EXPECT_FALSE(remove(ended(record(1)), 0));
+  EXPECT_FALSE(remove(aside_one(record(1)), 0));
   EXPECT_TRUE(eventually([&] { return runs().empty(); })) << "the other places are seen to";
   end_children();
   EXPECT_EQ(on_tier(), Names{kRemoval});
 }
 
-TEST_F(RootsTest, AnAdministratorsMountStays) {
+TEST_F(RemoverTest, AnAdministratorsMountStays) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    std::vector<Removal> removals = ended(record(1));
+    std::vector<Removal> removals = aside_one(record(1));
     m->tmpfs("tier/monarch/" + kRemoval, "foreign");
     const std::string kept = scratch_.file("tier/monarch/" + kRemoval + "/kept", "x");
     m->check(!remove(std::move(removals), 0), "it is not removed");
@@ -138,89 +135,6 @@ TEST_F(RootsTest, AnAdministratorsMountStays) {
     m->check(exists(kept) && occupied() == std::nullopt, "nor charged anew");
     end_children();
   });
-}
-
-TEST_F(RemoverTest, WhatIsNotTheOwnersStaysAndIsCharged) {
-  JobRecord r = record(1);
-  make_tier("small");
-  make_tier("none");
-  make_tier("gone");
-  r.tiers.push_back(tier("small", 4096));
-  r.tiers.push_back(tier("none", 0));
-  r.tiers.push_back(tier("gone", 100 * kMiB));
-  std::vector<Removal> removals = aside_one(r);
-  fs::remove_all(scratch_ / ("gone/monarch/" + kAside));
-  Names kept;
-  for (const char* tier : {"tier", "small", "none"})
-    kept.push_back(fill_with_roots(scratch_ / (std::string(tier) + "/monarch/" + kAside + "/files/foreign")));
-  EXPECT_FALSE(remove(std::move(removals), 0));
-  EXPECT_TRUE(eventually([&] { return occupied(0).has_value(); }));
-  EXPECT_GE(occupied(0).value_or(0), kMiB);
-  EXPECT_LT(occupied(0).value_or(0), 2 * kMiB);
-  EXPECT_EQ(occupied(1), 4096u) << "no more than it had";
-  EXPECT_GE(occupied(2).value_or(0), kMiB) << "no quota is known";
-  EXPECT_EQ(occupied(3), 0u) << "what is gone is not charged";
-  for (const std::string& file : kept) EXPECT_EQ(contents(file).size(), kMiB);
-  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kAside + "/files")), Names{"foreign"})
-      << "the owner's is gone";
-  EXPECT_TRUE(runs().empty());
-  EXPECT_TRUE(is_locked("removing/" + kRemoval)) << "it is tried again";
-  EXPECT_TRUE(unattended_removals(state_).empty());
-  end_children();
-  for (const std::string& file : kept) fs::remove_all(fs::path(file).parent_path());
-  EXPECT_TRUE(remove(unattended_removals(state_), kLong));
-  nothing_is_left();
-}
-
-TEST_F(RemoverTest, ATierThatHangsHoldsNobodyUp) {
-  const Hung hung;
-  const Intercept renames(Call::kRenameat, [&](Arguments&) -> int { hung.here(); });
-  clock_.pass_once([&] { return hung.now(); });
-  const std::vector<Removal> aside = aside_one(record(1));
-  ASSERT_EQ(aside.size(), 1u) << "it is removed all the same, once the tier answers";
-  EXPECT_TRUE(is_unmoved(state_, record(1)));
-  EXPECT_EQ(on_tier(), Names{kName});
-  EXPECT_TRUE(no_child_is_left());
-  EXPECT_TRUE(eventually([&] { return Cgroups().names(state_.cgroup_prefix()).empty(); }))
-      << "nor a control group for one";
-}
-
-TEST_F(RemoverTest, WhatHangsInTheKernelIsLeftToTheHelpersGroup) {
-  const Cgroups groups;
-  if (!groups.make(state_.helpers_cgroup(), 0).ok()) GTEST_SKIP() << "no control group can be made here";
-  groups.remove_if_empty(state_.helpers_cgroup());
-  std::vector<Removal> removals = begin_one(record(1));
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    const HangingFs hanging(scratch_ / "tier");
-    m->check(hanging.is_mounted(), "mount");
-    clock_.pass_once([&] { return hanging.is_asked(); });
-    m->check(set_aside(state_, std::move(removals)).size() == 1, "it is removed later");
-    m->check(is_unmoved(state_, record(1)), "from where it is");
-    const std::vector<pid_t> left = children();
-    const std::vector<int> in_group = groups.processes(state_.helpers_cgroup());
-    m->check(in_group.size() == 1 && std::count(left.begin(), left.end(), in_group[0]) == 1, "it is there");
-  });
-}
-
-TEST_F(RemoverTest, WithoutAProcessOrAPipeItIsDoneLater) {
-  for (const long call : {SYS_clone, SYS_pipe2}) {
-    std::vector<Removal> removals = begin_one(record(1));
-    const int status = in_child([&] {
-      const pid_t other = ::fork();
-      if (other == 0) ::_exit(0);
-      if (!before_call(call, [](CallArguments) { return EAGAIN; })) return 99;
-      removals = set_aside(state_, std::move(removals));
-      if (removals.size() != 1 || !is_unmoved(state_, record(1))) return 1;
-      if (call == SYS_clone && remove(std::move(removals), kLong)) return 2;
-      return ::waitpid(other, nullptr, 0) == other ? 0 : 3;  // nobody else's child is waited for
-    });
-    if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-    EXPECT_EQ(status, 0) << call;
-    EXPECT_EQ(on_tier(), Names{kName});
-    removals.clear();
-    EXPECT_TRUE(remove(unattended_removals(state_), kLong));
-    nothing_is_left();
-  }
 }
 
 TEST_F(RemoverTest, OneThatWasKilledHasNotRemoved) {
@@ -232,7 +146,8 @@ TEST_F(RemoverTest, OneThatWasKilledHasNotRemoved) {
 
 TEST_F(RemoverTest, HasItsLocksAloneAndNobodyWaitsForIt) {
   std::vector<Removal> removals = aside_one(record(1));
-  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
+  fill_stuck(scratch_ / ("tier/monarch/" + kRemoval));
+  const Stuck stuck;
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   const Fd in(ends[0]);
@@ -290,47 +205,135 @@ TEST_F(RemoverTest, UnattendedAreThoseWhoseTimeHasComeAndThatNobodyIsAtWorkOn) {
       << "what names nothing is gone, and what may name something is not";
 }
 
-TEST_F(RemoverTest, WhatCannotBeRenamedIsEmptiedWhereItIs) {
-  const Intercept refuse(Call::kRenameat, on_tier_alone(EXDEV));
-  EXPECT_EQ(rename_aside(tier_jobs().get(), record(1)).error().code, EXDEV);
-  std::vector<Removal> removals = aside_one(record(1));
-  EXPECT_EQ(on_tier(), Names{kName});
-  ASSERT_EQ(removals.size(), 1u) << "its record is out of the way all the same";
-  EXPECT_TRUE(exists(state_.path() + "/removing/" + kRemoval + "/unmoved"));
-  EXPECT_TRUE(remove(std::move(removals), kLong));
-  nothing_is_left();
-}
-
-// What is logged of a removal that is given up after one attempt.
-TEST_F(RemoverTest, WhatCannotBeRenamedForAnotherReasonWaits) {
-  std::vector<Removal> removals;
-  {
-    const Intercept refuse(Call::kRenameat, on_tier_alone(EIO));
-    removals = aside_one(record(1));
-    EXPECT_FALSE(remove(std::move(removals), 0));
-  }
-  EXPECT_TRUE(eventually([&] { return runs().empty(); })) << "the other places are gone through";
-  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kName + "/files")), Names{"data"});
+TEST_F(RemoverTest, WhatStaysIsCharged) {
+  JobRecord r = record(1);
+  make_tier("small");
+  make_tier("none");
+  make_tier("gone");
+  r.tiers.push_back(tier("small", 4096));
+  r.tiers.push_back(tier("none", 0));
+  r.tiers.push_back(tier("gone", 100 * kMiB));
+  std::vector<Removal> removals = aside_one(r);
+  fs::remove_all(scratch_ / ("gone/monarch/" + kRemoval));
+  for (const char* tier : {"tier", "small", "none"})
+    fill_stuck(scratch_ / (std::string(tier) + "/monarch/" + kRemoval));
+  std::optional<Stuck> stuck(std::in_place);
+  EXPECT_FALSE(remove(std::move(removals), 0));
+  EXPECT_TRUE(eventually([&] { return occupied(0).has_value(); }));
+  EXPECT_GE(occupied(0).value_or(0), kMiB);
+  EXPECT_LT(occupied(0).value_or(0), 2 * kMiB);
+  EXPECT_EQ(occupied(1), 4096u) << "no more than it had";
+  EXPECT_GE(occupied(2).value_or(0), kMiB) << "no quota is known";
+  EXPECT_EQ(occupied(3), 0u) << "what is gone is not charged";
+  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kRemoval)), Names{"stuck"}) << "the others are gone";
+  EXPECT_TRUE(runs().empty());
+  EXPECT_TRUE(is_locked("removing/" + kRemoval)) << "it is tried again";
+  EXPECT_TRUE(unattended_removals(state_).empty());
   end_children();
-  EXPECT_EQ(state_.read_removal(kRemoval)->tiers.at(0).charged(), 100 * kMiB);
+  stuck.reset();
   EXPECT_TRUE(remove(unattended_removals(state_), kLong));
   nothing_is_left();
 }
 
-TEST_F(RemoverTest, TheNextRunOfThatNameKeepsItsOwn) {
-  std::vector<Removal> removals;
-  {
-    const Intercept refuse(Call::kRenameat, EIO);
-    removals = aside_one(record(1));
+// Its run directory is in one that other jobs have, or a tmpfs of its own.
+class RunDirTest : public RemoverTest {
+ protected:
+  void with_run_dir(
+      const std::function<void(PrivateMounts*, const std::string&, std::vector<Removal>)>& body) {
+    for (const bool bounded : {false, true})
+      in_private_mounts(scratch_, [&](PrivateMounts* m) {
+        const JobRecord r = record(1);
+        std::vector<Removal> removals = begin_one(r);
+        fs::remove_all(r.run_dir);
+        m->check(make_run_dir(r.run_dir, bounded ? kMiB : 0, {}, r.user).ok(), "its run directory");
+        body(m, r.run_dir, set_aside(state_, std::move(removals)));
+        m->check(runs().empty() && in_removing().empty(), bounded ? "a tmpfs goes" : "a directory goes");
+        end_children();
+      });
   }
-  ASSERT_EQ(removals.size(), 1u);
-  JobRecord next = record(1);
+};
+
+TEST_F(RunDirTest, WhoHasAFileOfItMappedKeepsNothing) {
+  with_run_dir([&](PrivateMounts* m, const std::string& dir, std::vector<Removal> removals) {
+    constexpr size_t kBytes = 65536;
+    const Fd board(::open((dir + "/board").c_str(), O_RDWR | O_CLOEXEC));
+    m->check(::ftruncate(board.get(), kBytes) == 0, "it has a board");
+    auto* mapped = static_cast<volatile char*>(
+        ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, board.get(), 0));
+    mapped[kBytes - 1] = 'x';
+    m->check(remove(std::move(removals), kLong), "it is removed");
+    struct stat st {};
+    m->check(::fstat(board.get(), &st) == 0 && st.st_blocks == 0, "with its pages");
+    m->check(mapped[kBytes - 1] == 0, "and a task that reads it gets zeros");
+  });
+}
+
+TEST_F(RunDirTest, WhatItsOwnerMountsOnAFileIsDetachedAndNotAsked) {
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
+  with_run_dir([&](PrivateMounts* m, const std::string& dir, std::vector<Removal> removals) {
+    for (int i = 0; i < 3; ++i)
+      m->fuse(dir.substr(scratch_.path().size() + 1) + "/board", kUid, "", "100000");
+    m->check(remove(std::move(removals), kLong), "it is removed");
+  });
+}
+
+// As releases before 0.2.0 made them: the directories of that name are the owner's, or they are set aside.
+class OldLayoutTest : public RemoverTest {
+ protected:
+  JobRecord old_record() const {
+    JobRecord r = record(1);
+    r.layout = 1;
+    r.run_dir = state_.run_dir(r);
+    return r;
+  }
+};
+
+TEST_F(OldLayoutTest, IsRemovedAsItsOwner) {
+  std::vector<Removal> removals = aside_one(old_record());
+  fill(scratch_ / ("tier/monarch/" + kAside));
+  fs::create_directories(scratch_ / ("tier/monarch/" + kName + "/deep/er"));
+  EXPECT_EQ(::chown((scratch_ / ("tier/monarch/" + kName + "/deep")).c_str(), kUid, kUid), 0);
+  EXPECT_TRUE(remove(std::move(removals), kLong));
+  nothing_is_left();
+}
+
+TEST_F(OldLayoutTest, WhatIsNotItsOwnersStays) {
+  std::vector<Removal> removals = aside_one(old_record());
+  const std::string dir = scratch_ / ("tier/monarch/" + kName),
+                    kept = scratch_.file("tier/monarch/" + kName + "/foreign/kept", "x");
+  const std::string log = logged([&] {
+    EXPECT_FALSE(remove(std::move(removals), 0));
+    EXPECT_TRUE(
+        eventually([&] { return contents(scratch_ / "log").find("clean up: ") != std::string::npos; }));
+  });
+  EXPECT_NE(log.find(kName + ": not empty; what its owner could not remove is left"), std::string::npos)
+      << log;
+  EXPECT_EQ(names_in(dir), Names{"foreign"});
+  EXPECT_TRUE(exists(kept));
+  EXPECT_EQ(state_.read_removal(kRemoval)->tiers.at(0).charged(), 100 * kMiB);
+  end_children();
+}
+
+TEST_F(OldLayoutTest, ItsMemoryIsDetached) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    std::vector<Removal> removals = begin_one(old_record());
+    const std::string dir = scratch_ / ("tier/monarch/" + kName);
+    const std::string options = fmt::format("mode=700,uid={0},gid={0}", kUid);
+    m->check(::mount(kTmpfsSource, dir.c_str(), "tmpfs", 0, options.c_str()) == 0, "its tmpfs");
+    m->check(remove(set_aside(state_, std::move(removals)), kLong), "all is removed");
+    m->check(on_tier().empty() && runs().empty() && in_removing().empty(), "nothing is left");
+    end_children();
+  });
+}
+
+TEST_F(OldLayoutTest, TheNextRunOfThatNameKeepsItsOwn) {
+  std::vector<Removal> removals = aside_one(old_record());
+  JobRecord next = old_record();
   next.serial = 2000;
   const Result<Fd> lock = state_.lock_job(next.job, true, 0);
-  ASSERT_TRUE(state_.write_record(next).ok() && state_.write(next.grants(), "").ok());
+  ASSERT_TRUE(state_.write_record(next).ok());
   EXPECT_TRUE(remove(std::move(removals), kLong));
-  EXPECT_TRUE(exists(state_.path() + "/" + next.grants()));
-  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kName + "/files")), Names{"data"});
+  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kName)), Names{"data"});
   EXPECT_EQ(names_in(next.run_dir), Names{"data"});
   EXPECT_TRUE(in_removing().empty());
 }
@@ -339,23 +342,23 @@ TEST_F(RemoverTest, ATierThatIsAwayIsWaitedFor) {
   JobRecord r = record(1);
   r.tiers[0].file_system = "of another disk";
   const auto removal = [&](const std::string& run_dir) {
-    fill_job(state_.path() + "/run/" + run_dir);
+    fill_run(state_.path() + "/run/" + run_dir);
     return removal_of(r);
   };
-  EXPECT_FALSE(remove(removal(kAside), kLong)) << "it comes back, with the job's files";
+  EXPECT_FALSE(remove(removal(kRemoval), kLong)) << "it comes back, with the job's files";
   EXPECT_TRUE(eventually([&] { return runs().empty(); }));
   end_children();
   EXPECT_EQ(in_removing(), Names{kRemoval});
-  fill_job(scratch_ / ("tier/monarch/" + kAside));
+  fill_with_copies(scratch_ / ("tier/monarch/" + kRemoval));
   EXPECT_TRUE(state_.write_removal(r).ok());  // its time has come
   EXPECT_TRUE(remove(unattended_removals(state_), kLong)) << "what is called so is the job's";
   nothing_is_left();
   r.tiers[0].occupied = 0;
-  EXPECT_TRUE(remove(removal(kAside), kLong)) << "nothing was left there";
+  EXPECT_TRUE(remove(removal(kRemoval), kLong)) << "nothing was left there";
   nothing_is_left();
   r.tiers[0].occupied.reset();
   r.tiers[0].path = scratch_ / "missing";
-  EXPECT_FALSE(remove(removal(kAside), kLong));
+  EXPECT_FALSE(remove(removal(kRemoval), kLong));
   end_children();
   r.tiers[0].file_system = "";
   EXPECT_TRUE(state_.write_removal(r).ok());
@@ -367,7 +370,7 @@ TEST_F(RemoverTest, ATierThatIsAwayIsWaitedFor) {
 TEST_F(RemoverTest, WhatIsOnAnotherFileSystemIsNotChargedAndForgottenAfterAWhile) {
   JobRecord r = record(1);
   r.tiers[0].file_system = "of another disk";
-  fill_job(state_.path() + "/run/" + kAside);
+  fill_run(state_.path() + "/run/" + kRemoval);
   std::vector<Removal> removals = removal_of(r);
   std::string log = logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)) << "at once"; });
   EXPECT_NE(log.find("not mounted there any more: its files are not charged"), std::string::npos) << log;
@@ -397,7 +400,7 @@ TEST_F(RemoverTest, WhatIsInMemoryIsChargedThoughAnotherFileSystemIsThere) {
   r.tiers[0].kind = TierConfig::Kind::kTmpfs;
   r.tiers[0].file_system = "of what it is mounted on";
   r.away_since = 1;
-  fill_job(state_.path() + "/run/" + kAside);
+  fill_run(state_.path() + "/run/" + kRemoval);
   const auto removed = [&] {
     std::vector<Removal> removals = removal_of(r);
     return logged([&] {
@@ -425,8 +428,8 @@ TEST_F(RemoverTest, WhatIsFoundUnderAnotherIdIsChargedToThatOne) {
   r.tiers[0].file_system = "of another mount";
   r.tiers[0].away = true;
   r.away_since = ::time(nullptr) - 2 * kAwaySeconds;
-  fill_job(scratch_ / ("tier/monarch/" + kAside));
-  fill_with_roots(scratch_ / ("tier/monarch/" + kAside + "/files/foreign"));
+  fill_stuck(scratch_ / ("tier/monarch/" + kRemoval));
+  const Stuck stuck;
   std::vector<Removal> removals = removal_of(r);
   EXPECT_FALSE(remove(std::move(removals), 0));
   EXPECT_TRUE(eventually([&] {
@@ -442,7 +445,7 @@ TEST_F(RemoverTest, WhereTheDirectoryOfAllJobsIsGoneNothingIsLeft) {
   r.tiers[0].file_system = file_system_at(r.tiers[0].path);
   ASSERT_TRUE(is_file_system_id(r.tiers[0].file_system));
   fs::remove(scratch_ / "tier/monarch");
-  fill_job(state_.path() + "/run/" + kAside);
+  fill_run(state_.path() + "/run/" + kRemoval);
   std::vector<Removal> removals = removal_of(r);
   EXPECT_TRUE(remove(std::move(removals), kLong)) << "an administrator has removed it";
   fs::create_directory(scratch_ / "tier/monarch");
@@ -472,7 +475,6 @@ class MemoryTest : public RemoverTest {
     memory.kind = TierConfig::Kind::kTmpfs;
     memory.quota.bytes = 4 * kMiB;
     JobRecord r = record(1);
-    r.layout = 2;
     std::vector<Removal> removals = begin_one(r);
     fs::remove_all(scratch_ / ("tier/monarch/" + kRemoval));
     m->check(make_job_dir(state_, memory, kRemoval, kUid).ok(), "a tier in memory");
@@ -568,29 +570,6 @@ TEST_F(HeldMemoryTest, ThousandsOfEmptyFilesAreMemoryToo) {
   });
 }
 
-// As releases before 0.2.0 made them: the directory of that name is the owner's.
-TEST_F(RemoverTest, WhatEarlierReleasesMadeIsRemoved) {
-  for (const bool memory : {false, true}) {
-    in_private_mounts(scratch_, [&](PrivateMounts* m) {
-      std::vector<Removal> removals = begin_one(record(1));
-      for (const std::string& dir : {scratch_ / ("tier/monarch/" + kName), state_.path() + "/run/" + kName}) {
-        fs::remove_all(dir);
-        if (memory) {
-          fs::create_directory(dir);
-          const std::string options = fmt::format("mode=700,uid={0},gid={0}", kUid);
-          m->check(::mount(kTmpfsSource, dir.c_str(), "tmpfs", 0, options.c_str()) == 0, "its tmpfs");
-        }
-        fill(dir);
-      }
-      removals = set_aside(state_, std::move(removals));
-      m->check(on_tier() == Names{memory ? kName : kAside}, "memory stays where it is");
-      m->check(remove(std::move(removals), kLong), "all is removed");
-      m->check(on_tier().empty() && runs().empty() && in_removing().empty(), "nothing is left");
-      end_children();
-    });
-  }
-}
-
 // It would be in the way of the directory once the tmpfs is detached.
 TEST_F(RemoverTest, BelowAJobsMemoryThereIsNothingOfItsOwners) {
   TierConfig memory;
@@ -607,49 +586,6 @@ TEST_F(RemoverTest, BelowAJobsMemoryThereIsNothingOfItsOwners) {
     m->check(::stat(path.c_str(), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0700,
              "and so is what it covers");
   });
-}
-
-TEST_F(RemoverTest, UsersMountsAreDetachedAndOthersStay) {
-  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse";
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    const Fd jobs = tier_jobs();
-    std::vector<Removal> removals = begin_one(record(1));
-    fs::create_directory(scratch_ / ("tier/monarch/" + kName + "/files/sub"));
-    m->fuse("tier/monarch/" + kName + "/files/sub", kUid);
-    m->fuse("tier/monarch/" + kName + "/files", 65533);
-    m->check(rename_aside(jobs.get(), record(1)).ok(), "what users have mounted goes with it");
-    m->check(on_tier() == Names{kAside}, "it is aside");
-    removals = set_aside(state_, std::move(removals));
-    m->fuse("tier/monarch/" + kAside + "/files", kUid);
-    m->check(remove(std::move(removals), kLong), "on the directory and below it");
-    m->check(on_tier().empty() && in_removing().empty(), "all is gone");
-    end_children();
-  });
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    std::vector<Removal> removals = begin_one(record(1));
-    m->tmpfs("tier/monarch/" + kName, "foreign");
-    m->check(rename_aside(tier_jobs().get(), record(1)).error().code == EBUSY, "an administrator's mount");
-    ::umount2((scratch_ / ("tier/monarch/" + kName)).c_str(), MNT_DETACH);
-    removals = set_aside(state_, std::move(removals));
-    m->tmpfs("tier/monarch/" + kAside + "/files", "foreign");
-    const std::string kept = scratch_.file("tier/monarch/" + kAside + "/files/kept", "x");
-    m->check(!remove(std::move(removals), 0), "is not removed");
-    m->check(eventually([&] { return runs().empty(); }), "the other places are");
-    m->check(exists(kept), "its files stay");
-    end_children();
-    m->check(occupied() == std::nullopt, "and nothing is charged anew");
-  });
-}
-
-TEST_F(RemoverTest, RenamesWhatIsThere) {
-  const Fd jobs = tier_jobs();
-  EXPECT_TRUE(rename_aside(jobs.get(), record(1)).ok()) << "nothing";
-  fill_job(scratch_ / ("tier/monarch/" + kName));
-  EXPECT_TRUE(rename_aside(jobs.get(), record(1)).ok());
-  EXPECT_EQ(on_tier(), Names{kAside});
-  fill_job(scratch_ / ("tier/monarch/" + kName));
-  EXPECT_EQ(rename_aside(jobs.get(), record(1)).error().code, ENOTEMPTY) << "another has the name";
-  EXPECT_EQ(on_tier(), (Names{kAside, kName}));
 }
 
 class RunAsTest : public NodeTest {

@@ -79,14 +79,14 @@ TEST(Series, OfNothingButOneIsRead) {
   const std::pair<const char*, std::string> cases[] = {
       {"empty", ""},
       {"too short", good.substr(0, good.size() - 1)},
-      {"too long", good + "x"},
-      {"much too long", good + std::string(sizeof(Series), 'x')},
       {"numbers that are none of an agent's", std::string(good.size(), '\xff')}};
   for (const auto& [what, text] : cases) {
     scratch.file("series", text);
     const Result<Series> read = read_series(scratch.path());
     EXPECT_TRUE(!read.ok() && read.error().code == EINVAL) << what;
   }
+  scratch.file("series", good + "x");
+  EXPECT_TRUE(read_series(scratch.path()).ok()) << "its writer has just written a shorter one";
   ::unlink(path.c_str());
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   EXPECT_FALSE(read_series(scratch.path()).ok()) << "a FIFO";

@@ -164,7 +164,7 @@ TEST_F(StartTest, WhoJudgedARunEndsNoOther) {
   const auto ended = [&](uint64_t serial) { return end_job({state_.path(), r.job, "", "", serial}).ok(); };
   EXPECT_TRUE(ended(r.serial + 1));
   EXPECT_TRUE(is_running(r.agent));
-  EXPECT_EQ(on_tier(), Names{r.name});
+  EXPECT_EQ(on_tier(), Names{r.removal()});
   EXPECT_TRUE(ended(r.serial));
   EXPECT_TRUE(eventually([&] { return !is_running(r.agent); })) << "the epilog does not wait for it for long";
 }
@@ -208,7 +208,7 @@ TEST_F(StartTest, AJobThatHasItsAgentKeepsIt) {
   ASSERT_TRUE(other.ok());
   EXPECT_TRUE(other->unserved.starts_with("/elsewhere:/dat is not staged")) << other->unserved;
   EXPECT_TRUE(is_running(r.agent));
-  EXPECT_EQ(on_tier(), Names{r.name});
+  EXPECT_EQ(on_tier(), Names{r.removal()});
 }
 
 TEST_F(StartTest, TheFirstStepWithTasksIsToldToWait) {

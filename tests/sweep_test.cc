@@ -5,7 +5,6 @@
 
 #include "runtime/base/os.h"
 #include "runtime/node/boot.h"
-#include "runtime/node/job_dirs.h"
 #include "tests/faulty_os.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
@@ -27,6 +26,8 @@ class NodeSweepTest : public NodeTest {
   }
   static std::string key(uint32_t number) { return "c." + std::to_string(job(number)) + ".n1"; }
   static std::string name(uint32_t number) { return "c." + std::to_string(job(number)) + ".0.n1"; }
+  // Its directories.
+  static std::string dir(uint32_t number) { return name(number) + "." + std::to_string(kSerial); }
   // What looks like a step of that job.
   static pid_t start_slurmstepd(uint32_t of_job) {
     const std::string title = "slurmstepd: [" + std::to_string(of_job) + ".0]";
@@ -73,7 +74,7 @@ TEST_F(NodeSweepTest, WhatIsDeadGoesAndNothingElse) {
   EXPECT_TRUE(in_removing().empty());
   EXPECT_EQ(jobs(), (Names{key(3), key(4), key(5), key(6), key(9)}))
       << "it lives, a helper is at work on it, it is noted only, it is about to be, it is the caller's";
-  EXPECT_EQ(on_tier(), (Names{name(3), name(4), name(9)}));
+  EXPECT_EQ(on_tier(), (Names{dir(3), dir(4), dir(9)}));
   EXPECT_EQ(runs(), on_tier());
 }
 
@@ -156,15 +157,15 @@ TEST_F(NodeSweepTest, WhatIsAsideGoesIfItIsThisNodesAndNoRecordNamesIt) {
   std::sort(want.begin(), want.end());
   const Result<Fd> lock = state_.make_removal(record(job(3)));
   ASSERT_TRUE(lock.ok());
-  for (const std::string& n : others) fill_job(scratch_ / ("tier/monarch/" + n));
-  fill_job(scratch_ / ("tier/monarch/" + ours));
-  fill_job(scratch_ / ("tier/monarch/" + name(4)));  // of this boot
+  for (const std::string& n : others) fill(scratch_ / ("tier/monarch/" + n));
+  fill(scratch_ / ("tier/monarch/" + ours));
+  fill(scratch_ / ("tier/monarch/" + name(4)));  // of this boot
   const std::string foreign = ".removed." + name(1) + ".78";
-  fill_job(scratch_ / ("tier/monarch/" + foreign));
+  fill(scratch_ / ("tier/monarch/" + foreign));
   sweep_now({scratch_ / "tier", scratch_ / "missing"});
   EXPECT_EQ(on_tier(), want);
   for (const std::string& n : others)
-    EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + n + "/files")), Names{"data"}) << n;
+    EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + n)), Names{"data"}) << n;
   EXPECT_EQ(in_removing(), Names{name(3) + ".9000000000000000000"}) << "nothing is left of those that went";
 }
 
@@ -172,44 +173,40 @@ TEST_F(NodeSweepTest, WhatHasARecordIsNoOrphan) {
   JobRecord alive = record(job(3));
   alive.agent = *identify(::getpid());
   (void)begin(alive);
-  fill_job(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));  // something is to be done
+  fill(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));  // something is to be done
   sweep_now({scratch_ / "tier"});
-  EXPECT_EQ(on_tier(), Names{name(3)});
+  EXPECT_EQ(on_tier(), Names{dir(3)});
   EXPECT_EQ(runs(), on_tier());
   EXPECT_TRUE(in_removing().empty()) << "what it has is charged once";
 }
 
 TEST_F(NodeSweepTest, WhatLiesInAnothersOrphanStays) {
   const std::string orphan = scratch_ / ("tier/monarch/.removed." + name(1) + ".77");
-  fill_job(orphan);
-  const std::string kept = fill_with_roots(orphan + "/files/foreign");
+  fill(orphan);
+  const std::string kept = scratch_.file("tier/monarch/.removed." + name(1) + ".77/foreign/kept", "x");
   sweep_all({scratch_ / "tier"});
-  const std::string removal = name(1) + ".77";
-  EXPECT_TRUE(eventually([&] {
-    const Result<JobRecord> r = state_.read_removal(removal);
-    return r.ok() && r->tiers.at(0).occupied.has_value();
-  }));
-  EXPECT_EQ(state_.read_removal(removal)->user.uid, kUid) << "it is emptied with its owner's rights";
-  EXPECT_EQ(state_.read_removal(removal)->job.job, job(1));
-  EXPECT_GE(*state_.read_removal(removal)->tiers.at(0).occupied, kMiB);
+  EXPECT_TRUE(eventually([&] { return !exists(orphan + "/data"); }));
+  const Result<JobRecord> removal = state_.read_removal(name(1) + ".77");
+  ASSERT_TRUE(removal.ok());
+  EXPECT_EQ(removal->user.uid, kUid) << "it is emptied as its owner";
+  EXPECT_EQ(removal->job.job, job(1));
   EXPECT_TRUE(exists(kept));
-  EXPECT_FALSE(exists(orphan + "/files/data"));
 }
 
 TEST_F(NodeSweepTest, LinksAndFilesOfThatNameAreNotFollowed) {
   const std::string victim = scratch_ / "victim";
-  fill_job(victim);
+  fill(victim);
   const std::string link = scratch_ / ("tier/monarch/.removed." + name(1) + ".77");
   ASSERT_EQ(::symlink(victim.c_str(), link.c_str()), 0);
   scratch_.file("tier/monarch/.removed." + name(1) + ".78", "x");
   sweep_now({scratch_ / "tier"});
   EXPECT_EQ(on_tier().size(), 2u);
-  EXPECT_EQ(names_in(victim), Names{"files"});
+  EXPECT_EQ(names_in(victim), Names{"data"});
   EXPECT_TRUE(in_removing().empty());
 }
 
 TEST_F(NodeSweepTest, UnattendedRemovalsGoOn) {
-  fill_job(scratch_ / ("tier/monarch/.removed." + name(1) + ".9000000000000000000"));
+  fill_with_copies(scratch_ / ("tier/monarch/" + dir(1)));
   ASSERT_TRUE(state_.make_removal(record(job(1))).ok());
   sweep_now({});
   EXPECT_TRUE(on_tier().empty());
@@ -234,7 +231,7 @@ TEST_F(SweepSpoiltTest, ASpoiltRecordGoesWithItsJobAndWhatItHad) {
   EXPECT_TRUE(runs().empty());
   EXPECT_TRUE(in_removing().empty());
   EXPECT_NE(log.find("the job's directories are removed by their names"), std::string::npos) << log;
-  EXPECT_NE(log.find(name(1) + " have no record any more"), std::string::npos) << log;
+  EXPECT_NE(log.find(dir(1) + " have no record any more"), std::string::npos) << log;
 }
 
 TEST_F(SweepSpoiltTest, ASpoiltRecordStaysWhileItsJobMayLive) {
@@ -295,17 +292,16 @@ TEST_F(SweepSpoiltTest, WhatIsOlderThanTheBootIsNobodysAnyMore) {
 }
 
 TEST_F(SweepSpoiltTest, WhatASpoiltRemovalWasForIsTakenAnew) {
-  const std::string aside = ".removed." + name(1) + ".9000000000000000000";
-  fill_job(scratch_ / ("tier/monarch/" + aside));
+  fill_with_copies(scratch_ / ("tier/monarch/" + dir(1)));
   ASSERT_TRUE(state_.make_removal(record(job(1))).ok());
-  const std::string record_file = state_.path() + "/removing/" + name(1) + ".9000000000000000000/record.json";
+  const std::string record_file = state_.path() + "/removing/" + dir(1) + "/record.json";
   std::ofstream(record_file) << "no record";
   // Another one of that name is there: it is said, and the directory stays.
   const std::string log = logged([&] {
     EXPECT_TRUE(take_unrecorded(state_, {job(9), "n1", "c"}, {scratch_ / "tier"}).empty());
   });
-  EXPECT_NE(log.find(aside + ": "), std::string::npos) << log;
-  EXPECT_EQ(on_tier(), Names{aside});
+  EXPECT_NE(log.find(dir(1) + ": "), std::string::npos) << log;
+  EXPECT_EQ(on_tier(), Names{dir(1)});
   std::filesystem::remove(record_file);
   EXPECT_TRUE(take_unrecorded(state_, {job(9), "n1", "c"}, {scratch_ / "tier"}).empty())
       << "one that is not written yet is somebody's";
@@ -321,10 +317,10 @@ class UnrecordedTest : public NodeSweepTest {
 
 TEST_F(UnrecordedTest, OneRecordForAllPlacesOfAName) {
   make_tier("other");
-  fill_job(scratch_ / ("tier/monarch/" + name(1)));
-  fill_job(scratch_ / ("other/monarch/" + name(1)));
-  fill_job(state_.path() + "/run/" + name(1));
-  fill_job(state_.path() + "/run/" + name(2));  // on no tier
+  fill_with_copies(scratch_ / ("tier/monarch/" + dir(1)));
+  fill_with_copies(scratch_ / ("other/monarch/" + dir(1)));
+  fill_run(state_.path() + "/run/" + dir(1));
+  fill_run(state_.path() + "/run/" + dir(2));  // on no tier
   const std::vector<Removal> taken = take({scratch_ / "tier", scratch_ / "other", scratch_ / "missing"});
   ASSERT_EQ(taken.size(), 2u);
   const JobRecord& r = taken[0].record;
@@ -332,12 +328,9 @@ TEST_F(UnrecordedTest, OneRecordForAllPlacesOfAName) {
   EXPECT_EQ(r.job.job, job(1));
   EXPECT_EQ(r.job.node, "n1");
   EXPECT_EQ(r.job.cluster, "c");
-  EXPECT_EQ(r.user.uid, kUid);
-  EXPECT_EQ(r.user.gid, kUid);
   EXPECT_EQ(r.boot, boot_id());
-  EXPECT_EQ(r.run_dir, state_.run_dir(name(1)));
+  EXPECT_EQ(r.run_dir, state_.run_dir(r));
   EXPECT_TRUE(r.unrecorded);
-  EXPECT_TRUE(is_unmoved(state_, r));
   ASSERT_EQ(r.tiers.size(), 2u);
   for (const TierRecord& t : r.tiers) {
     EXPECT_EQ(t.kind, TierConfig::Kind::kDirectory);
@@ -353,7 +346,7 @@ TEST_F(UnrecordedTest, OneRecordForAllPlacesOfAName) {
 }
 
 TEST_F(UnrecordedTest, WhereNobodyKnowsWhatHasARecordNothingIsTaken) {
-  fill_job(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));
+  fill(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));
   for (const char* records : {"jobs", "removing"}) {
     const std::string path = state_.path() + "/" + records;
     std::filesystem::rename(path, scratch_ / "kept");
@@ -365,34 +358,21 @@ TEST_F(UnrecordedTest, WhereNobodyKnowsWhatHasARecordNothingIsTaken) {
   EXPECT_EQ(take({scratch_ / "tier"}).size(), 1u);
 }
 
-TEST_F(UnrecordedTest, WhatAKilledStartDidNotGiveToItsOwnerIsTaken) {
-  scratch_.dir("tier/monarch/" + name(1));
-  fill_job(scratch_ / ("tier/monarch/" + name(2)));
-  const Intercept opens(Call::kOpenat, [](Arguments&) {
-    errno = ENOENT;  // as an earlier call may leave it
-    return 0;
-  });
-  const std::vector<Removal> taken = take({scratch_ / "tier"});
-  ASSERT_EQ(taken.size(), 2u);
-  EXPECT_EQ(taken[0].record.name, name(1));
-  EXPECT_EQ(taken[0].record.user.uid, 0u);
-  EXPECT_EQ(taken[1].record.user.uid, kUid) << "that of what is in it";
+TEST_F(UnrecordedTest, WhatWasToldItsAgentGoes) {
+  for (const std::string& n : {dir(1), dir(2)}) ASSERT_TRUE(state_.write("grants/" + n, "").ok());
+  fill_with_copies(scratch_ / ("tier/monarch/" + dir(1)));
+  EXPECT_TRUE(remove_in_background(state_, take({scratch_ / "tier"}), 60000));
+  EXPECT_EQ(names_in(state_.path() + "/grants"), Names{dir(2)});
 }
 
-TEST_F(UnrecordedTest, WhatWasToldItsAgentGoesUnlessItIsAnothersByNow) {
-  const std::string grants = "grants/" + name(1);
-  ASSERT_TRUE(state_.write(grants, "").ok());
-  fill_job(scratch_ / ("tier/monarch/" + name(1)));
+TEST_F(UnrecordedTest, WhatIsAsideAndWhatIsNotAreTwo) {
+  const std::string aside = ".removed." + name(1) + ".77";
+  for (const std::string& n : {aside, name(1)}) fill(scratch_ / ("tier/monarch/" + n));
+  const pid_t stepd = start_slurmstepd(job(1));
   EXPECT_TRUE(remove_in_background(state_, take({scratch_ / "tier"}), 60000));
-  EXPECT_FALSE(exists(state_.path() + "/" + grants));
-  fill_job(scratch_ / ("tier/monarch/" + name(1)));
-  std::vector<Removal> taken = take({scratch_ / "tier"});
-  ASSERT_EQ(taken.size(), 1u);
-  make_room_for(state_, name(1), {scratch_ / "tier"});
-  const Removal next = begin(record(job(1)));
-  EXPECT_TRUE(remove_in_background(state_, std::move(taken), 60000));
-  EXPECT_TRUE(exists(state_.path() + "/" + grants)) << "that of the job that has the name";
-  EXPECT_EQ(on_tier(), Names{name(1)});
+  EXPECT_EQ(on_tier(), Names{name(1)}) << "which a job that lives may have";
+  ::kill(stepd, SIGKILL);
+  ::waitpid(stepd, nullptr, 0);
 }
 
 // What has no record may be a job's that lives: it is measured, and looked at again soon.
@@ -416,13 +396,13 @@ class LiveTest : public UnrecordedTest {
 };
 
 TEST_F(LiveTest, WhileItHasASlurmstepd) {
-  fill_job(scratch_ / ("tier/monarch/" + name(1)));
+  fill_with_copies(scratch_ / ("tier/monarch/" + dir(1)));
   const pid_t stepd = start_slurmstepd(job(1));
   std::vector<Removal> taken = take({scratch_ / "tier"});
   ASSERT_EQ(taken.size(), 1u);
   const std::string removal = taken[0].record.removal();
   EXPECT_TRUE(stays(std::move(taken)));
-  EXPECT_EQ(on_tier(), Names{name(1)});
+  EXPECT_EQ(on_tier(), Names{dir(1)});
   EXPECT_GE(left_of(removal).tiers.at(0).occupied.value_or(0), 8192u);
   EXPECT_LT(left_of(removal).tiers.at(0).occupied.value_or(kMiB), kMiB)
       << "by what it is, not by what is full";
@@ -437,7 +417,7 @@ TEST_F(LiveTest, WhileItHasASlurmstepd) {
 
 TEST_F(LiveTest, WhatIsAsideIsNoLivingJobs) {
   const pid_t stepd = start_slurmstepd(job(1));
-  fill_job(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));
+  fill(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));
   EXPECT_FALSE(stays(take({scratch_ / "tier"})));
   EXPECT_TRUE(on_tier().empty());
   EXPECT_EQ(state_of(stepd), 'S');
@@ -446,10 +426,9 @@ TEST_F(LiveTest, WhatIsAsideIsNoLivingJobs) {
 TEST_F(LiveTest, WhatHadARecordIsNotAskedFor) {
   const pid_t stepd = start_slurmstepd(job(1));
   JobRecord r = record(job(1));
-  fill_job(scratch_ / ("tier/monarch/" + r.name));
+  fill_with_copies(scratch_ / ("tier/monarch/" + r.on_tier()));
   std::vector<Removal> removals;
   removals.push_back({r, state_.make_removal(r).take()});
-  ASSERT_TRUE(note_unmoved(state_, r).ok());
   EXPECT_FALSE(stays(std::move(removals))) << "its epilog has come";
   EXPECT_TRUE(on_tier().empty());
   EXPECT_EQ(state_of(stepd), 'S');
@@ -458,7 +437,7 @@ TEST_F(LiveTest, WhatHadARecordIsNotAskedFor) {
 TEST_F(LiveTest, WhileItsAgentIsInAGroupOfAnotherStateDirectory) {
   const Cgroups groups;
   const auto stays_with = [&](const std::string& group, const std::string& process) {
-    fill_job(scratch_ / ("tier/monarch/" + name(1)));
+    fill_with_copies(scratch_ / ("tier/monarch/" + dir(1)));
     if (!groups.make(group, 0).ok()) return -1;
     const pid_t agent = start_idle();
     if (!process.empty()) groups.move(agent, group);
@@ -467,7 +446,7 @@ TEST_F(LiveTest, WhileItsAgentIsInAGroupOfAnotherStateDirectory) {
     ::kill(agent, SIGKILL);
     ::waitpid(agent, nullptr, 0);
     groups.end(group, 10000);
-    std::filesystem::remove_all(scratch_ / ("tier/monarch/" + name(1)));
+    std::filesystem::remove_all(scratch_ / ("tier/monarch/" + dir(1)));
     for (const std::string& removal : in_removing())
       std::filesystem::remove_all(state_.path() + "/removing/" + removal);
     return stay ? 1 : 0;
@@ -483,7 +462,6 @@ TEST_F(LiveTest, WhileItsAgentIsInAGroupOfAnotherStateDirectory) {
       << "this one would have a record";
 }
 
-// In layout 2: a name with a serial, on a tier.
 TEST_F(UnrecordedTest, WhatIsRootsGoesByItsName) {
   const std::string serial = ".1764421973000000001", ours = name(1) + serial;
   const Names others = {
@@ -494,18 +472,16 @@ TEST_F(UnrecordedTest, WhatIsRootsGoesByItsName) {
       name(3) + "." + std::to_string(kSerial),           // a job that runs
   };
   JobRecord alive = record(job(3));
-  alive.layout = 2;
   alive.agent = *identify(::getpid());
   const Removal of_alive = begin(alive);
   for (const std::string& n : others) fill_with_copies(scratch_ / ("tier/monarch/" + n));
   fill_with_copies(scratch_ / ("tier/monarch/" + ours));
-  fill_with_copies(state_.path() + "/run/" + ours);
+  fill_run(state_.path() + "/run/" + ours);
   std::vector<Removal> taken = take({scratch_ / "tier"});
   ASSERT_EQ(taken.size(), 1u);
   EXPECT_EQ(taken[0].record.removal(), ours);
   EXPECT_EQ(taken[0].record.job.job, job(1));
   EXPECT_TRUE(taken[0].record.has_roots_tiers());
-  EXPECT_FALSE(is_unmoved(state_, taken[0].record));
   EXPECT_TRUE(take({scratch_ / "tier"}).empty()) << "it has a record now";
   EXPECT_TRUE(remove_in_background(state_, std::move(taken), 60000));
   Names want = others;
@@ -515,30 +491,15 @@ TEST_F(UnrecordedTest, WhatIsRootsGoesByItsName) {
 
 TEST_F(UnrecordedTest, WhatSomethingElseIsMountedOnIsNotTaken) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    fill_job(scratch_ / ("tier/monarch/" + name(1)));
-    m->tmpfs("tier/monarch/" + name(1) + "/files", "foreign");
+    fill_with_copies(scratch_ / ("tier/monarch/" + dir(1)));
+    m->tmpfs("tier/monarch/" + dir(1), "foreign");
     m->check(take({scratch_ / "tier"}).empty(), "nobody knows whose it is");
     m->check(in_removing().empty(), "and nothing is noted");
   });
 }
 
-TEST_F(UnrecordedTest, RoomIsMadeInAllPlacesOrItIsNotNoted) {
-  make_tier("other");
-  for (const char* tier : {"tier", "other"}) fill_job(scratch_ / (std::string(tier) + "/monarch/" + name(1)));
-  const Names tiers = {scratch_ / "tier", scratch_ / "other"};
-  const std::vector<Removal> taken = take(tiers);
-  ASSERT_EQ(taken.size(), 1u);
-  const std::string in_the_way = scratch_ / ("tier/monarch/" + taken[0].record.aside());
-  fill_job(in_the_way);
-  make_room_for(state_, name(1), tiers);
-  EXPECT_TRUE(is_unmoved(state_, taken[0].record));
-  std::filesystem::remove_all(in_the_way);
-  make_room_for(state_, name(1), tiers);
-  EXPECT_FALSE(is_unmoved(state_, taken[0].record));
-}
-
 TEST_F(UnrecordedTest, NobodyElseLooksAtTheSameTime) {
-  fill_job(scratch_ / ("tier/monarch/" + name(1)));
+  fill(scratch_ / ("tier/monarch/" + name(1)));
   {
     const Result<Fd> other = state_.lock_ledger(0);
     ASSERT_TRUE(other.ok());
@@ -548,39 +509,14 @@ TEST_F(UnrecordedTest, NobodyElseLooksAtTheSameTime) {
   EXPECT_EQ(take({scratch_ / "tier"}).size(), 1u);
 }
 
-TEST_F(UnrecordedTest, AJobThatBeginsAnewGetsItsName) {
-  fill_job(scratch_ / ("tier/monarch/" + name(1)));
-  fill_job(scratch_ / ("tier/monarch/" + name(2)));
-  fill_job(state_.path() + "/run/" + name(1));
-  const std::vector<Removal> taken = take({scratch_ / "tier"});
-  ASSERT_EQ(taken.size(), 2u);
-  const std::string aside = taken[0].record.aside();
-  make_room_for(state_, name(1), {scratch_ / "tier", scratch_ / "missing"});
-  EXPECT_EQ(on_tier(), (Names{aside, name(2)}));
-  EXPECT_EQ(runs(), Names{aside});
-  EXPECT_FALSE(is_unmoved(state_, taken[0].record));
-  EXPECT_TRUE(is_unmoved(state_, taken[1].record)) << "another job's";
-}
-
-// What a record names is its job's.
-TEST_F(UnrecordedTest, OnlyWhatHadNoRecordMakesRoom) {
-  const JobRecord known = record(job(1));
-  fill_job(scratch_ / ("tier/monarch/" + known.name));
-  ASSERT_TRUE(state_.make_removal(known).ok());
-  ASSERT_TRUE(note_unmoved(state_, known).ok());
-  make_room_for(state_, known.name, {scratch_ / "tier"});
-  EXPECT_EQ(on_tier(), Names{name(1)});
-  EXPECT_TRUE(is_unmoved(state_, known));
-}
-
 // As it is after a boot: of any node and cluster.
 TEST_F(UnrecordedTest, OfEarlierBootsIsWhatWasMadeBefore) {
   const uint32_t second_job = job(2), first_job = job(4);  // a child's are others
   Names others = {"else", "c.0.0.n1", "c.1.x.n1", "c.1.0.", ".1.0.n1", ".removed.else.7", ".hidden.1.0.n1"};
-  for (const std::string& n : others) fill_job(scratch_ / ("tier/monarch/" + n));
-  const std::string ours = "c.d." + std::to_string(second_job) + ".3.n.2", alive = name(3), had = name(4),
+  for (const std::string& n : others) fill(scratch_ / ("tier/monarch/" + n));
+  const std::string ours = "c.d." + std::to_string(second_job) + ".3.n.2", alive = dir(3), had = name(4),
                     aside = ".removed." + had + ".77";
-  for (const std::string& n : {ours, aside, alive}) fill_job(scratch_ / ("tier/monarch/" + n));
+  for (const std::string& n : {ours, aside, alive}) fill(scratch_ / ("tier/monarch/" + n));
   const std::string roots = ours + ".1764421973000000001";
   fill_with_copies(scratch_ / ("tier/monarch/" + roots));
   ASSERT_TRUE(state_.lock_job(record(job(3)).job, true, 0).ok());

@@ -147,8 +147,11 @@ TEST_F(WatchTest, WhatHasNoAgentIsNotLookedAtUnlessItsHelperWasKilled) {
   EXPECT_FALSE(need_look());
   watch();
   EXPECT_FALSE(noted(1, "alone"));
+  fs::remove_all(scratch_ / ("tier/monarch/" + job.removal()));
+  fs::remove_all(job.run_dir);
   job.serial -= uint64_t{100} * 1000000000;
-  ASSERT_TRUE(state_.write_record(job).ok());
+  job.run_dir = state_.run_dir(job);
+  (void)begin(job);
   EXPECT_TRUE(need_look());
   watch();
   EXPECT_TRUE(noted(1, "alone"));
@@ -278,7 +281,7 @@ TEST_F(WatchTest, AJobWithoutASlurmstepdEndsAfterItsGrace) {
   EXPECT_FALSE(is_running(job.agent));
   EXPECT_EQ(jobs(), Names{other.job.key()});
   EXPECT_TRUE(eventually([&] { return in_removing().empty(); }));
-  EXPECT_EQ(on_tier(), Names{other.name});
+  EXPECT_EQ(on_tier(), Names{other.removal()});
   EXPECT_TRUE(is_running(other.agent));
 }
 
@@ -463,14 +466,14 @@ TEST_F(EpilogTest, OfAJobWhoseRecordIsSpoiltWhatHasItsNameGoes) {
     return false;
   }));
   EXPECT_EQ(jobs(), Names{record(2).job.key()});
-  EXPECT_EQ(on_tier(), Names{record(2).name});
+  EXPECT_EQ(on_tier(), Names{record(2).removal()});
   EXPECT_EQ(runs(), on_tier());
 }
 
 TEST_F(EpilogTest, WaitsForAHelperButNotForLong) {
   const Removal held = begin(record(1));
   EXPECT_EQ(end(record(1)).error().code, ETIMEDOUT);
-  EXPECT_EQ(on_tier(), Names{record(1).name});
+  EXPECT_EQ(on_tier(), Names{record(1).removal()});
 }
 
 TEST_F(EpilogTest, AnAgentThatHangsIsToldAndHoldsNothingUp) {
@@ -495,7 +498,6 @@ TEST_F(EpilogTest, CountersThatCannotBeAreLost) {
     JobRecord r = record(absurd ? 2 : 1);
     r.first_node = true;
     (void)begin(r);
-    fs::permissions(r.run_dir, fs::perms::owner_all);
     ASSERT_EQ(in_child([&] {
                 const Result<BoardFile> board = BoardFile::create(r.run_dir);
                 if (!board.ok() || !declare_alive(board->get()).ok()) return 1;

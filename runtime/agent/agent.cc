@@ -39,6 +39,7 @@
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/catalog.h"
 #include "runtime/metadata/dataset.h"
+#include "runtime/metadata/run_file.h"
 #include "runtime/metadata/walker.h"
 #include "runtime/peer/node.h"
 #include "runtime/placement/pfs_source.h"
@@ -183,9 +184,17 @@ void note_directories(int run_dir, const Service& service) {
   std::string text;
   for (const PrefixView& p : service.dataset->prefixes) text += p.path + "\n";
   for (const Tier& t : service.hierarchy->tiers()) text += t.copies_path() + "\n";
-  const Fd file(::openat(run_dir, "directories", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-    spdlog::warn("directories: {}", std::strerror(errno));
+  if (const Status written = write_plain(run_dir, "directories", text); !written.ok())
+    spdlog::warn("{}", written.error().text);
+}
+
+// For its life, so that no sweep takes the directory for a left-over; in one of root's, its board, by which
+// the plugin knows that it lives.
+Fd lock_run_dir(int run_dir) {
+  Fd lock(::openat(run_dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock) lock = Fd(::openat(run_dir, "board", O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  ::flock(lock.get(), LOCK_SH | LOCK_NB);
+  return lock;
 }
 
 Status start(const AgentOptions& options, int run_dir, Service* service) {
@@ -462,8 +471,7 @@ int run_agent(const AgentOptions& options) {
     tell_ready(options.ready_fd, options.run_dir + ": not a directory that its owner alone has access to");
     return 1;
   }
-  const Fd run_dir(opened);
-  ::flock(run_dir.get(), LOCK_SH | LOCK_NB);  // no sweep takes it for a left-over
+  const Fd run_dir(opened), lock = lock_run_dir(opened);
 
   auto service = std::make_unique<Service>();
   const Status started = start(options, run_dir.get(), service.get());

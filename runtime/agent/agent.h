@@ -16,7 +16,7 @@ namespace monarch {
 struct AgentOptions {
   Config config;
   std::vector<std::string> datasets;  // absolute, clean
-  std::string run_dir;                // an empty directory of the user's: catalog, board, log
+  std::string run_dir;                // the user's, empty, or root's with empty files (run_file.h)
   std::string job_dir;                // name of the job's directory on each tier
   std::vector<StoreEnds> stores;      // root's, of the tiers where that directory is root's
   // Gets "ready\n", with a tab and the reason before its end if the job has other nodes and the agent is on

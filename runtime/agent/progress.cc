@@ -10,7 +10,6 @@
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
-#include "runtime/base/replace_file.h"
 #include "runtime/metadata/run_file.h"
 
 namespace monarch {
@@ -135,7 +134,7 @@ Progress ProgressFile::look() const {
 
 void ProgressFile::write(const Progress& progress) {
   const std::string text = progress_text(progress);
-  const Status written = replace_file(parts_.run_dir, kStateFile, text.data(), text.size(), kRunFileMode);
+  const Status written = write_plain(parts_.run_dir, kStateFile, text);
   if (!written.ok() && !written_) spdlog::warn("{}", written.error().text);
   written_ |= written.ok();
 }

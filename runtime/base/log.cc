@@ -121,7 +121,10 @@ Status open_log(const std::string& file, const std::string& level) {
     } else {
       ::spdlog::file_event_handlers handlers;
       handlers.before_open = &make_private;
-      sink = std::make_shared<::spdlog::sinks::rotating_file_sink_mt>(file, kFullLog, 1, false, handlers);
+      // In a directory of root's a full one is begun anew.
+      const std::string above = file.substr(0, file.rfind('/') + 1);
+      const size_t older = ::access(above.empty() ? "." : above.c_str(), W_OK) == 0 ? 1 : 0;
+      sink = std::make_shared<::spdlog::sinks::rotating_file_sink_mt>(file, kFullLog, older, false, handlers);
     }
     log_into(std::move(sink), level);
   } catch (const ::spdlog::spdlog_ex& e) {

@@ -8,25 +8,18 @@
 
 namespace monarch {
 
-// Removes the tree at `name` in the directory `dirfd`, `name` itself included, whatever its size, depth,
-// names and permissions: descriptors, memory and recursion are bounded. Every step is by descriptor: follows
-// no symbolic link, and never enters a mount nor asks its file system anything. btrfs' subvolumes are no
-// mounts: they are emptied and removed, those that were made read-only as well. A missing tree is success.
-// What fails is passed over; the first error is returned, with the path in the tree as far as it is known.
-// Large trees are removed by several threads: on some file systems an unlink waits for milliseconds
+// Removes the tree at `name` in the directory `dirfd`, `name` itself included: one that Monarch made, of
+// whatever size, but few levels. Every step is by descriptor: follows no symbolic link, and never enters a
+// mount. A missing tree is success. What fails is passed over; the first error is returned, with the path in
+// the tree. Large trees are removed by several threads: on some file systems an unlink waits for milliseconds
 // (dev/bench removal measures it). The threads end before it returns.
 Status remove_tree(int dirfd, const std::string& name);
 
-// What becomes of the pages of a file in memory before it is removed: whoever has it open keeps what is left.
-// A file that cannot be given back for now, since it runs or somebody has a lease on it, stays (an error).
-enum class Pages {
-  kKeep,
-  kCut,   // it is empty
-  kZero,  // it keeps its size, and reads as zeros: a mapping of it does no harm
-};
+// What becomes of a file's contents before it is removed: whoever has it open keeps what is left.
+enum class Contents { kKeep, kCut };
 
 // The same of all that is in the directory `dirfd`, which may have been opened with O_PATH.
-Status empty_directory(int dirfd, Pages pages = Pages::kKeep);
+Status empty_directory(int dirfd, Contents contents = Contents::kKeep);
 
 // What a tree occupies, of its own: of a file with several names a part for each.
 struct Usage {

@@ -3,9 +3,9 @@
 // application processes, by the preload library; async-signal-safe, keeps no descriptor.
 //
 // The name of a run directory outlives the job, and another user may give it to a directory of its own. So
-// nothing is believed but what is in a directory that this process's user owns and that nobody else has
-// access to. Both together hold in any user namespace: where an owner that has no name there shows as
-// somebody's, the kernel opens what has mode 0700 for its owner only.
+// nothing is believed but files that this process's user owns and that nobody else has access to, in a
+// directory that is likewise, or root's. That holds in any user namespace: where an owner that has no name
+// there shows as somebody's, the kernel opens what has mode 0600 for its owner only.
 #pragma once
 
 #include <fcntl.h>
@@ -34,12 +34,25 @@ struct RunDirectory {
 // kUnknown: it cannot be opened or looked at; errno says why.
 enum class RunDirectoryIs { kOwn, kForeign, kUnknown };
 
+inline bool may_be_roots(const struct statx& st) {
+  constexpr uint32_t kNobody = 65534;  // who has no name in this user namespace: root, mostly
+  return st.stx_uid == 0 || st.stx_uid == kNobody;
+}
+
 // Whether the directory `st` is one in which nobody else can replace the run directory by another of this
 // user's: root's, this user's, or sticky.
 inline bool keeps_names(const struct statx& st) {
-  constexpr uint32_t kNobody = 65534;  // who has no name in this user namespace: root, mostly
-  return (st.stx_mode & S_ISVTX) != 0 || st.stx_uid == 0 || st.stx_uid == kNobody ||
+  return (st.stx_mode & S_ISVTX) != 0 || may_be_roots(st) ||
          st.stx_uid == static_cast<uint32_t>(syscall(SYS_geteuid));
+}
+
+// Whether `opened`, of which `st` is known, is root's, with a board of this user's: as Slurm's jobs have it.
+inline bool is_roots_for_user(int opened, const struct statx& st) {
+  struct statx board;
+  return S_ISDIR(st.stx_mode) && (st.stx_mode & 022) == 0 && may_be_roots(st) &&
+         syscall(SYS_statx, opened, "board", AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_MODE | STATX_UID,
+                 &board) == 0 &&
+         is_own(board, S_IFREG, 077);
 }
 
 // Whether `opened`, a run directory, is this user's alone, and the same as before.
@@ -47,7 +60,7 @@ inline RunDirectoryIs whose_run_directory(int opened, RunDirectory* dir) {
   constexpr unsigned kAsked = STATX_TYPE | STATX_MODE | STATX_UID | STATX_INO;
   struct statx st, above;
   if (syscall(SYS_statx, opened, "", AT_EMPTY_PATH, kAsked, &st) != 0) return RunDirectoryIs::kUnknown;
-  bool own = is_own(st, S_IFDIR, 077);
+  bool own = is_own(st, S_IFDIR, 077) || is_roots_for_user(opened, st);
   if (own && dir->ino == 0) {
     if (syscall(SYS_statx, opened, "..", AT_SYMLINK_NOFOLLOW, kAsked, &above) != 0)
       return RunDirectoryIs::kUnknown;
@@ -62,10 +75,10 @@ inline RunDirectoryIs whose_run_directory(int opened, RunDirectory* dir) {
   return RunDirectoryIs::kOwn;
 }
 
-// Opens the directory as *fd if it is kOwn.
+// Opens the directory as *fd, with O_PATH, if it is kOwn.
 inline RunDirectoryIs open_run_directory(RunDirectory* dir, int* fd) {
   const auto opened = static_cast<int>(
-      syscall(SYS_openat, AT_FDCWD, dir->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
+      syscall(SYS_openat, AT_FDCWD, dir->path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0));
   if (opened < 0) return RunDirectoryIs::kUnknown;
   const RunDirectoryIs is = whose_run_directory(opened, dir);
   if (is == RunDirectoryIs::kOwn)
@@ -76,8 +89,8 @@ inline RunDirectoryIs open_run_directory(RunDirectory* dir, int* fd) {
 }
 
 // Maps `name` of the directory from its start, for `bytes`. Returns nullptr if it or the directory is missing
-// or not this user's own, if others can write it, if it is shorter than that, not a regular file, or cannot
-// be mapped; errno is then undefined.
+// or not this user's own, if others have access to it, if it is shorter than that, not a regular file, or
+// cannot be mapped; errno is then undefined.
 inline void* map_shared(RunDirectory* dir, const char* name, uint64_t bytes, bool writable) {
   int run = -1;
   if (open_run_directory(dir, &run) != RunDirectoryIs::kOwn) return nullptr;
@@ -89,7 +102,7 @@ inline void* map_shared(RunDirectory* dir, const char* name, uint64_t bytes, boo
   struct statx st;
   const long rc = syscall(SYS_statx, static_cast<int>(fd), "", AT_EMPTY_PATH,
                           STATX_TYPE | STATX_MODE | STATX_UID | STATX_SIZE, &st);
-  if (rc == 0 && is_own(st, S_IFREG, 022) && st.stx_size >= bytes) {
+  if (rc == 0 && is_own(st, S_IFREG, 077) && st.stx_size >= bytes) {
     // mmap(2) through libc would be seen by wrappers that count an application's mappings.
     const long map = syscall(SYS_mmap, nullptr, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED,
                              static_cast<int>(fd), 0L);

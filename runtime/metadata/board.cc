@@ -11,23 +11,21 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
+#include "runtime/metadata/run_file.h"
 
 namespace monarch {
 
 Result<BoardFile> BoardFile::create(const std::string& run_dir) {
   const std::string path = run_dir + "/board";
-  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd) return errno_error("make " + path);
-  if (const int rc = ::posix_fallocate(fd.get(), 0, sizeof(Board)); rc != 0) {
-    ::unlink(path.c_str());
-    return errno_error("allocate " + path, rc);
-  }
-  void* address = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (address == MAP_FAILED) {
-    const Error error = errno_error("map " + path);
-    ::unlink(path.c_str());
-    return error;
-  }
+  Result<Fd> fd = begin_run_file(path);
+  if (!fd.ok()) return fd.error();
+  const auto failed = [&](const char* what, int error) {
+    drop_run_file(*fd, path);
+    return errno_error(what + path, error);
+  };
+  if (const int rc = ::posix_fallocate(fd->get(), 0, sizeof(Board)); rc != 0) return failed("allocate ", rc);
+  void* address = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, fd->get(), 0);
+  if (address == MAP_FAILED) return failed("map ", errno);
   auto* board = static_cast<Board*>(address);
   pthread_mutexattr_t attributes;
   pthread_mutexattr_init(&attributes);

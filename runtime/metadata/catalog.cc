@@ -15,6 +15,7 @@
 #include "runtime/base/log.h"
 #include "runtime/layout/groups.h"
 #include "runtime/layout/space.h"
+#include "runtime/metadata/run_file.h"
 
 namespace monarch {
 namespace {
@@ -64,15 +65,17 @@ char* Catalog::make_file(const std::string& name, uint64_t bytes) {
 
 char* Catalog::make_file(const std::string& name, uint64_t bytes, uint64_t allocated, Fd* file) {
   const std::string path = run_dir_ + "/" + name;
-  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd) return nullptr;
+  Result<Fd> begun = begin_run_file(path);
+  if (!begun.ok()) {
+    errno = begun.error().code;
+    return nullptr;
+  }
+  Fd fd = begun.take();
   const bool made =
       ::ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0 && allocate_piece(fd.get(), 0, allocated);
   void* address = made ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0) : MAP_FAILED;
   if (address == MAP_FAILED) {
-    const int saved = errno;
-    ::unlink(path.c_str());
-    errno = saved;
+    drop_run_file(fd, path);
     return nullptr;
   }
   mappings_.emplace_back(address, bytes);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/base/replace_file.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/run_file.h"
 
@@ -23,13 +22,13 @@ NodeTold told_of(const NodeCounts& counts) {
 }
 
 Status write_nodes_told(int run_dir, const NodesTold& nodes) {
-  return replace_file(run_dir, kNodesFile, &nodes, static_cast<size_t>(nodes.bytes()), kRunFileMode);
+  return write_sealed(run_dir, kNodesFile, &nodes, static_cast<size_t>(nodes.bytes()));
 }
 
 Result<std::unique_ptr<NodesTold>> read_nodes_told(const std::string& run_dir) {
   const std::string path = run_dir + "/" + kNodesFile;
   auto nodes = std::make_unique<NodesTold>();
-  const Result<size_t> size = read_run_file(path, nodes.get(), sizeof *nodes);
+  const Result<size_t> size = read_sealed(path, nodes.get(), sizeof *nodes);
   if (!size.ok()) return size.error();
   if (!plausible(*nodes) || nodes->bytes() != *size)
     return Error{EINVAL, path + ": not what an agent writes"};

@@ -9,7 +9,6 @@
 #include <numeric>
 
 #include "runtime/base/os.h"
-#include "runtime/base/replace_file.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/run_file.h"
 
@@ -70,13 +69,13 @@ void append(const Sample& sample, Series* series) {
 }
 
 Status write_series(int run_dir, const Series& series) {
-  return replace_file(run_dir, kSeriesFile, &series, static_cast<size_t>(series.bytes()), kRunFileMode);
+  return write_sealed(run_dir, kSeriesFile, &series, static_cast<size_t>(series.bytes()));
 }
 
 Result<Series> read_series(const std::string& run_dir) {
   const std::string path = run_dir + "/" + kSeriesFile;
   Series series;
-  const Result<size_t> size = read_run_file(path, &series, sizeof series);
+  const Result<size_t> size = read_sealed(path, &series, sizeof series);
   if (!size.ok()) return size.error();
   if (!plausible(series) || series.bytes() != *size) return Error{EINVAL, path + ": no series"};
   return series;

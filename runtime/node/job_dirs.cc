@@ -20,6 +20,7 @@
 #include "runtime/base/patience.h"
 #include "runtime/base/paths.h"
 #include "runtime/hierarchy/discovery.h"
+#include "runtime/metadata/run_file.h"
 #include "runtime/node/acl.h"
 #include "runtime/node/memory_tier.h"
 #include "runtime/node/removal.h"
@@ -173,18 +174,6 @@ Result<Fd> give_job_dir(const Fd& all, const TierConfig& tier, const std::string
 
 }  // namespace
 
-OwnersPlace::OwnersPlace(int jobs, const std::string& name) : jobs_(jobs), name_(name), path_(name) {
-  Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  struct stat st;
-  // What a user has mounted on one of the user's is not asked.
-  if (!dir || os::mount_id(dir.get()) != os::mount_id(jobs) || os::fstat(dir.get(), &st) != 0 ||
-      st.st_uid != 0)
-    return;
-  roots_ = std::move(dir);
-  name_ = kOwnersDir;
-  path_ = name + "/" + kOwnersDir;
-}
-
 // The lock keeps two helpers from taking each other's away.
 Status make_tier_jobs(const StateDir& state, const TierConfig& tier) {
   const Result<Fd> base = open_tier(tier);
@@ -235,31 +224,32 @@ Result<Fd> make_job_dir(const StateDir& state, const TierConfig& tier, const std
 
 namespace {
 
-// A file of root's that the user, and nobody else, can read in the user's directory.
-bool put(const Fd& dir, const char* name, const std::string& text, const User& user) {
-  const Fd file(os::openat(dir.get(), name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  return file && os::fchown(file.get(), 0, user.gid) == 0 && os::fchmod(file.get(), 0640) == 0 &&
-         ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+// A file that is the user's, and nobody else can read.
+bool put(const Fd& dir, const std::string& name, const std::string& text, const User& user) {
+  const Fd file(os::openat(dir.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  return file && os::fchmod(file.get(), kRunFileMode) == 0 &&
+         ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+         os::fchown(file.get(), user.uid, user.gid) == 0;
 }
 
 }  // namespace
 
 Status make_run_dir(const std::string& path, uint64_t bytes, const RunFiles& files, const User& user) {
-  const std::string roots = path.substr(0, path.rfind('/'));
-  if (::mkdir(roots.c_str(), 0711) != 0 || ::chmod(roots.c_str(), 0711) != 0 ||  // what it is in is root's
-      ::mkdir(path.c_str(), 0700) != 0)
-    return errno_error("make " + path);
-  Fd dir(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  constexpr int kList = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  if (::mkdir(path.c_str(), 0700) != 0) return errno_error("make " + path);
+  Fd dir(::open(path.c_str(), kList));
   if (dir && bytes != 0) {
-    Result<Fd> tmpfs = mount_run_tmpfs(dir, bytes);
-    if (tmpfs.ok())
-      dir = tmpfs.take();
-    else
-      spdlog::warn("run directories are not bounded: {}", tmpfs.error().text);
+    const Status mounted = mount_run_tmpfs(dir, bytes);
+    if (!mounted.ok()) spdlog::warn("run directories are not bounded: {}", mounted.error().text);
+    if (mounted.ok()) dir = Fd(::open(path.c_str(), kList));
   }
   bool filled = static_cast<bool>(dir);
+  for (const std::string& name : run_file_names()) filled = filled && put(dir, name, "", user);
   for (const auto& [name, text] : files) filled = filled && put(dir, name, text, user);
-  if (!filled || os::fchown(dir.get(), user.uid, user.gid) != 0) return errno_error("fill " + path);
+  if (!filled) return errno_error("fill " + path);
+  (void)removexattr(path_by(dir).c_str(), "system.posix_acl_default");  // of a directory above
+  if (!let_in(path_by(dir), user.uid, LetIn::kEnter) && os::fchmod(dir.get(), 0711) != 0)
+    return errno_error("fill " + path);
   return {};
 }
 

@@ -14,24 +14,6 @@
 
 namespace monarch {
 
-// Where the owner's directory of the job `name` is, in the directory of all jobs, `jobs`: below run/, and on
-// tiers in layout 1 (state.h). It is kOwnersDir in a directory of root's of that name. So what the owner
-// keeps locked in the kernel is nobody else's matter: rmdir(2) waits for the lock of what it removes while it
-// has that of the directory above. Before release 0.2.0 it was in the place of that one.
-class OwnersPlace {
- public:
-  OwnersPlace(int jobs, const std::string& name);
-  int in() const { return roots_ ? roots_.get() : jobs_; }  // the directory above it, which is root's
-  const std::string& name() const { return name_; }         // its name there
-  const std::string& path() const { return path_; }         // from `jobs`
-  bool has_roots_above() const { return static_cast<bool>(roots_); }
-
- private:
-  int jobs_;
-  Fd roots_;
-  std::string name_, path_;
-};
-
 // Makes <tier>/monarch (root's, 0711), whatever a user has put there before, which gets another name beside
 // it, with a line in the log: the tier's directory is one that all users can write. For a child that has a
 // time: who can list that directory can keep it locked in the kernel, and whoever makes something there
@@ -44,10 +26,12 @@ Status make_tier_jobs(const StateDir& state, const TierConfig& tier);
 // descriptor: a user who can write the tier's directory must not get root to touch anything else.
 Result<Fd> make_job_dir(const StateDir& state, const TierConfig& tier, const std::string& name, uid_t uid);
 
-// Makes the run directory for the user, as state.run_dir() names it, and in it files of root's for the agent,
-// by name and text: its configuration; since all users can see a command line, the datasets, PATH[:PATH...];
-// and the job's nodes, a line NAME ADDRESS each. It is a tmpfs of its own of `bytes`, so that the user cannot
-// fill what it is in; if `bytes` is 0, or the kernel refuses (which the log says), a plain directory.
+// Makes the job's run directory, root's, which the user can enter, but not list, and nobody else, unless the
+// file system has no access control lists; in it, the user's, empty files of all names that are used
+// (run_file.h), and some for the agent, by name and text: its configuration; since all users can see a
+// command line, the datasets, PATH[:PATH...]; and the job's nodes, a line NAME ADDRESS each. It is a tmpfs of
+// its own of `bytes`, so that the user cannot fill what it is in; if `bytes` is 0, or the kernel refuses
+// (which the log says), a plain directory.
 inline constexpr char kAgentConf[] = "agent.conf", kDatasets[] = "datasets", kPeers[] = "peers",
                       kExclude[] = "exclude";
 using RunFiles = std::vector<std::pair<const char*, std::string>>;

@@ -156,12 +156,14 @@ Free free_of(const Ledger& all, const std::string& path) {
   return {sub_sat(limit, granted + removing), sub_sat(limit, granted)};
 }
 
-// Grants what is free. Nobody knows what the job of a spoilt record has.
+// Grants what is free. Nobody knows what the job of a spoilt record has. The memory of one of layout 1 stays
+// as it is.
 void raise(Ledger* all) {
   for (JobRecord& record : all->jobs)
     if (all->whole && is_running(record.agent))
       for (TierRecord& t : record.tiers)
-        if (t.quota < t.share) t.quota += std::min(t.share - t.quota, free_of(*all, t.path).bytes);
+        if (t.quota < t.share && (record.has_roots_tiers() || t.kind != TierConfig::Kind::kTmpfs))
+          t.quota += std::min(t.share - t.quota, free_of(*all, t.path).bytes);
 }
 
 // ---- who is told
@@ -191,8 +193,7 @@ uint64_t growth(const JobRecord& before, const JobRecord& record) {
 Status resize_memory(const JobRecord& record, const TierRecord& tier) {
   const Result<Fd> jobs = open_tier_jobs(tier.path);
   if (!jobs.ok()) return jobs.error();
-  const OwnersPlace place(jobs->get(), record.on_tier());
-  return resize_tmpfs(place.in(), place.name(), tier.quota);
+  return resize_tmpfs(jobs->get(), record.on_tier(), tier.quota);
 }
 
 // The space is recorded before anything is told of it. What fails is tried again: it was not told then.

@@ -14,24 +14,21 @@
 #include <climits>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <sstream>
 
+#include "runtime/base/argv.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/node/await.h"
-#include "runtime/node/job_dirs.h"
 #include "runtime/node/life.h"
 #include "runtime/node/memory_tier.h"
-#include "runtime/node/mounts.h"
-#include "runtime/node/owner.h"
 #include "runtime/node/probe.h"
 #include "runtime/node/slurmstepds.h"
 
 namespace monarch {
 namespace {
-
-constexpr int kMostDetached = 10;  // times that an owner may mount something anew meanwhile
 
 // In a child that may hang or outlive its parent: leaves of what is open what it needs (`kept`), and the log
 // (a file that is appended to, or a socket). Locks of a hook's, and pipes that somebody reads to their end,
@@ -77,10 +74,20 @@ bool holds_memory(const JobRecord& record, const TierRecord& tier) {
   return tier.kind == TierConfig::Kind::kTmpfs && record.boot == boot_id();
 }
 
-// Whether the job has its directory there, under any of its names.
-bool has_directory(const Result<Fd>& jobs, const JobRecord& record) {
+// The names that the job's directory may have in a place.
+std::vector<std::string> names_of(const StateDir& state, const JobRecord& record) {
+  if (record.has_roots_tiers()) return {record.removal()};
+  // Another run of that name may have made its own since.
+  const Result<JobRecord> now = state.read_record(record.job.key());
+  const bool taken = now.ok() && now->on_tier() == record.name && now->serial != record.serial;
+  if (taken || record.run_dir.ends_with("/" + record.aside())) return {record.aside()};
+  return {record.aside(), record.name};
+}
+
+// Whether it has one there.
+bool has_directory(const StateDir& state, const Result<Fd>& jobs, const JobRecord& record) {
   if (!jobs.ok()) return jobs.error().code != ENOENT;
-  for (const std::string& name : {record.on_tier(), record.aside()})
+  for (const std::string& name : names_of(state, record))
     if (Fd(os::openat(jobs->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)) || errno != ENOENT)
       return true;
   return false;
@@ -99,12 +106,12 @@ struct Outcome {
   size_t silent = 0;         // and how many do not answer
 };
 
-// Calls `what` with the directory of all jobs in each place from `first` on, and its number. A tier that is
+// Calls `what` with the directory of all jobs in each place, and its number. A tier that is
 // away is an error, and so is one that is known not to answer.
 using Answers = std::map<std::string, bool>;  // by a tier's path
 
 Outcome in_each_place(const StateDir& state, const JobRecord& record, const Answers& answers,
-                      const std::function<Status(int, size_t)>& what, size_t first = 0) {
+                      const std::function<Status(int, size_t)>& what) {
   Outcome outcome;
   const auto note = [&](size_t place, const Status& s) {
     if (s.ok() || s.error().code == ENOENT) return;
@@ -116,7 +123,7 @@ Outcome in_each_place(const StateDir& state, const JobRecord& record, const Answ
     if (s.ok()) return s;
     return Error{s.error().code, place_path(state, record, place) + ": " + s.error().text};
   };
-  for (size_t place = first; place < record.tiers.size(); ++place) {
+  for (size_t place = 0; place < record.tiers.size(); ++place) {
     const TierRecord& t = record.tiers[place];
     if (const auto known = answers.find(t.path); known != answers.end() && !known->second) {
       ++outcome.silent;
@@ -125,7 +132,7 @@ Outcome in_each_place(const StateDir& state, const JobRecord& record, const Answ
       continue;
     }
     const Result<Fd> jobs = open_tier_jobs(t.path);
-    if (!has_directory(jobs, record) && is_away(jobs, t)) {
+    if (!has_directory(state, jobs, record) && is_away(jobs, t)) {
       if (!holds_memory(record, t)) outcome.away.push_back(place);
       note(place, Error{ENODEV, t.path + ": the job's file system is not mounted there any more"});
     } else {
@@ -139,101 +146,7 @@ Outcome in_each_place(const StateDir& state, const JobRecord& record, const Answ
   return outcome;
 }
 
-// What is root's on a tier has a name of its own from the beginning.
-Status rename_all_aside(const StateDir& state, const JobRecord& record) {
-  const size_t first = record.has_roots_tiers() ? record.tiers.size() : 0;
-  return in_each_place(
-             state, record, {}, [&](int jobs, size_t) { return rename_aside(jobs, record); }, first)
-      .first;
-}
-
-// Whether another run of the job has made directories of that name by now.
-bool name_is_taken(const StateDir& state, const JobRecord& record) {
-  const Result<JobRecord> now = state.read_record(record.job.key());
-  return now.ok() && now->name == record.name && now->serial != record.serial;
-}
-
-// In the removal's directory of the state: set_aside() could not rename all.
-constexpr char kUnmoved[] = "/unmoved";
-
-// Renames the directories of these jobs aside, by a child; which of them it is through with in time. A child
-// that hangs in the kernel stays behind.
-std::vector<bool> rename_in_time(const StateDir& state, const std::vector<const JobRecord*>& records) {
-  std::vector<bool> done(records.size(), false);
-  int ends[2];
-  if (records.empty() || ::pipe2(ends, O_CLOEXEC) != 0) return done;
-  const Fd in(ends[0]);
-  Fd tell(ends[1]);
-  const pid_t pid = ::fork();
-  if (pid < 0) return done;
-  if (pid == 0) {
-    leave_open({tell.get()});
-    for (const JobRecord* record : records) {
-      const Status moved = rename_all_aside(state, *record);
-      if (!moved.ok()) spdlog::warn("JobId={} {}", record->job.job, moved.error().text);
-      const char said = moved.ok() ? 1 : 0;
-      (void)!::write(tell.get(), &said, 1);
-    }
-    ::_exit(0);
-  }
-  tell.reset();
-  const int64_t until_ms = state.clock().now_ms() + patience::kHookStepMs;
-  for (size_t i = 0; i < done.size();) {
-    if (!readable_until(state.clock(), until_ms, in.get())) break;
-    char said = 0;
-    const ssize_t n = ::read(in.get(), &said, 1);
-    if (n != 1) break;  // it has died
-    done[i++] = said != 0;
-  }
-  if (end_child(state.clock(), pid, until_ms) == ChildEnd::kHangs) leave_behind(state, pid);
-  return done;
-}
-
-// An owner's directory.
-struct Owners {
-  Fd dir;               // itself, or the tmpfs that is mounted there
-  bool memory = false;  // the latter
-};
-
-Result<Owners> open_owners(const OwnersPlace& place, const JobRecord& record) {
-  for (int round = 0; round < kMostDetached; ++round) {
-    Fd dir(os::openat(place.in(), place.name().c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!dir) return errno_error("open " + place.path());
-    if (os::mount_id(dir.get()) == os::mount_id(place.in())) return Owners{std::move(dir), false};
-    if (is_of_job_tmpfs(dir.get())) return Owners{std::move(dir), true};
-    if (detach_mounts(place.in(), place.name(), record.user.uid, Detach::kUsers) == 0) break;
-  }
-  return Error{EBUSY, place.path() + ": something is mounted there that no user mounted"};
-}
-
-// Of a start that was killed before it gave the directory to the job's owner: all in it is root's own.
-bool is_roots(int directory) {
-  struct stat st;
-  return os::fstat(directory, &st) == 0 && st.st_uid == 0;
-}
-
-bool remove_empty(int in, const std::string& name) {
-  return os::unlinkat(in, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT;
-}
-
 std::string removal_of(const JobRecord& record) { return "removing/" + record.removal(); }
-
-// The same of a directory that its owner can keep locked in the kernel: then nobody can kill who removes it.
-bool remove_empty_in_time(const StateDir& state, const JobRecord& record, const OwnersPlace& place) {
-  const InTime child = start_in_time(state, patience::kStuckMs, {place.in()},
-                                     [&] { return remove_empty(place.in(), place.name()); });
-  return ends_in_time(state, child, removal_of(record));
-}
-
-// run_for_owner(); one that hangs is noted.
-Result<std::string> do_for_owner(const StateDir& state, const JobRecord& record, FileRights rights, int fd,
-                                 int patience_ms, const std::function<std::string(int)>& work) {
-  pid_t left_behind = -1;
-  Result<std::string> done =
-      run_for_owner(record.user, rights, fd, patience_ms, work, &left_behind, state.clock());
-  if (left_behind > 0) note_hanging(state, removal_of(record), left_behind);
-  return done;
-}
 
 // What `work` says, in a child of root's, which has `kept` open: a device may hang.
 Result<std::string> do_in_time(const StateDir& state, const JobRecord& record, const std::vector<int>& kept,
@@ -250,7 +163,6 @@ Result<std::string> do_in_time(const StateDir& state, const JobRecord& record, c
     return said.empty() || ::write(tell.get(), said.data(), said.size()) > 0;
   });
   tell.reset();
-  (void)readable_until(state.clock(), child.until_ms, in.get());
   if (!ends_in_time(state, child, removal_of(record)))
     return Error{ETIMEDOUT, fmt::format("not through after {} ms", patience_ms)};
   std::string said(PIPE_BUF, '\0');
@@ -268,48 +180,38 @@ struct Attempt {
   std::optional<uint64_t> charged;  // what is to be charged from now on; nothing: as before
 };
 
-constexpr char kNone[] = ".removed";
-
-// Also waits until nobody has the directory locked in the kernel: its owner can, for as long as a list of it
-// is copied to memory that a file system of the owner's has to bring. Unlike rmdir(2) of it, it has nothing
-// else locked meanwhile.
-std::string empty(int directory, Pages pages) {
-  const Status s = empty_directory(directory, pages);
-  os::unlinkat(directory, kNone, AT_REMOVEDIR);
-  return s.ok() ? "" : s.error().text;
-}
-
 uint64_t used_in(int directory) {
   struct statfs fs;
   return os::fstatfs(directory, &fs) == 0 ? (fs.f_blocks - fs.f_bfree) * static_cast<uint64_t>(fs.f_bsize)
                                           : 0;
 }
 
-constexpr uint64_t kLittle = 256 << 10;  // of a run directory: root's files in it cannot be given back
-constexpr uint64_t kFewFiles = 1024;     // a MiB or so of the kernel's memory
+constexpr uint64_t kFewFiles = 1024;  // a MiB or so of the kernel's memory
+
+bool remove_empty(int in, const std::string& name) {
+  return os::unlinkat(in, name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT;
+}
 
 // A tmpfs keeps its memory while anything in it is open: it is detached when it is empty in truth. `left` is
 // what could not be removed. What stays cannot grow beyond what is charged.
-Attempt remove_memory(const OwnersPlace& place, const JobRecord& record, int root,
-                      const Result<std::string>& left, bool is_run) {
+Attempt remove_memory(int jobs, const std::string& name, int root, const Result<std::string>& left) {
   Attempt attempt;
   attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
-  const Result<InTmpfs> rest = close_tmpfs(root, is_run ? Closed::kFiles : Closed::kAll);
+  const Result<InTmpfs> rest = close_tmpfs(root);
   if (!rest.ok()) {
-    attempt.error = Error{EBUSY, place.path() + ": " + rest.error().text};
+    attempt.error = Error{EBUSY, name + ": " + rest.error().text};
     return attempt;
   }
-  if (rest->bytes <= (is_run ? kLittle : 0) && rest->files <= kFewFiles) {
-    detach_mounts(place.in(), place.name(), record.user.uid, Detach::kAll);
+  if (rest->bytes == 0 && rest->files <= kFewFiles) {
+    detach(jobs, name);
     attempt.charged = 0;
-    if (!remove_empty(place.in(), place.name())) attempt.error = errno_error("remove " + place.path());
+    if (!remove_empty(jobs, name)) attempt.error = errno_error("remove " + name);
     return attempt;
   }
   attempt.charged = rest->bytes;
   const std::string why = left.ok() ? *left : left.error().text;
-  attempt.error =
-      Error{EBUSY, fmt::format("{}: {} bytes of memory are used still: {}", place.path(), rest->bytes,
-                               why.empty() ? "files that were removed are open" : why)};
+  attempt.error = Error{EBUSY, fmt::format("{}: {} bytes of memory are used still: {}", name, rest->bytes,
+                                           why.empty() ? "files that were removed are open" : why)};
   return attempt;
 }
 
@@ -318,68 +220,17 @@ std::string measure(int directory, int patience_ms) {
   return fmt::format("{} {} {}", usage.bytes, usage.files, usage.complete ? 1 : 0);
 }
 
-// What is too large or too deep to be measured is charged as before.
+// What is too large to be measured is charged as before.
 void measure_rest(const StateDir& state, int directory, const JobRecord& record, Attempt* attempt) {
   if (hangs(state, removal_of(record))) return;  // who looks would, too
   const int patience_ms = attempt->late ? patience::kStuckMs : patience::kMeasureMs;
-  const int in_all_ms = patience_ms + patience::kStuckMs;
-  const Result<std::string> text =
-      is_roots(directory)
-          ? do_in_time(state, record, {directory}, in_all_ms, [=] { return measure(directory, patience_ms); })
-          : do_for_owner(state, record, FileRights::kLook, directory, in_all_ms,
-                         [=](int fd) { return measure(fd, patience_ms); });
+  const Result<std::string> text = do_in_time(state, record, {directory}, patience_ms + patience::kStuckMs,
+                                              [=] { return measure(directory, patience_ms); });
   if (!text.ok()) return;
   uint64_t bytes = 0;
   std::istringstream words(*text);
   words >> bytes >> attempt->files >> attempt->counted;
   if (attempt->counted) attempt->charged = bytes;
-}
-
-// The owner's directory, as far as it can be removed in the time of an attempt. Of a run directory's files
-// tasks that outlive the job have mappings.
-Attempt remove_owners(const StateDir& state, const OwnersPlace& place, const JobRecord& record, bool is_run,
-                      int patience_ms) {
-  Attempt attempt;
-  for (int round = 0;; ++round) {
-    attempt = {};
-    const Result<Owners> owners = open_owners(place, record);
-    if (!owners.ok() && owners.error().code == ENOENT) break;
-    if (!owners.ok()) {
-      attempt.error = owners.error();
-      return attempt;
-    }
-    const int dir = owners->dir.get();
-    if (!owners->memory && is_roots(dir)) {
-      attempt.error = remove_tree(place.in(), place.name());
-      if (attempt.error.ok()) break;
-      return attempt;
-    }
-    const Pages pages = !owners->memory ? Pages::kKeep : is_run ? Pages::kZero : Pages::kCut;
-    const Result<std::string> left = do_for_owner(state, record, FileRights::kOwner, dir, patience_ms,
-                                                  [=](int fd) { return empty(fd, pages); });
-    if (owners->memory) return remove_memory(place, record, dir, left, is_run);
-    if (left.ok() && remove_empty_in_time(state, record, place)) break;
-    attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
-    if (!attempt.late && round < kMostDetached && !hangs(state, removal_of(record)) &&
-        detach_mounts(place.in(), place.name(), record.user.uid, Detach::kUsers) > 0)
-      continue;
-    const std::string why = left.ok() ? *left : left.error().text;
-    attempt.error = Error{ENOTEMPTY, place.path() + ": " + (why.empty() ? "not empty" : why)};
-    measure_rest(state, dir, record, &attempt);
-    return attempt;
-  }
-  attempt.charged = 0;
-  return attempt;
-}
-
-// The job's directory `name` in `jobs`, likewise. What is left in root's is root's own: releases before 0.2.0
-// made the directory that they gave to the owner in its place, and one of their starts may have been killed.
-Attempt remove_job_dir(const StateDir& state, int jobs, const JobRecord& record, const std::string& name,
-                       bool is_run, int patience_ms) {
-  const OwnersPlace place(jobs, name);
-  Attempt attempt = remove_owners(state, place, record, is_run, patience_ms);
-  if (attempt.error.ok() && place.has_roots_above()) attempt.error = remove_tree(jobs, name);
-  return attempt;
 }
 
 // The job's directory on a tier, as far as it can be removed in the time of an attempt, where all in it is
@@ -397,16 +248,112 @@ Attempt remove_roots(const StateDir& state, int jobs, const JobRecord& record, i
     return attempt;
   }
   const Result<std::string> left = do_in_time(state, record, {jobs, dir.get()}, patience_ms, [&] {
-    const Status s = memory ? empty_directory(dir.get(), Pages::kCut) : remove_tree(jobs, name);
+    const Status s = memory ? empty_directory(dir.get(), Contents::kCut) : remove_tree(jobs, name);
     return s.ok() ? "" : s.error().text;
   });
-  if (memory) return remove_memory(OwnersPlace(jobs, name), record, dir.get(), left, false);
+  if (memory) return remove_memory(jobs, name, dir.get(), left);
   attempt.charged = 0;
   if (left.ok() && left->empty()) return attempt;
   attempt.charged.reset();
   attempt.late = !left.ok() && left.error().code == ETIMEDOUT;
   attempt.error = Error{ENOTEMPTY, name + ": " + (left.ok() ? *left : left.error().text)};
   measure_rest(state, dir.get(), record, &attempt);
+  return attempt;
+}
+
+// A file of the owner's in the run directory `dir`. Tasks that outlive the job may have it mapped: it keeps
+// its size, and reads as zeros.
+Status remove_run_file(int dir, const std::string& name) {
+  constexpr int kMostMounts = 10;  // that the owner makes meanwhile
+  constexpr off_t kPage = 0xffff;  // or more
+  for (int i = 0; i < kMostMounts; ++i) {
+    detach(dir, name);
+    const Fd file(os::openat(dir, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    struct stat st;
+    if (file && os::mount_id(file.get()) == os::mount_id(dir) && os::fstat(file.get(), &st) == 0) {
+      const std::string itself = "/proc/self/fd/" + std::to_string(file.get());
+      const Fd writes(os::openat(AT_FDCWD, itself.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+      const off_t whole = (st.st_size | kPage) + 1;  // of part of a page the kernel frees nothing
+      (void)os::fallocate(writes.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, whole);
+    }
+    if (os::unlinkat(dir, name.c_str(), 0) == 0 || errno == ENOENT) return {};
+    if (errno != EBUSY) break;
+  }
+  return errno_error("remove " + name);
+}
+
+std::string remove_run_dir(int runs, const std::string& name, int dir) {
+  Status first;
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(os::fdopendir(::dup(dir)), &::closedir);
+  while (const dirent* e = list ? os::readdir(list.get()) : nullptr) {
+    const std::string file = e->d_name;
+    if (file == "." || file == "..") continue;
+    if (Status s = remove_run_file(dir, file); !s.ok() && first.ok()) first = s;
+  }
+  detach(runs, name);
+  if (remove_empty(runs, name)) return "";
+  return first.ok() ? errno_error("remove " + name).text : name + ": " + first.error().text;
+}
+
+// The job's run directory. Who has a file of it open keeps that, but not what was in it.
+Attempt remove_run(const StateDir& state, int runs, const JobRecord& record) {
+  Attempt attempt;
+  const std::string name = record.removal();
+  const Fd dir(os::openat(runs, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!dir && errno == ENOENT) return attempt;
+  const Result<std::string> left = dir ? do_in_time(state, record, {runs, dir.get()}, patience::kStuckMs,
+                                                    [&] { return remove_run_dir(runs, name, dir.get()); })
+                                       : Result<std::string>(errno_error("open " + name));
+  if (!left.ok()) attempt.error = left.error();
+  if (left.ok() && !left->empty()) attempt.error = Error{EBUSY, *left};
+  return attempt;
+}
+
+// The job's directories of layout 1 in the directory at `path`, which is `jobs`: the owner's, or in root's of
+// that name one of the owner's. What is empty is removed by its path, and so nothing else.
+Attempt remove_old(const StateDir& state, int jobs, const JobRecord& record, const std::string& path,
+                   int patience_ms) {
+  constexpr char kOwners[] = "/files", kNone[] = "/.removed";
+  const std::vector<std::string> names = names_of(state, record);
+  Attempt attempt;
+  const auto in_time = [&](const std::function<void(const std::string&)>& what) {
+    const Result<std::string> done = do_in_time(state, record, {jobs}, patience::kStuckMs, [&] {
+      for (const std::string& name : names) what(name);
+      return "";
+    });
+    if (!done.ok()) attempt.error = done.error();
+    return done.ok();
+  };
+  if (!in_time([&](const std::string& name) {
+        detach(jobs, name);
+        detach(jobs, name + kOwners);
+      }))
+    return attempt;
+  ChildAs owner(
+      record.user,
+      [&](int) {
+        std::vector<std::string> words = {"rm", "-rf", "--one-file-system", "--"};
+        for (const std::string& name : names) {
+          words.push_back(path + "/" + name);
+          ::rmdir((words.back() + kNone).c_str());  // waits for who keeps it locked, as root should not
+        }
+        if (record.user.uid != 0) ::execv("/bin/rm", argv_of(words).data());
+        return false;
+      },
+      state.clock());
+  (void)owner.finish(state.clock().now_ms() + patience_ms, nullptr, 0);
+  if (owner.left_behind() > 0) {
+    note_hanging(state, removal_of(record), owner.left_behind());
+    attempt.error = Error{ETIMEDOUT, "rm hangs"};
+  } else if (in_time([&](const std::string& name) {
+               (void)remove_empty(jobs, name + kOwners);
+               (void)remove_empty(jobs, name);
+             })) {
+    for (const std::string& name : names)
+      if (Fd(os::openat(jobs, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)))
+        attempt.error = Error{ENOTEMPTY, name + ": not empty; what its owner could not remove is left"};
+  }
+  if (attempt.error.ok()) attempt.charged = 0;
   return attempt;
 }
 
@@ -417,10 +364,9 @@ struct UnderWay {
   std::vector<int> patience_ms;  // of the next one
   bool told = false;
   bool progress = false;
-  bool away = false;               // all that is left is on tiers that are, or that do not answer
-  bool lives = false;              // the job does
-  std::vector<size_t> left;        // places where something is
-  std::vector<std::string> names;  // that it has in each place
+  bool away = false;         // all that is left is on tiers that are, or that do not answer
+  bool lives = false;        // the job does
+  std::vector<size_t> left;  // places where something is
 };
 
 // Whether a large tree gets smaller: by a tenth at least, since its owner may be filling it.
@@ -451,20 +397,13 @@ Attempt measure_only(const StateDir& state, int jobs, const JobRecord& record) {
   Attempt attempt;
   attempt.error = Error{EBUSY, record.on_tier() + ": its job lives"};
   attempt.late = true;
-  const OwnersPlace place(jobs, record.on_tier());
-  Result<Owners> there = Owners{Fd(), false};
-  if (record.has_roots_tiers()) {
-    constexpr int kLook = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-    there->dir = Fd(os::openat(jobs, record.on_tier().c_str(), kLook));
-    there->memory = there->dir && is_of_job_tmpfs(there->dir.get());
-  } else {
-    there = open_owners(place, record);
-  }
-  if (!there.ok() || !there->dir) return attempt;
-  if (there->memory)
-    attempt.charged = used_in(there->dir.get());
+  constexpr int kLook = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  const Fd dir(os::openat(jobs, record.on_tier().c_str(), kLook));
+  if (!dir || !record.has_roots_tiers()) return attempt;
+  if (is_of_job_tmpfs(dir.get()))
+    attempt.charged = used_in(dir.get());
   else
-    measure_rest(state, there->dir.get(), record, &attempt);
+    measure_rest(state, dir.get(), record, &attempt);
   return attempt;
 }
 
@@ -472,7 +411,7 @@ Attempt measure_only(const StateDir& state, int jobs, const JobRecord& record) {
 void note_that_it_hangs(UnderWay* work) {
   const JobRecord& record = work->removal.record;
   if (work->left.empty())
-    for (size_t place = 0; place < work->names.size(); ++place) work->left.push_back(place);
+    for (size_t place = 0; place <= work->removal.record.tiers.size(); ++place) work->left.push_back(place);
   if (work->told || record.given_up > 0 || work->lives) return;
   spdlog::warn("JobId={} clean up: waits for a process that hangs in the kernel in what the job left",
                record.job.job);
@@ -496,33 +435,22 @@ bool note_away(const Outcome& outcome, const Answers& answers, JobRecord* record
 bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* work) {
   JobRecord& record = work->removal.record;
   Cgroups(state.clock()).end(state.cgroup_of(record), 0);
-  // Otherwise what has that name is the next run's, though it may not have said so yet.
-  const bool unmoved = is_unmoved(state, record);
-  work->lives =
-      (unmoved || record.has_roots_tiers()) && !name_is_taken(state, record) && has_live_job(state, record);
+  work->lives = has_live_job(state, record);
   work->progress = false;
   const size_t places = record.tiers.size() + 1;
   work->least.resize(places, UINT64_MAX);
   work->patience_ms.resize(places, patience::kAttemptMs);
-  work->names.assign(places, unmoved && !name_is_taken(state, record) ? record.name : record.aside());
-  if (record.has_roots_tiers()) std::fill_n(work->names.begin(), places - 1, record.removal());
   bool changed = false;
   const auto attempt = [&](int jobs, size_t place) -> Status {
-    std::string& name = work->names[place];
-    const bool is_run = place == record.tiers.size(), of_root = !is_run && record.has_roots_tiers();
-    if (!of_root && unmoved && !work->lives && !name_is_taken(state, record)) {
-      // What keeps it where it is, as a mount on a directory that a release before 0.2.0 made, or an XFS
-      // project id of one: it is emptied there.
-      Status moved = rename_aside(jobs, record);
-      if (!moved.ok() && moved.error().code != EXDEV && moved.error().code != EBUSY) return moved;
-      if (moved.ok()) name = record.aside();
-    }
+    const bool is_run = place == record.tiers.size();
     int& patience_ms = work->patience_ms[place];
     const Attempt now = work->lives ? measure_only(state, jobs, record)
-                        : of_root   ? remove_roots(state, jobs, record, patience_ms)
-                                    : remove_job_dir(state, jobs, record, name, is_run, patience_ms);
+                        : !record.has_roots_tiers()
+                            ? remove_old(state, jobs, record, place_path(state, record, place), patience_ms)
+                        : is_run ? remove_run(state, jobs, record)
+                                 : remove_roots(state, jobs, record, patience_ms);
     work->progress |= gets_smaller(now, &work->least[place]);
-    // The way down a chain of directories may take longer than that.
+    // To look at all of it may take longer than that.
     if (now.late && !now.counted) patience_ms = std::min(2 * patience_ms, patience::kLongestAttemptMs);
     if (!is_run && now.charged) {
       TierRecord& tier = record.tiers[place];
@@ -546,8 +474,7 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
   const Status& s = outcome.first;
   work->left = outcome.left;
   if (s.ok()) {
-    if (record.unrecorded && !name_is_taken(state, record))
-      ::unlink((state.path() + "/" + record.grants()).c_str());
+    if (record.unrecorded) ::unlink((state.path() + "/" + record.grants()).c_str());
     (void)remove_tree(AT_FDCWD, state.path() + "/" + removal_of(record)).ok();
     return true;
   }
@@ -589,7 +516,7 @@ void give_up(const StateDir& state, const UnderWay& work) {
     for (const TierRecord& t : record.tiers) bytes += t.charged();
     std::string paths;
     for (const size_t place : work.left)
-      paths += (paths.empty() ? "" : ", ") + place_path(state, record, place) + "/" + work.names[place];
+      paths += (paths.empty() ? "" : ", ") + place_path(state, record, place) + "/" + record.on_tier();
     spdlog::error("JobId={} clean up: what could not be removed is left as {}, charged with {} bytes",
                   record.job.job, paths, bytes);
   }
@@ -658,24 +585,6 @@ bool is_due(const JobRecord& record) {
 
 }  // namespace
 
-Status note_unmoved(const StateDir& state, const JobRecord& record) {
-  return state.write(removal_of(record) + kUnmoved, "");
-}
-
-void note_moved(const StateDir& state, const JobRecord& record) {
-  ::unlink((state.path() + "/" + removal_of(record) + kUnmoved).c_str());
-}
-
-bool is_unmoved(const StateDir& state, const JobRecord& record) {
-  return state.read(removal_of(record) + kUnmoved).ok();
-}
-
-Status rename_aside(int jobs, const JobRecord& record) {
-  if (os::renameat(jobs, record.name.c_str(), jobs, record.aside().c_str()) == 0 || errno == ENOENT)
-    return {};
-  return errno_error("set aside " + record.name);
-}
-
 ChildAs::ChildAs(const User& user, const std::function<bool(int)>& work, Clock& clock) : clock_(&clock) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return;
@@ -735,15 +644,14 @@ namespace {
 // removes it already. Not by rename(2), which from one directory to another waits for all such of its file
 // system: whoever can write in two directories of that, such as one in run/, can keep one of them from its
 // end, by a lock of the other directory. It may be in both. `forget`: takes it out of jobs/.
-Result<Fd> move_record(const StateDir& state, const JobRecord& record, bool moved,
+Result<Fd> move_record(const StateDir& state, const JobRecord& record,
                        const std::function<Status()>& forget) {
   const std::string to = removal_of(record);
   Result<Fd> lock = state.make_removal(record);
   const bool is_new = lock.ok();
   if (!is_new && lock.error().code != ENOTEMPTY && lock.error().code != EEXIST) return lock;
   if (!is_new) lock = lock_if_free(state.path() + "/" + to);  // one was killed in the middle
-  Status noted = moved ? Status() : note_unmoved(state, record);
-  if (noted.ok()) noted = copy_hanging(state, "jobs/" + record.job.key(), to);
+  Status noted = copy_hanging(state, "jobs/" + record.job.key(), to);
   if (noted.ok()) ::unlink((state.path() + "/" + record.grants()).c_str());
   if (noted.ok()) noted = forget();
   if (noted.ok()) return lock;
@@ -769,16 +677,11 @@ bool is_full(const Error& error) { return error.code == ENOSPC || error.code == 
 }  // namespace
 
 std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs) {
-  std::vector<const JobRecord*> records;
-  for (const Removal& r : jobs) records.push_back(&r.record);
-  const std::vector<bool> moved = rename_in_time(state, records);
   std::vector<Removal> aside;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    JobRecord& record = jobs[i].record;
-    Result<Fd> lock =
-        move_record(state, record, moved[i], [&] { return state.remove_job(record.job.key()); });
-    if (!lock.ok() && is_full(lock.error()) && moved[i] && becomes_removal(state, record))
-      lock = std::move(jobs[i].lock);
+  for (Removal& job : jobs) {
+    JobRecord& record = job.record;
+    Result<Fd> lock = move_record(state, record, [&] { return state.remove_job(record.job.key()); });
+    if (!lock.ok() && is_full(lock.error()) && becomes_removal(state, record)) lock = std::move(job.lock);
     if (!lock.ok())
       spdlog::warn("JobId={} clean up is left to the next job: {}", record.job.job, lock.error().text);
     else if (*lock)
@@ -788,8 +691,7 @@ std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs)
 }
 
 Result<std::vector<Removal>> set_run_aside(const StateDir& state, const JobRecord& last) {
-  const bool moved = rename_in_time(state, {&last}).front();
-  Result<Fd> lock = move_record(state, last, moved, [&] { return state.forget_run(last.job.key()); });
+  Result<Fd> lock = move_record(state, last, [&] { return state.forget_run(last.job.key()); });
   if (!lock.ok()) return lock.error();
   std::vector<Removal> aside;
   if (*lock) aside.push_back({last, lock.take()});
@@ -797,10 +699,8 @@ Result<std::vector<Removal>> set_run_aside(const StateDir& state, const JobRecor
 }
 
 Status remove_job_files(const StateDir& state, const JobRecord& record) {
-  const bool moved = rename_in_time(state, {&record}).front();
   Result<Fd> lock = state.make_removal(record);
   if (!lock.ok()) return lock.error();
-  if (!moved) MONARCH_TRY(note_unmoved(state, record));
   std::vector<Removal> removals;
   removals.push_back({record, lock.take()});
   remove_in_background(state, std::move(removals), patience::kHookStepMs);

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Removing what a job had on this node, by a process of its own. On a tier all of it is root's, and root
-// removes it under its name. The run directory, and what a job in layout 1 (state.h) had on tiers, is out of
-// the way at once, by renaming: root itself only renames these directories, in directories of root's, and
-// removes them when they are empty. They are emptied with the owner's rights (owner.h): what the kernel does
-// not let the owner remove stays where it is, aside. What stays is named in the log and charged by what it
-// occupies.
+// Removing what a job had on this node, by a process of its own. All of it is root's, and root removes it
+// under its name; of the run directory's files, which are the owner's, it asks nothing that the owner could
+// have mounted on them. What a job in layout 1 (state.h) has is emptied by rm(1) as its owner; root removes
+// what is empty then. What stays is named in the log and charged by what it occupies.
 #pragma once
 
 #include <sys/types.h>
@@ -62,11 +60,9 @@ struct Removal {
   Fd lock;
 };
 
-// Renames the jobs' run directories, and in layout 1 their directories on the tiers, to record.aside(), and
-// moves their records from jobs/ to removing/: names and keys are free again, reservations count until all is
-// gone. Takes the jobs' locks, and returns those of the removals. A child renames, for at most 0.5 s: a tier
-// may hang. What it has not renamed is the remover's to try again. Those whose record could not be moved are
-// left out, with a line in the log; so are those that another helper removes already.
+// Moves the jobs' records from jobs/ to removing/: keys are free again, reservations count until all is gone.
+// Takes the jobs' locks, and returns those of the removals. Those whose record could not be moved are left
+// out, with a line in the log; so are those that another helper removes already.
 std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs);
 
 // The same of the last run of a job that begins anew, whose lock the caller has and keeps: in jobs/ what is
@@ -74,12 +70,8 @@ std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs)
 // removes it already.
 Result<std::vector<Removal>> set_run_aside(const StateDir& state, const JobRecord& last);
 
-// Renames the job's directory in the directory `jobs` to record.aside(), with all that is mounted in it. A
-// missing one is success.
-Status rename_aside(int jobs, const JobRecord& record);
-
-// Renames the directories of a job that did not start aside, in the same way, and has them removed in the
-// background, under a record of their own; waits a little for it. The job's own record stays.
+// Has the directories of a job that did not start removed in the background, under a record of their own;
+// waits a little for it. The job's own record stays.
 Status remove_job_files(const StateDir& state, const JobRecord& record);
 
 // Removes in a process of its own, which outlives the caller, takes these locks with it and no others, and
@@ -92,12 +84,6 @@ Status remove_job_files(const StateDir& state, const JobRecord& record);
 // left.
 inline constexpr int64_t kAwaySeconds = patience::kLongestRetrySeconds;
 bool remove_in_background(const StateDir& state, std::vector<Removal> removals, int patience_ms);
-
-// Notes in a removal that its job's directories have their names still: the remover sets them aside, unless
-// another run has made them anew, or the job runs and the record was made for them (unrecorded).
-Status note_unmoved(const StateDir& state, const JobRecord& record);
-void note_moved(const StateDir& state, const JobRecord& record);
-bool is_unmoved(const StateDir& state, const JobRecord& record);
 
 // remove_in_background() of what `find` returns, in that process: it may touch tiers.
 void find_and_remove(const StateDir& state, const std::function<std::vector<Removal>()>& find);

@@ -127,7 +127,6 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
                    Patience patience, JobRecord* record, Started* started) {
   std::vector<TierConfig> tiers = tiers_for(request.job, config);
   std::vector<Removal> unrecorded = take_unrecorded(state, request.job, paths_of(tiers));
-  make_room_for(state, record->name, paths_of(tiers));
   remove_in_background(state, std::move(unrecorded), 0);
   std::string left_out;  // which tiers, and why
   tiers = those_entered(state.clock(), request, tiers, &left_out);
@@ -258,7 +257,7 @@ JobRecord new_record(const StateDir& state, const StartRequest& request) {
   record.layout = 2;
   record.user = request.user;
   record.boot = boot_id();
-  record.run_dir = state.run_dir(record.name);
+  record.run_dir = state.run_dir(record);
   record.nodes = request.nodes;
   record.first_node = request.first_node;
   record.of_cluster = request.of_cluster;

@@ -279,7 +279,7 @@ void StateDir::forget_rests() const {
   if (half.empty()) return;
   std::set<std::string> known;  // names of jobs may end so, too
   for (const std::string& key : this->jobs())
-    if (const Result<JobRecord> record = read_record(key); record.ok()) known.insert(record->name);
+    if (const Result<JobRecord> record = read_record(key); record.ok()) known.insert(record->on_tier());
   for (const std::string& name : half)
     if (known.count(name) == 0 && is_rest(grants + name)) ::unlink((grants + name).c_str());
 }

@@ -9,14 +9,13 @@
 //                          to it)
 //   STATE/jobs/.gone.KEY/  what is left of that while it is removed
 //   STATE/removing/        0700, root's
-//   STATE/removing/NAME.SERIAL/    what is being removed: record.json; unmoved (removal.h); hanging (life.h)
+//   STATE/removing/NAME.SERIAL/    what is being removed: record.json; hanging (life.h)
 //   STATE/grants/          0711, root's
-//   STATE/grants/NAME      0644, root's: what is granted to the job, for its agent
+//   STATE/grants/NAME.SERIAL       0644, root's: what is granted to the job, for its agent
 //                          (runtime/hierarchy/grant.h)
 //   STATE/run/             0711, root's
-//   STATE/run/NAME/        0711, root's
-//   STATE/run/NAME/files/  0700, the job owner's: catalog, board, log; agent.conf, datasets and peers are
-//                          root's
+//   STATE/run/NAME.SERIAL/ root's, and the job owner may enter it (job_dirs.h); in it, of fixed names and the
+//                          owner's: catalog, board, log, agent.conf, datasets, peers (run_file.h)
 //   STATE/spool/           0700, root's: lines for sacct that are not yet written
 //   STATE/reports/         0711, root's: reports of ended jobs (runtime/node/reports.h)
 //   STATE/metrics          0600, root's: what jobs have counted (runtime/node/metrics.h), and metrics.lock
@@ -31,7 +30,6 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
-#include "runtime/metadata/run_file.h"
 #include "runtime/node/identity.h"
 
 namespace monarch {
@@ -67,13 +65,11 @@ struct OfCluster {
   std::string account_program;  // empty: no line for sacct
 };
 
-// record.json: written by root, read by root. It goes to removing/ when the job has ended on this node;
-// then the run directory's parent is called aside(), and so are the job's directories on tiers in layout 1.
+// record.json: written by root, read by root. It goes to removing/ when the job has ended on this node.
 struct JobRecord {
   JobOnNode job;
   uint32_t restart = 0;
-  std::string name;  // <cluster>.<job>.<restart>.<node>: the job's directory below run/; in that is the
-                     // owner's (kOwnersDir)
+  std::string name;  // <cluster>.<job>.<restart>.<node>
   User user;
   ProcessId agent;
   std::string boot;
@@ -81,8 +77,8 @@ struct JobRecord {
   std::vector<TierRecord> tiers;
   uint64_t memory = 0;  // bytes that Slurm allocated to the job here; 0: not known
   uint64_t serial = 0;  // differs between all that have this name
-  // 1: the job's directory on a tier has that name, too, is set aside, and holds the owner's, as releases
-  // before 0.2.0 made it; 2: it is removal(), and all in it is root's.
+  // 1: the job's directories are the owner's, of that name or aside(), as releases before 0.2.0 made them; 2:
+  // they are root's, and called removal().
   uint32_t layout = 1;
   uint32_t nodes = 1;      // of the job
   bool first_node = true;  // this is the job's first node
@@ -94,10 +90,10 @@ struct JobRecord {
   int64_t next_try = 0;
   int64_t away_since = 0;  // all that is left is on tiers that are away, since then, likewise; 0: it is not
   std::string removal() const { return name + "." + std::to_string(serial); }
-  std::string grants() const { return "grants/" + name; }
+  std::string grants() const { return "grants/" + on_tier(); }
   std::string aside() const { return ".removed." + removal(); }
   bool has_roots_tiers() const { return layout >= 2; }
-  // Where the job's directory is on a tier that it has not left.
+  // What the job's directories are called, on its tiers and below run/.
   std::string on_tier() const { return has_roots_tiers() ? removal() : name; }
 };
 
@@ -121,7 +117,7 @@ class StateDir {
   static Result<StateDir> open(const std::string& path, Clock& clock = system_clock());
   const std::string& path() const { return path_; }
   Clock& clock() const { return *clock_; }
-  std::string run_dir(const std::string& name) const { return path_ + "/run/" + name + "/" + kOwnersDir; }
+  std::string run_dir(const JobRecord& record) const { return path_ + "/run/" + record.on_tier(); }
 
   // Control groups (cgroup.h): all of this state directory's begin with the first, which is of its device and
   // inode: others that have its path, in mount namespaces of their own, share the machine's groups.

@@ -23,9 +23,8 @@
 #include "runtime/base/patience.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/node/account_for.h"
-#include "runtime/node/job_dirs.h"
 #include "runtime/node/life.h"
-#include "runtime/node/mounts.h"
+#include "runtime/node/memory_tier.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/slurmstepds.h"
 
@@ -104,20 +103,19 @@ void sweep_job(const StateDir& state, const JobOnNode& own, const std::string& k
   out->push_back({record.take(), std::move(lock)});
 }
 
-// What a record accounts for, by its name on a tier and in run/.
+// What a record accounts for, by the names of its directories.
 Result<std::set<std::string>> known_names(const StateDir& state) {
   std::set<std::string> known;
   const Result<std::vector<std::string>> jobs = state.list("jobs");
   if (!jobs.ok()) return jobs.error();
   for (const std::string& key : *jobs)
-    if (const Result<JobRecord> r = state.read_record(key); r.ok())
-      known.insert({r->name, r->aside(), r->on_tier()});
+    if (const Result<JobRecord> r = state.read_record(key); r.ok()) known.insert({r->on_tier(), r->aside()});
   const Result<std::vector<std::string>> removals = state.list("removing");
   if (!removals.ok()) return removals.error();
   for (const std::string& name : *removals) {
     const Result<JobRecord> r = state.read_removal(name);
     if (r.ok() || r.error().code != EINVAL) known.insert({kAside + name, name});
-    if (r.ok() && is_unmoved(state, *r)) known.insert(r->name);
+    if (r.ok()) known.insert(r->on_tier());
   }
   return known;
 }
@@ -154,15 +152,15 @@ std::pair<std::string, uint64_t> parts_of(const std::string& removal) {
   return {removal.substr(0, dot), serial};
 }
 
-// The record that a directory of this name would have, if such a job has, or had, it there: as it was made,
-// in layout 2 on tiers alone, or set aside. Job 0: it is no such name.
-JobRecord named(const std::string& name, bool on_tier, const Wanted& wanted) {
+// The record that a directory of this name would have, if such a job has, or had, it: of layout 2, or of
+// layout 1, maybe set aside. Job 0: it is no such name.
+JobRecord named(const std::string& name, const Wanted& wanted) {
   constexpr uint64_t kLeastSerial = 1'000'000'000'000'000'000;  // of the year 2001: a node is not called so
   const bool aside = name.starts_with(kAside);
   const auto [first, serial] = parts_of(aside ? name.substr(sizeof kAside - 1) : name);
   JobRecord record;
   record.name = name;
-  if (aside || (on_tier && serial >= kLeastSerial)) {
+  if (aside || serial >= kLeastSerial) {
     record.name = first;
     record.serial = serial;
     if (!aside) record.layout = 2;
@@ -186,15 +184,8 @@ uint64_t used_at_most(int directory) {
 void add_unrecorded(const StateDir& state, const Wanted& wanted, int jobs, const std::string& tier,
                     const std::string& name, Unrecorded* found) {
   constexpr int kLook = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-  JobRecord record = named(name, !tier.empty(), wanted);
-  Fd dir;
-  if (!record.has_roots_tiers()) {
-    const OwnersPlace place(jobs, name);
-    detach_mounts(place.in(), place.name(), kUnknownOwner, Detach::kUsers);
-    dir = Fd(os::openat(place.in(), place.name().c_str(), kLook));
-  }
-  // Root's, or of a start that was killed.
-  if (!dir && (record.has_roots_tiers() || errno == ENOENT)) dir = Fd(os::openat(jobs, name.c_str(), kLook));
+  JobRecord record = named(name, wanted);
+  const Fd dir(os::openat(jobs, name.c_str(), kLook));
   // What something else is mounted on is not asked whose it is.
   const bool memory = dir && os::mount_id(dir.get()) != os::mount_id(jobs);
   struct stat st;
@@ -204,8 +195,8 @@ void add_unrecorded(const StateDir& state, const Wanted& wanted, int jobs, const
     record.user.uid = st.st_uid;
     record.user.gid = st.st_gid;
     record.boot = boot_id();
-    record.run_dir = state.run_dir(record.name);
-    record.unrecorded = true;
+    record.run_dir = state.path() + "/run/" + name;
+    record.unrecorded = !name.starts_with(kAside);
     (*found)[name] = std::move(record);
   }
   if (tier.empty()) return;
@@ -217,11 +208,11 @@ void add_unrecorded(const StateDir& state, const Wanted& wanted, int jobs, const
   (*found)[name].tiers.push_back(std::move(t));
 }
 
-std::vector<std::string> names_in(int directory, bool on_tier, const Wanted& wanted) {
+std::vector<std::string> names_in(int directory, const Wanted& wanted) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(os::fdopendir(::dup(directory)), &::closedir);
   while (const dirent* e = dir ? os::readdir(dir.get()) : nullptr)
-    if (named(e->d_name, on_tier, wanted).job.job != 0) names.push_back(e->d_name);
+    if (named(e->d_name, wanted).job.job != 0) names.push_back(e->d_name);
   return names;
 }
 
@@ -242,7 +233,7 @@ std::vector<Removal> take(const StateDir& state, const Wanted& wanted,
   std::vector<std::vector<std::string>> names;
   bool any = false;
   for (const auto& [tier, jobs] : places) {
-    names.push_back(jobs ? names_in(jobs.get(), !tier.empty(), wanted) : std::vector<std::string>());
+    names.push_back(jobs ? names_in(jobs.get(), wanted) : std::vector<std::string>());
     any |= !names.back().empty();
   }
   std::vector<Removal> taken;
@@ -261,8 +252,6 @@ std::vector<Removal> take(const StateDir& state, const Wanted& wanted,
   std::string all;
   for (auto& [name, record] : found) {
     Result<Fd> held = state.make_removal(record);
-    if (held.ok() && !name.starts_with(kAside) && !record.has_roots_tiers())
-      if (const Status noted = note_unmoved(state, record); !noted.ok()) held = noted.error();
     if (held.ok()) {
       all += (all.empty() ? "" : ", ") + name;
       taken.push_back({std::move(record), held.take()});
@@ -284,20 +273,6 @@ std::vector<Removal> take_unrecorded(const StateDir& state, const JobOnNode& own
 
 std::vector<Removal> take_of_earlier_boots(const StateDir& state, const std::vector<std::string>& tiers) {
   return take(state, {nullptr}, tiers);
-}
-
-void make_room_for(const StateDir& state, const std::string& name, const std::vector<std::string>& tiers) {
-  for (const std::string& removal : state.removals()) {
-    const Result<JobRecord> record = state.read_removal(removal);
-    if (!record.ok() || !record->unrecorded || record->name != name) continue;
-    Status aside;
-    for (const auto& [tier, jobs] : all_places(state, tiers))
-      if (const Status s = jobs ? rename_aside(jobs.get(), *record) : Status(); !s.ok()) aside = s;
-    if (aside.ok())
-      note_moved(state, *record);
-    else
-      spdlog::warn("JobId={} {}", record->job.job, aside.error().text);
-  }
 }
 
 namespace {

@@ -44,8 +44,4 @@ std::vector<Removal> take_unrecorded(const StateDir& state, const JobOnNode& own
 // that no other machine has mounted.
 std::vector<Removal> take_of_earlier_boots(const StateDir& state, const std::vector<std::string>& tiers);
 
-// Renames what take_unrecorded() found under `name` aside, though its job lives: it begins anew. The caller
-// has the job's lock.
-void make_room_for(const StateDir& state, const std::string& name, const std::vector<std::string>& tiers);
-
 }  // namespace monarch
