@@ -2,17 +2,15 @@
 #include "admin/bounded.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <utility>
+#include <cerrno>
 
 #include "runtime/base/argv.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/os.h"
 #include "runtime/node/life.h"
 
@@ -23,50 +21,20 @@ constexpr size_t kMost = 1 << 20;
 
 }  // namespace
 
-Question::Question(const std::function<std::string()>& ask) : asked_ms_(os::monotonic_ms()) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return;
-  answer_ = Fd(ends[0]);
-  const Fd tell(ends[1]);
-  pid_ = ::fork();
-  if (pid_ > 0) ::setpgid(pid_, pid_);  // both do: whoever comes first
-  if (pid_ != 0) return;
-  ::setpgid(0, 0);
-  if (!leave_standard_streams()) ::_exit(1);
-  const std::string text = ask() + '\n';
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t n = ::write(tell.get(), text.data() + done, text.size() - done);
-    if (n <= 0) ::_exit(1);
-    done += static_cast<size_t>(n);
-  }
-  ::_exit(0);
-}
-
-Question::Question(Question&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), answer_(std::move(other.answer_)), asked_ms_(other.asked_ms_) {}
-
-Question::~Question() {
-  if (pid_ <= 0) return;
-  ::kill(-pid_, SIGKILL);
-  for (int i = 0; i < 100 && ::waitpid(pid_, nullptr, WNOHANG) == 0; ++i) ::usleep(1000);
-}
+Question::Question(const std::function<std::string()>& ask)
+    : asked_ms_(os::monotonic_ms()), child_([&] {
+        ::setpgid(0, 0);
+        if (!leave_standard_streams()) ::_exit(1);
+        return ask();
+      }) {}
 
 Result<std::string> Question::answer(int patience_ms) {
-  std::string text;
-  while (pid_ > 0) {
-    const int64_t left = asked_ms_ + patience_ms - os::monotonic_ms();
-    pollfd p = {answer_.get(), POLLIN, 0};
-    if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) == 0)
-      return Error{ETIMEDOUT, "no answer in " + std::to_string(patience_ms / 1000) + " s"};
-    char buffer[65536];
-    const ssize_t n = ::read(answer_.get(), buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    text.append(buffer, static_cast<size_t>(n));
-  }
-  if (text.empty()) return Error{ECHILD, "it cannot be asked"};
-  text.pop_back();
-  return text;
+  const int64_t left = asked_ms_ + patience_ms - os::monotonic_ms();
+  Result<std::string> text =
+      child_.output(static_cast<int>(std::max<int64_t>(left, 0)), kMost, system_clock());
+  if (text.ok()) return text;
+  if (text.error().code != ETIMEDOUT) return Error{ECHILD, "it cannot be asked"};
+  return Error{ETIMEDOUT, "no answer in " + std::to_string(patience_ms / 1000) + " s"};
 }
 
 std::string run_program(const std::vector<std::string>& words, int* status) {

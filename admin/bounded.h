@@ -2,14 +2,13 @@
 // Questions to what may hang: a file system, a daemon, another program.
 #pragma once
 
-#include <sys/types.h>
-
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "runtime/base/fd.h"
 #include "runtime/base/result.h"
+#include "runtime/node/program.h"
 
 namespace monarch::admin {
 
@@ -17,18 +16,14 @@ namespace monarch::admin {
 class Question {
  public:
   explicit Question(const std::function<std::string()>& ask);
-  Question(Question&& other) noexcept;
-  Question& operator=(Question&&) = delete;
-  ~Question();  // kills the child and what it has started; one that hangs in the kernel is left behind
 
   // What `ask` returned, if it has within that time of the question. ETIMEDOUT; ECHILD: the child ended
   // early.
   Result<std::string> answer(int patience_ms);
 
  private:
-  pid_t pid_ = -1;
-  Fd answer_;
-  int64_t asked_ms_ = 0;
+  int64_t asked_ms_;
+  Program child_;
 };
 
 // In a Question: runs a program, found as a shell would, without LD_PRELOAD. What it prints, standard error

@@ -3,24 +3,18 @@
 
 #include <grp.h>
 #include <pwd.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <fcntl.h>
 #include <sstream>
 
 #include "runtime/base/log.h"
 #include "runtime/base/patience.h"
-#include "runtime/node/await.h"
 
 namespace monarch {
 namespace {
 
 constexpr size_t kMostBytes = 65536;
-constexpr char kEnd[] = "end";
 
 // Of getpwuid_r(3) and kin: these, too, mean that there is none.
 bool is_answer(int error) {
@@ -31,7 +25,7 @@ bool is_group_of(const User& user, gid_t gid) {
   return gid == user.gid || std::find(user.groups.begin(), user.groups.end(), gid) != user.groups.end();
 }
 
-// A line for the name, one for each of the groups that is the user's, and the end; "": nobody answers.
+// A line for the name, and one for each of the groups that is the user's; "": nobody answers.
 std::string look_up(const User& user, const std::vector<std::string>& groups) {
   std::vector<char> room(1 << 20);  // a group may have many members
   passwd entry{}, *found = nullptr;
@@ -43,7 +37,7 @@ std::string look_up(const User& user, const std::vector<std::string>& groups) {
     if (!is_answer(::getgrnam_r(name.c_str(), &one, room.data(), room.size(), &is))) return "";
     if (is && is_group_of(user, is->gr_gid)) text += name + "\n";
   }
-  return text + kEnd + "\n";
+  return text;
 }
 
 void add_names(const PolicyKeys::List& list, std::vector<std::string>* names) {
@@ -66,39 +60,6 @@ bool is_number(const std::string& word) {
   return !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
 }
 
-NameSearch::NameSearch(const User& user, const std::vector<std::string>& groups) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return;
-  answer_ = Fd(ends[0]);
-  const Fd tell(ends[1]);
-  pid_ = ::fork();
-  if (pid_ != 0) return;
-  const std::string text = look_up(user, groups);
-  ::_exit(::write(tell.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1);
-}
-
-NameSearch::~NameSearch() {
-  if (pid_ <= 0) return;
-  ::kill(pid_, SIGKILL);
-  ::waitpid(pid_, nullptr, 0);
-}
-
-void NameSearch::finish(int patience_ms, JobFacts* facts, Clock& clock) {
-  const int64_t until_ms = clock.now_ms() + patience_ms;
-  std::string text;
-  for (ssize_t n = 1; pid_ > 0 && n > 0 && text.size() < kMostBytes;) {
-    if (!readable_until(clock, until_ms, answer_.get())) return;
-    char buffer[4096];
-    n = ::read(answer_.get(), buffer, sizeof buffer);
-    if (n > 0) text.append(buffer, static_cast<size_t>(n));
-  }
-  std::vector<std::string> lines = lines_of(text);
-  if (lines.size() < 2 || lines.back() != kEnd) return;
-  facts->named = true;
-  facts->user_name = lines.front();
-  facts->groups.assign(lines.begin() + 1, lines.end() - 1);
-}
-
 JobQuestion::JobQuestion(const StateDir& state, const JobOnNode& job, const std::string& run,
                          const User& user, const Config& config, const OfCluster& cluster)
     : state_(state), job_(job), run_(run), end_ms_(state.clock().now_ms() + patience::kHookWaitMs) {
@@ -111,7 +72,7 @@ JobQuestion::JobQuestion(const StateDir& state, const JobOnNode& job, const std:
     add_names(section.keys.allow_groups, &groups);
     add_names(section.keys.deny_groups, &groups);
   }
-  if (!users.empty() || !groups.empty()) names_.emplace(user, groups);
+  if (!users.empty() || !groups.empty()) names_.emplace([&] { return look_up(user, groups); });
   if (!facts_.asked) return;
   const Result<std::string> noted = state.read(file());
   if (noted.ok() && noted->rfind(run_, 0) == 0 && take(noted->substr(run_.size()))) return;
@@ -130,6 +91,14 @@ bool JobQuestion::take(const std::string& text) {
   facts_.account = lines[1];
   facts_.qos = lines[2];
   return true;
+}
+
+void JobQuestion::take_names(const std::string& text) {
+  const std::vector<std::string> lines = lines_of(text);
+  if (lines.empty()) return;
+  facts_.named = true;
+  facts_.user_name = lines.front();
+  facts_.groups.assign(lines.begin() + 1, lines.end());
 }
 
 const JobFacts& JobQuestion::answer() {
@@ -154,7 +123,9 @@ const JobFacts& JobQuestion::answer() {
         "holds for it alone",
         job_.job);
   }
-  if (names_) names_->finish(left(), &facts_, state_.clock());
+  if (names_)
+    if (const Result<std::string> said = names_->output(left(), kMostBytes, state_.clock()); said.ok())
+      take_names(*said);
   if (names_ && !facts_.named)
     spdlog::warn("JobId={} the names of user {} and its groups are not known", job_.job, facts_.user.uid);
   names_.reset();

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/fd.h"
 #include "runtime/config/config.h"
 #include "runtime/node/program.h"
 #include "runtime/node/state.h"
@@ -27,22 +26,6 @@ struct JobFacts {
 
 bool is_number(const std::string& word);
 
-// A child that looks up names: a directory service may hang.
-class NameSearch {
- public:
-  // Looks for the user's name, and which of `groups` are the user's. Does not wait.
-  NameSearch(const User& user, const std::vector<std::string>& groups);
-  NameSearch(const NameSearch&) = delete;
-  NameSearch& operator=(const NameSearch&) = delete;
-  ~NameSearch();  // kills it
-  // Sets `facts->named` and what follows it. Waits at most `patience_ms`.
-  void finish(int patience_ms, JobFacts* facts, Clock& clock = system_clock());
-
- private:
-  pid_t pid_ = -1;
-  Fd answer_;
-};
-
 // One question for all that the sections of policy depend on; slurmctld is asked once in a run of the job on
 // this node.
 class JobQuestion {
@@ -58,6 +41,7 @@ class JobQuestion {
  private:
   std::string file() const { return "jobs/" + job_.key() + "/facts"; }
   bool take(const std::string& text);
+  void take_names(const std::string& text);
 
   const StateDir& state_;
   const JobOnNode job_;
@@ -65,7 +49,7 @@ class JobQuestion {
   const int64_t end_ms_;
   JobFacts facts_;
   std::optional<Program> program_;
-  std::optional<NameSearch> names_;
+  std::optional<Program> names_;  // looks names up: a directory service may hang
   bool answered_ = false, is_new_ = false;
 };
 

@@ -2,23 +2,31 @@
 #include "runtime/node/program.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <utility>
 
 #include "runtime/base/argv.h"
 #include "runtime/node/await.h"
 
 namespace monarch {
 
-Program::Program(std::vector<std::string> words, const std::string& slurm_conf) {
+Fd Program::open_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     started_ = errno_error("pipe");
-    return;
+    return Fd();
   }
   output_ = Fd(ends[0]);
-  const Fd out(ends[1]);
+  return Fd(ends[1]);
+}
+
+Program::Program(std::vector<std::string> words, const std::string& slurm_conf) {
+  const Fd out = open_pipe();
+  if (!out) return;
   std::vector<std::string> variables = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
   if (!slurm_conf.empty()) variables.push_back("SLURM_CONF=" + slurm_conf);
   const std::vector<char*> argv = argv_of(words), env = argv_of(variables);
@@ -34,8 +42,28 @@ Program::Program(std::vector<std::string> words, const std::string& slurm_conf) 
     started_ = errno_error("run " + words[0], failed);
 }
 
+Program::Program(const std::function<std::string()>& ask) {
+  const Fd out = open_pipe();
+  if (out && (pid_ = ::fork()) < 0) started_ = errno_error("fork");
+  if (pid_ != 0) return;
+  const std::string text = ask();
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = ::write(out.get(), text.data() + done, text.size() - done);
+    if (n <= 0) ::_exit(1);
+    done += static_cast<size_t>(n);
+  }
+  ::_exit(0);
+}
+
+Program::Program(Program&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      output_(std::move(other.output_)),
+      started_(std::move(other.started_)) {}
+
 Program::~Program() {
-  if (pid_ >= 0) kill_child(system_clock(), pid_);
+  if (pid_ < 0) return;
+  ::kill(-pid_, SIGKILL);
+  kill_child(system_clock(), pid_);
 }
 
 Result<int> Program::end(int patience_ms, size_t most, std::string* said, Clock& clock) {

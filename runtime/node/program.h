@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that root's helper runs beside what else it does, for what that prints.
+// A child that runs beside what else the caller does, for what it prints: another program, or a function,
+// which may hang in a file system or a daemon.
 #pragma once
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,9 +20,13 @@ class Program {
   // Does not wait. `words[0]` is the program's path; its environment has PATH, and SLURM_CONF if `slurm_conf`
   // is not empty.
   Program(std::vector<std::string> words, const std::string& slurm_conf);
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
-  ~Program();  // kills it, unless it has ended; one that hangs in the kernel is left to init
+  // Of this process: prints what `ask` returns. Does not wait.
+  explicit Program(const std::function<std::string()>& ask);
+  Program(Program&& other) noexcept;
+  Program& operator=(Program&&) = delete;
+  // Kills it, with its process group if it has made one, unless it has ended; one that hangs in the kernel is
+  // left to init.
+  ~Program();
 
   // Whether it was started.
   const Status& started() const { return started_; }
@@ -31,6 +37,7 @@ class Program {
   Result<std::string> output(int patience_ms, size_t most, Clock& clock);
 
  private:
+  Fd open_pipe();  // the end that it prints to
   pid_t pid_ = -1;
   Fd output_;
   Status started_;
