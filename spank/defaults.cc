@@ -9,17 +9,17 @@
 namespace monarch::spank {
 namespace {
 
-constexpr char kKey[] = "default_dataset";
-
-bool is_key(const char* text) {
-  text += strspn(text, " \t");
-  if (strncmp(text, kKey, sizeof kKey - 1) != 0) return false;
-  text += sizeof kKey - 1;
-  text += strspn(text, " \t");
-  return *text == '=' || *text == ':';
-}
+bool is_key(const char* text) { return value_in(text, "default_dataset"); }
 
 }  // namespace
+
+const char* value_in(const char* line, const char* key) {
+  line += strspn(line, " \t");
+  if (strncmp(line, key, strlen(key)) != 0) return nullptr;
+  line += strlen(key);
+  line += strspn(line, " \t");
+  return *line == '=' || *line == ':' ? line + 1 + strspn(line + 1, " \t") : nullptr;
+}
 
 bool may_have_default() {
   for (int i = 0; i < settings().word_count; ++i) {

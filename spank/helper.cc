@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Starting monarchd from inside Slurm's daemons.
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -26,12 +25,6 @@ namespace monarch::spank {
 namespace {
 
 constexpr int kAnswerFd = 3;
-
-int64_t now_ms() {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<int64_t>(t.tv_sec) * 1000 + t.tv_nsec / 1000000;
-}
 
 // In the child of a program with threads: async-signal-safe calls only.
 [[noreturn]] void child(char** argv, char** environment, int answer) {
@@ -129,6 +122,12 @@ void leave_behind(pid_t process) {
     put(procs, decimal(static_cast<uint64_t>(process), number), strlen(number));
   }
   if (in) fclose(in);
+}
+
+int64_t now_ms() {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<int64_t>(t.tv_sec) * 1000 + t.tv_nsec / 1000000;
 }
 
 void close_from(int first) { syscall(SYS_close_range, first, ~0u, 0u); }

@@ -133,6 +133,8 @@ void tell_unused(spank_t sp, const char* run_dir);
 
 // defaults.cc: whether monarch.conf, or a word of plugstack.conf, has datasets for jobs that name none.
 bool may_have_default();
+// What stands behind "KEY =" in a line of monarch.conf; nullptr: it is another line.
+const char* value_in(const char* line, const char* key);
 
 // epilog.cc: in slurmd's epilog; and at the end of a step, if it is the extern step and stands for the
 // epilog.
@@ -168,6 +170,8 @@ class Arguments {
 // is added as the last argument; default signals. Reads one line of less than `room` bytes from it, which
 // stays empty if it does not come. Waits at most `patience_ms`, then kills it.
 void run_monarchd(const Arguments& arguments, int patience_ms, char* answer, size_t room);
+// Milliseconds of CLOCK_MONOTONIC.
+int64_t now_ms();
 // In a child: closes that descriptor and all above it.
 void close_from(int first);
 // What hangs in the kernel leaves the step's control groups for those of root's helpers

@@ -35,11 +35,8 @@ bool is_below(const char* path, const char* dir) {
 
 // The value of a line "path = VALUE"; false if it is another.
 bool path_in(const char* line, char* out) {
-  line += strspn(line, " \t");
-  if (strncmp(line, "path", 4) != 0) return false;
-  line += 4 + strspn(line + 4, " \t");
-  if (*line != '=' && *line != ':') return false;
-  line += 1 + strspn(line + 1, " \t");
+  line = value_in(line, "path");
+  if (!line) return false;
   const auto is_blank = [](char c) { return c == ' ' || c == '\t'; };
   size_t n = 0;
   while (!strchr("\r\n", line[n]) && !(is_blank(line[n]) && strchr("#;", line[n + 1]))) ++n;

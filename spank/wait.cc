@@ -3,7 +3,6 @@
 // enough of the dataset is staged there. It sleeps and reads a small file that the job's agent writes
 // (MONARCH_IO_STATE): a signal ends it as it ends any task, and its time is bounded whatever that file says.
 // And what the agent is told of tasks, and they of it, by such files.
-#include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <poll.h>
@@ -27,12 +26,6 @@ constexpr int64_t kLookMs = 200;
 constexpr int64_t kNoAnswerMs = 60000;  // for the agent to tell anything at all
 constexpr int64_t kRoomMs = 5000;       // for other jobs' space to become free, where some lacks
 constexpr int64_t kFirstLineMs = 2000, kMostBetweenLinesMs = 60000;
-
-int64_t now_ms() {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<int64_t>(t.tv_sec) * 1000 + t.tv_nsec / 1000000;
-}
 
 struct State {
   char name[16];
