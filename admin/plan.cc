@@ -17,7 +17,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "admin/commands.h"
@@ -30,7 +29,6 @@
 #include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
-#include "runtime/base/paths.h"
 #include "runtime/base/size.h"
 #include "runtime/config/config.h"
 #include "runtime/config/values.h"

@@ -2,9 +2,7 @@
 #include "admin/report_json.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
-#include <utility>
 
 #include "admin/kept.h"
 #include "runtime/base/escape.h"

@@ -6,7 +6,6 @@
 #include <unistd.h>
 #include <wchar.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admin/wait.h"
 
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -4,7 +4,6 @@
 // as SLURM_SPANK_MONARCH_KEY of the script's environment, out of which it is taken before the script runs.
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 
 #include <initializer_list>

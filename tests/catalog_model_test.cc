@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstdio>
 #include <deque>
-#include <functional>
 #include <map>
 #include <random>
 #include <set>

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,8 +12,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
-#include <iterator>
-#include <thread>
 
 #include "runtime/base/fd.h"
 #include "runtime/node/life.h"
@@ -22,7 +19,6 @@
 #include "tests/hanging_fs.h"
 #include "tests/private_mounts.h"
 #include "tests/scratch.h"
-#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {

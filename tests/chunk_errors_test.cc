@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The staging of large files where a tier has no room, the agent is short of something, or a file was parked.
 #include <fcntl.h>
-#include <sys/stat.h>
 
 #include <atomic>
 #include <cstring>

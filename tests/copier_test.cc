@@ -21,7 +21,6 @@
 #include "tests/faulty_os.h"
 #include "tests/quiet.h"
 #include "tests/scratch.h"
-#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {

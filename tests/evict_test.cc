@@ -2,7 +2,6 @@
 // Root lowers a tier's quota: copies are removed until no more is used, and staged again once there is room.
 #include "runtime/placement/evict.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 

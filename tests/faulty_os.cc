@@ -2,19 +2,13 @@
 #include "tests/faulty_os.h"
 
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <mutex>
 #include <shared_mutex>
-
-#include "runtime/base/fd.h"
 
 // The real calls become monarch::real_os, so that both are in one program.
 #define os real_os

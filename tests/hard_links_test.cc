@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <filesystem>
-#include <thread>
 #include <vector>
 
 #include "tests/placement_fixture.h"

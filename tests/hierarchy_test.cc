@@ -8,7 +8,6 @@
 #include <atomic>
 #include <functional>
 #include <optional>
-#include <thread>
 
 #include "runtime/agent/sweep.h"
 #include "runtime/hierarchy/grant.h"

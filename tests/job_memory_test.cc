@@ -15,7 +15,6 @@
 
 #include "runtime/hierarchy/job_room.h"
 #include "tests/scratch.h"
-#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {

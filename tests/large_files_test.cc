@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Large files: staged in chunks, or in part.
-#include <dirent.h>
 
 #include <atomic>
 #include <mutex>

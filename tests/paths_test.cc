@@ -5,15 +5,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <mutex>
 #include <set>
-#include <system_error>
-#include <thread>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/size.h"

@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <random>
 #include <set>
-#include <thread>
 #include <tuple>
 
 #include "runtime/base/patience.h"

@@ -3,7 +3,6 @@
 #include "runtime/placement/placement.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sched.h>
 
 #include <algorithm>

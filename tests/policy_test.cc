@@ -4,8 +4,6 @@
 #include <dlfcn.h>
 #include <grp.h>
 #include <pwd.h>
-#include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>

@@ -4,7 +4,6 @@
 #include <dirent.h>
 
 #include <list>
-#include <set>
 
 #include "runtime/base/memory.h"
 #include "tests/placement_fixture.h"

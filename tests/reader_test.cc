@@ -5,11 +5,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#include <algorithm>
-#include <numeric>
-
 #include "runtime/base/fd.h"
-#include "runtime/layout/groups.h"
 #include "runtime/metadata/catalog.h"
 #include "tests/catalog_fixture.h"
 #include "tests/scratch.h"

@@ -2,7 +2,6 @@
 #include "runtime/node/root_log.h"
 
 #include <sys/file.h>
-#include <sys/resource.h>
 
 #include "tests/hanging_fs.h"
 #include "tests/node_fixture.h"

@@ -11,7 +11,6 @@
 
 #include "runtime/agent/series_file.h"
 #include "runtime/base/fd.h"
-#include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
 #include "runtime/node/job_report.h"
 #include "runtime/node/reports.h"

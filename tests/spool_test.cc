@@ -11,14 +11,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
-#include <thread>
 
 #include "runtime/base/log.h"
 #include "tests/manual_clock.h"
 #include "tests/faulty_os.h"
 #include "tests/hanging_fs.h"
-#include "tests/logged.h"
 #include "tests/private_mounts.h"
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"

@@ -5,11 +5,8 @@
 #include <fcntl.h>
 #include <sys/syscall.h>
 
-#include <algorithm>
 #include <fstream>
-#include <set>
 
-#include "runtime/base/os.h"
 #include "runtime/config/dataset_rules.h"
 #include "runtime/node/agent_conf.h"
 #include "runtime/node/epilog.h"

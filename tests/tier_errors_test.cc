@@ -3,7 +3,6 @@
 // called.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <atomic>

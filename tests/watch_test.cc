@@ -8,7 +8,6 @@
 #include "runtime/node/cgroup.h"
 #include "runtime/node/epilog.h"
 #include "runtime/hierarchy/job_room.h"
-#include "runtime/node/job_memory.h"
 #include "tests/hanging_fs.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"

@@ -11,12 +11,10 @@
 #include <stddef.h>
 
 #include "preload/decide/attributes.h"
-#include "preload/decide/changes.h"
 #include "preload/decide/descriptors.h"
 #include "preload/next/kernel.h"
 #include "preload/next/next.h"
 #include "preload/resolve/paths.h"
-#include "preload/resolve/roots.h"
 
 namespace monarch::preload {
 

@@ -7,9 +7,7 @@
 #include <utime.h>
 
 #include "preload/decide/returns.h"
-#include "preload/next/kernel.h"
 #include "preload/next/next.h"
-#include "preload/resolve/originals.h"
 
 namespace monarch::preload {
 namespace {

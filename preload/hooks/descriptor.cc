@@ -15,7 +15,6 @@
 #include "preload/next/kernel.h"
 #include "preload/next/next.h"
 #include "preload/resolve/originals.h"
-#include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"
 
 namespace monarch::preload {

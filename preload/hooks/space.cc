@@ -2,7 +2,6 @@
 // The space family: calls after which a path may lead elsewhere for this process, or less may be read.
 #include <sched.h>
 #include <sys/mount.h>
-#include <unistd.h>
 
 #include "preload/next/next.h"
 #include "preload/resolve/roots.h"

@@ -8,7 +8,6 @@
 #include "preload/next/kernel.h"
 #include "preload/next/next.h"
 #include "preload/resolve/originals.h"
-#include "preload/resolve/paths.h"
 
 namespace monarch::preload {
 namespace {

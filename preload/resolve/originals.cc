@@ -3,7 +3,6 @@
 
 #include "preload/next/kernel.h"
 #include "preload/resolve/paths.h"
-#include "preload/resolve/roots.h"
 
 namespace monarch::preload {
 namespace {

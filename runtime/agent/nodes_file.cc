@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/agent/nodes_file.h"
 
-#include <time.h>
-
 #include <algorithm>
 
 #include "runtime/base/log.h"

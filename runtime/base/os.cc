@@ -14,12 +14,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <system_error>
-#include <utility>
 
 #include "build_config.h"
 #include "runtime/base/fd.h"

@@ -2,7 +2,6 @@
 #include "runtime/config/dataset_rules.h"
 
 #include <algorithm>
-#include <cerrno>
 
 #include "runtime/base/paths.h"
 

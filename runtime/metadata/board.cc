@@ -10,7 +10,6 @@
 #include <cstring>
 
 #include "runtime/base/fd.h"
-#include "runtime/base/os.h"
 #include "runtime/metadata/run_file.h"
 
 namespace monarch {

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/metadata/series.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <numeric>
 
-#include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/run_file.h"
 

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/epilog.h"
 
-#include <unistd.h>
-
 #include "runtime/base/log.h"
 #include "runtime/base/patience.h"
 #include "runtime/config/config.h"

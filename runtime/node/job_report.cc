@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/job_report.h"
 
-#include <time.h>
-
 #include <algorithm>
 
 #include "build_config.h"

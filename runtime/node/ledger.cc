@@ -23,7 +23,6 @@
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/job_memory.h"
 #include "runtime/node/memory_tier.h"
-#include "runtime/node/owners_files.h"
 
 namespace monarch {
 namespace {

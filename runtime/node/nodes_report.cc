@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/nodes_report.h"
 
-#include <time.h>
-
 #include <algorithm>
 
-#include "runtime/base/os.h"
 #include "runtime/config/config.h"
 
 namespace monarch {

@@ -2,7 +2,6 @@
 #include "runtime/node/part.h"
 
 #include <sys/stat.h>
-#include <time.h>
 
 #include <algorithm>
 

@@ -2,7 +2,6 @@
 #include "runtime/node/spool.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

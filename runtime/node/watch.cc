@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/watch.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,7 +15,6 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "runtime/base/patience.h"
-#include "runtime/base/remove_tree.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/epilog.h"
 #include "runtime/node/slurmstepds.h"

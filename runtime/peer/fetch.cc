@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "runtime/base/log.h"
-#include "runtime/base/os.h"
 #include "runtime/peer/socket.h"
 #include "runtime/peer/wire.h"
 

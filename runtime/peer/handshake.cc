@@ -10,8 +10,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "runtime/base/os.h"
-
 namespace monarch {
 namespace {
 

@@ -17,7 +17,6 @@
 #include <utility>
 
 #include "runtime/base/mountinfo.h"
-#include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
 #include "runtime/peer/changes.h"
 

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <vector>
 
 #include "runtime/metadata/catalog.h"
 #include "tests/fuzz/targets.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A board of the owner's, as the child of root's reads it; then numbers as root gets them from that child.
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include "runtime/node/job_report.h"
