@@ -13,7 +13,7 @@ readonly calls='open|openat|creat|fopen|opendir|fdopendir|readdir|scandir|stat|l
 # peer/handshake: O_NONBLOCK of a socket. hierarchy/job_room: a control group's files. store/: requests in a pipe.
 readonly exceptions='store/server:read store/client:write hierarchy/job_room:access|open|read hierarchy/discovery:lstat|stat|statvfs peer/handshake:fcntl base/paths:access node/state:access|lstat'
 
-readonly helpers='node/job_dirs node/ledger node/memory_tier node/mounts node/probe node/removal node/state node/sweep base/paths unity/node_tiers'
+readonly helpers='node/job_dirs node/ledger node/memory_tier node/probe node/removal node/state node/sweep base/paths unity/node_tiers'
 readonly helpers_calls='openat|openat2|fdopendir|fstatat|fstatfs|statvfs|fstatvfs|access|faccessat|realpath|lstat|fchmod|fchmodat|fchown|fchownat|linkat|symlinkat|renameat|renameat2|unlinkat|mkdirat|fallocate|ftruncate'
 
 status=0 checked=0
