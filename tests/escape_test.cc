@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <functional>
+#include <latch>
 #include <new>
 #include <thread>
 
@@ -37,9 +38,14 @@ int end_without(int threads, const std::string& standard_error, const std::funct
     ::dup2(::open(standard_error.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), STDERR_FILENO);
     end_without_memory("monarchd", "this one ends");
     open();
+    std::latch all(threads);  // none could begin without memory
+    const auto work = [&] {
+      all.arrive_and_wait();
+      use_all_memory();
+    };
     std::vector<std::thread> others;
-    for (int i = 1; i < threads; ++i) others.emplace_back(&use_all_memory);
-    use_all_memory();
+    for (int i = 1; i < threads; ++i) others.emplace_back(work);
+    work();
   }
   int status = 0;
   EXPECT_EQ(::waitpid(pid, &status, 0), pid);
