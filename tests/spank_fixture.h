@@ -83,7 +83,7 @@ class SpankPlugin : public testing::Test {
     fake_.items = {{S_JOB_ID, 7}, {S_JOB_UID, 1000}, {S_JOB_GID, 100}, {S_JOB_STEPID, 0}, {S_TASK_ID, 0}};
     ::setenv("SLURMD_NODENAME", "n1", 1);
     slurm_conf = {};
-    scratch_.dir("run");
+    for (const char* name : {"board", "began", "told"}) scratch_.file(std::string("run/") + name, "");
     scratch_.file("libmonarch_preload.so", "");
     helper("echo \"ready $here/run $here/libmonarch_preload.so\" >&3");
     load();

@@ -690,7 +690,7 @@ TEST_F(SpankPlugin, TheHelperHasNothingOfSlurmds) {
 TEST_F(SpankPlugin, TasksThatDoNotSeeTheAgentAreToldOnce) {
   step();
   for (const char* what : {"libmonarch_preload.so", "run"}) {
-    std::filesystem::remove(scratch_ / what);
+    std::filesystem::remove_all(scratch_ / what);
     EXPECT_EQ(told(), "monarch: the job runs without Monarch on n1: its programs do not see " +
                           (scratch_ / what) + " (a private /tmp or a container?)\n");
   }
@@ -782,7 +782,7 @@ TEST_F(SpankPlugin, TasksFailWhereTheUserWantsIt) {
 
 class SpankWait : public SpankPlugin {
  protected:
-  SpankWait() : agent_(::open((scratch_ / "run").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  SpankWait() : agent_(::open((scratch_ / "run/board").c_str(), O_RDONLY | O_CLOEXEC)) {
     ::flock(agent_.get(), LOCK_SH);  // as an agent that lives does
   }
   // A step whose answer has that to wait for.
@@ -884,7 +884,7 @@ TEST_F(SpankWait, TheAgentIsToldWhenTheFirstTaskBegins) {
   scratch_.file("run/began", "1");
   hook("user_init");
   EXPECT_EQ(read("run/began"), "1") << "an earlier step was the first";
-  std::filesystem::remove(scratch_ / "run/began");
+  scratch_.file("run/began", "");
   tell("staging-in", 80);
   step_that_waits("80 600");
   hook("user_init");

@@ -136,7 +136,7 @@ void ProgressFile::write(const Progress& progress) {
   std::string text = progress_text(progress);
   // All have one length, so that nobody finds the end of the last one behind a shorter text.
   constexpr size_t kBytes = 512;
-  text.insert(text.size() - 1, kBytes - std::min(kBytes, text.size()), ' ');
+  text += "pad=" + std::string(kBytes - std::min(kBytes, text.size()), ' ') + "\n";
   const Status written = write_plain(parts_.run_dir, kStateFile, text);
   if (!written.ok() && !written_) spdlog::warn("{}", written.error().text);
   written_ |= written.ok();
