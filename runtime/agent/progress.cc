@@ -95,10 +95,14 @@ int percent_of(const Progress& p, uint64_t placed_bytes, bool over) {
 }  // namespace
 
 std::string progress_text(const Progress& p) {
-  return fmt::format(
-      "state={}\npercent={}\nfiles={}\nstaged_files={}\nbytes={}\nstaged_bytes={}\nno_room={}\nfailed={}\n{}",
+  constexpr size_t kBytes = 512;
+  std::string text = fmt::format(
+      "state={}\npercent={}\nfiles={}\nstaged_files={}\nbytes={}\nstaged_bytes={}\nno_room={}\nfailed={}\n{}"
+      "pad=",
       name_of(p.state), p.percent, p.files, p.staged_files, p.bytes, p.staged_bytes, p.no_room, p.failed,
       p.unused ? "unused=1\n" : "");
+  text.resize(std::max(kBytes, text.size()), ' ');
+  return text + "\n";
 }
 
 // Its own catalog is the user's to write, too: what it says may be wrong, and stays a number.
@@ -133,10 +137,7 @@ Progress ProgressFile::look() const {
 }
 
 void ProgressFile::write(const Progress& progress) {
-  std::string text = progress_text(progress);
-  // All have one length, so that nobody finds the end of the last one behind a shorter text.
-  constexpr size_t kBytes = 512;
-  text += "pad=" + std::string(kBytes - std::min(kBytes, text.size()), ' ') + "\n";
+  const std::string text = progress_text(progress);
   const Status written = write_plain(parts_.run_dir, kStateFile, text);
   if (!written.ok() && !written_) spdlog::warn("{}", written.error().text);
   written_ |= written.ok();

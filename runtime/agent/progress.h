@@ -40,7 +40,7 @@ struct Progress {
   bool unused = false;               // prefetch was told to rest, since no program uses the dataset
   bool operator==(const Progress&) const = default;
 };
-// Lines KEY=VALUE.
+// Lines KEY=VALUE, always of one length: nobody finds the end of the last text behind a shorter one.
 std::string progress_text(const Progress& progress);
 
 class ProgressFile {
