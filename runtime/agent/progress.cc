@@ -97,10 +97,10 @@ int percent_of(const Progress& p, uint64_t placed_bytes, bool over) {
 std::string progress_text(const Progress& p) {
   constexpr size_t kBytes = 512;
   std::string text = fmt::format(
-      "state={}\npercent={}\nfiles={}\nstaged_files={}\nbytes={}\nstaged_bytes={}\nno_room={}\nfailed={}\n{}"
-      "pad=",
+      "state={}\npercent={}\nfiles={}\nstaged_files={}\nbytes={}\nstaged_bytes={}\nno_room={}\nfailed={}\n{}",
       name_of(p.state), p.percent, p.files, p.staged_files, p.bytes, p.staged_bytes, p.no_room, p.failed,
       p.unused ? "unused=1\n" : "");
+  text += "pad=";
   text.resize(std::max(kBytes, text.size()), ' ');
   return text + "\n";
 }
