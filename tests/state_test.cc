@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/state.h"
 
+#include <algorithm>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/magic.h>
@@ -419,6 +420,17 @@ TEST_F(StateTest, WhatWasBeingRemovedAsItsHelperWasKilledIsForgotten) {
   state_.forget_rests();
   EXPECT_FALSE(fs::exists(path_ + "/jobs/.gone.c.8.n1"));
   EXPECT_TRUE(fs::exists(path_ + "/jobs/c.9.n1/wanted"));
+}
+
+TEST_F(StateTest, WhatAKilledStartWasAboutToTellIsForgottenByTheNext) {
+  const std::vector<std::string> stay = {"c.1.0.n1.5", "c.1.0.n1.x.5.new", "c.1.0.n10.5.new", "c.1.0.n1.new"};
+  for (const std::string& name : stay) scratch_.file("state/grants/" + name, "");
+  for (const std::string name : {"c.1.0.n1.5.new", "c.1.0.n1.17.new"})
+    scratch_.file("state/grants/" + name, "");
+  state_.forget_half_told("c.1.0.n1");
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(path_ + "/grants")) left.push_back(entry.path().filename());
+  EXPECT_TRUE(std::is_permutation(left.begin(), left.end(), stay.begin(), stay.end()));
 }
 
 // Removed, or made anew, between the moments that it is opened and locked.

@@ -128,6 +128,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   std::vector<TierConfig> tiers = tiers_for(request.job, config);
   std::vector<Removal> unrecorded = take_unrecorded(state, request.job, paths_of(tiers));
   remove_in_background(state, std::move(unrecorded), 0);
+  state.forget_half_told(record->name);
   std::string left_out;  // which tiers, and why
   tiers = those_entered(state.clock(), request, tiers, &left_out);
   std::string without;

@@ -284,6 +284,14 @@ void StateDir::forget_rests() const {
     if (known.count(name) == 0 && is_rest(grants + name)) ::unlink((grants + name).c_str());
 }
 
+void StateDir::forget_half_told(const std::string& name) const {
+  const std::string grants = path_ + "/grants/";
+  for (const std::string& half : names_like(grants, name + ".", kHalf)) {
+    const size_t digits = half.find_first_not_of("0123456789", name.size() + 1);
+    if (half.size() - digits == sizeof kHalf - 1) ::unlink((grants + half).c_str());
+  }
+}
+
 Result<Fd> StateDir::lock_ledger(int patience_ms) const { return lock_file("ledger", patience_ms); }
 
 Result<Fd> StateDir::lock_file(const std::string& name, int patience_ms) const {

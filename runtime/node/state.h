@@ -140,6 +140,8 @@ class StateDir {
   Status forget_run(const std::string& key) const;
   // What was left half made, or half removed, by helpers that were killed.
   void forget_rests() const;
+  // Of the job's starts, by whoever holds its lock: what they were about to tell its stores.
+  void forget_half_told(const std::string& name) const;
   // The plain names in STATE/`below`; and, without an error, none where that cannot be read:
   Result<std::vector<std::string>> list(const std::string& below) const;
   std::vector<std::string> jobs() const;      // the keys
