@@ -56,6 +56,10 @@ CASES = {
     "a stream's fstat, then its bytes": (True, "libc.fopen.restype = ctypes.c_void_p; s = ctypes.c_void_p(libc.fopen(f.encode(), b'r'));"
                                                "append('new'); print(stat(libc.fileno(s))); b = ctypes.create_string_buffer(9999);"
                                                "print(libc.fread(b, 1, 9999, s), b.raw[1680:1700])"),
+    "what only some file systems know": (True, "s = os.open(f, 0); os.read(s, 50); b = [bytearray(20)]; print(os.preadv(s, b, 7, os.RWF_NOWAIT), b)\n"
+                                               "try: print(fcntl.fcntl(s, fcntl.F_GET_SEALS))\nexcept OSError as e: print(e.errno)"),
+    "a stream's number, and a duplicate of it": (True, "libc.fopen.restype = ctypes.c_void_p; n = libc.fileno(ctypes.c_void_p(libc.fopen(f.encode(), b'r')));"
+                                                       "d = os.dup(n); append('new'); print(os.pread(n, 9, 1685), os.read(d, 5), os.read(n, 5))"),
     "cut": (True, "s = os.open(f, 0); os.read(s, 100); os.truncate(f, 50); print(os.read(s, 10), os.pread(s, 100, 40), stat(s))"),
     "flags": (True, "s = os.open(f, os.O_RDONLY | os.O_NONBLOCK | os.O_APPEND); os.set_inheritable(s, True); append('new'); os.read(s, 5);"
                     "print(fcntl.fcntl(s, 3) & 0o6000, os.get_inheritable(s), os.get_inheritable(os.open(f, 0)))"),

@@ -211,6 +211,12 @@ void opened_on_tier(int fd, uint32_t tier, uint32_t marks) {
   set_class(fd, static_cast<unsigned char>(1 + tier));
 }
 
+void opened_as_stream(int fd, uint32_t tier, uint32_t marks) {
+  used_by_stream(fd);
+  std::atomic_thread_fence(std::memory_order_release);
+  opened_on_tier(fd, kOfStream + tier, marks);
+}
+
 void found_on_tier(int fd, uint32_t tier) {
   used_by_stream(fd);
   std::atomic_thread_fence(std::memory_order_release);
@@ -259,7 +265,7 @@ void duplicated(int from, int to) {
     never_moves(to);
   } else if (is_tier(c)) {
     const uint32_t marks = descriptor_marks[from].load(std::memory_order_relaxed);
-    opened_on_tier(to, c - 1u, was_copy ? kNeverLooked : marks);
+    opened_on_tier(to, (c - 1u) % kOfStream, was_copy ? kNeverLooked : marks);
   } else if (was_copy && c == kNone) {
     descriptor_marks[to].store(kNeverLooked, std::memory_order_relaxed);
   } else {

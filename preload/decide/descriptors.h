@@ -14,14 +14,16 @@
 namespace monarch::preload {
 
 inline constexpr unsigned kDescriptors = 65536;
-inline constexpr unsigned char kNone = 0, kPfs = 255, kLarge = 254;  // else 1 + the tier's number
+inline constexpr unsigned char kNone = 0, kPfs = 255, kLarge = 254;  // else of a copy: 1 + the tier's number
+// A stream's, whose bytes were counted when it was opened: 1 + kOfStream + the tier's number.
+inline constexpr unsigned char kOfStream = kMaxTiers;
 extern std::atomic<unsigned char> descriptor_classes[kDescriptors];
 
 inline unsigned char class_of(int fd) {
   const auto n = static_cast<unsigned>(fd);
   return n < kDescriptors ? descriptor_classes[n].load(std::memory_order_relaxed) : kNone;
 }
-inline bool is_tier(unsigned char c) { return c != kNone && c <= kMaxTiers; }
+inline bool is_tier(unsigned char c) { return c != kNone && c <= kOfStream + kMaxTiers; }
 // The Entry, where the class is kLarge.
 Ref large_file(int fd);
 
@@ -116,6 +118,8 @@ void set_marks(int fd, uint32_t seen, uint32_t marks);
 
 // What open returned. `marks`: as the board had them before it was decided that the copy serves.
 void opened_on_tier(int fd, uint32_t tier, uint32_t marks);
+// What fopen returned, likewise.
+void opened_as_stream(int fd, uint32_t tier, uint32_t marks);
 // What came unseen, and may be used so.
 void found_on_tier(int fd, uint32_t tier);
 void opened_on_pfs(int fd, Ref large);

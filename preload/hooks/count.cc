@@ -73,9 +73,15 @@ ssize_t read_at(Hook hook, int fd, void* buffer, size_t bytes, off_t offset, Roo
 ssize_t read_at(Hook hook, int fd, const struct iovec* parts, int n, off_t offset) {
   return counted_at(fd, parts, n, offset, [&] { return call_next<ssize_t>(hook, fd, parts, n, offset); });
 }
-// With flags no chunk serves it; the offset -1 is the descriptor's own position.
+// With flags no chunk serves it, and the tier's file system may not know them; the offset -1 is the
+// descriptor's own position.
 ssize_t read_at(Hook hook, int fd, const struct iovec* parts, int n, off_t offset, int flags) {
-  const auto itself = [&] { return call_next<ssize_t>(hook, fd, parts, n, offset, flags); };
+  const auto itself = [&] {
+    const ssize_t got = call_next<ssize_t>(hook, fd, parts, n, offset, flags);
+    if (__builtin_expect(got >= 0 || errno != EOPNOTSUPP || !is_tier(class_of(fd)), 1)) return got;
+    give_back(fd);
+    return call_next<ssize_t>(hook, fd, parts, n, offset, flags);
+  };
   if (ssize_t got; offset == -1 && !flags && from_chunks_on(fd, parts, n, &got)) return got;
   return offset < 0 ? counted(fd, itself) : counted_at(fd, flags ? nullptr : parts, n, offset, itself);
 }

@@ -31,10 +31,14 @@ void will_lock_range(int fd) {
   if (class_of(fd) == kLarge) stop_moves();
 }
 
-// A lease is broken by who opens the file on the PFS.
+// A lease is broken by who opens the file on the PFS. Seals are a tmpfs's, which a tier may be.
+bool is_of_file_system(int command) {
+  return command == F_SETLEASE || command == F_GET_SEALS || command == F_ADD_SEALS;
+}
+
 int control(Hook hook, int fd, int command, void* argument) {
   if (locks(command)) will_lock_range(fd);
-  if (command == F_SETLEASE) give_back(fd);
+  if (is_of_file_system(command)) give_back(fd);
   const UsesDescriptor now(waits(command) ? may_move(fd) : fd);
   const int result = next<int(int, int, ...)>(hook)(fd, command, argument);
   if (result >= 0 && (command == F_DUPFD || command == F_DUPFD_CLOEXEC)) duplicated(fd, result);

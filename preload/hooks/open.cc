@@ -216,7 +216,7 @@ APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, 
       return stream_of_pfs(c, answer, next<FreopenFunction>(Hook::freopen)(path, mode, stream));
     }
     if (stream) {
-      becomes_hidden(fileno_unlocked(stream));
+      opened_as_stream(fileno_unlocked(stream), answer.tier, answer.marks);
       count_copy_opened(c, answer);
       if (answer.bytes > 0) add_read(static_cast<unsigned char>(1 + answer.tier), answer.bytes);
       return stream;

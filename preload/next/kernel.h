@@ -11,8 +11,6 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include <atomic>
-
 namespace monarch::preload {
 
 // Not inlined, so that its buffers are on the stack only while it runs; nor is what RARE says ever hot.
@@ -57,15 +55,10 @@ inline int open_own(int dirfd, const char* path, int flags) {
 }
 
 // What is open as `fd`, as far as `mask` (STATX_...) asks; where the kernel knows it, without asking the PFS.
-// No path costs a tenth less than an empty one; before Linux 6.11 it is EFAULT. errno stays as it is.
+// errno stays as it is.
 inline bool look_at(int fd, unsigned mask, struct statx* st) {
   const KeepErrno errno_stays;
-  static std::atomic<const char*> path{nullptr};
-  const char* const none = path.load(std::memory_order_relaxed);
-  if (syscall(SYS_statx, fd, none, AT_EMPTY_PATH | AT_STATX_DONT_SYNC, mask, st) == 0) return true;
-  if (none || errno != EFAULT) return false;
-  path.store("", std::memory_order_relaxed);
-  return look_at(fd, mask, st);
+  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, mask, st) == 0;
 }
 
 inline uint64_t device_of(const struct statx& st) {
