@@ -286,40 +286,40 @@ TEST_F(ParkedFiles, WhatCannotBeOpenedAgainIsGivenUp) {
   const auto nothing = [](const std::string&) {};
   const uint64_t used = tier().used();
   int i = 0;
-  for (const Case& c : std::vector<Case>{
-           {"no descriptor for the source", nothing, Call::kOpenBeneath, [](Arguments&) { return EMFILE; }, 0,
-            AgentCounter::put_off_files},
-           {"nor for the copy", nothing, Call::kOpenat, of_part(ENFILE), 0, AgentCounter::put_off_files},
-           {"written",
-            [](const std::string& source) { std::ofstream(source) << "new"; },
-            {},
-            {},
-            kDropped,
-            AgentCounter::dropped_files},
-           {"removed",
-            [](const std::string& source) { fs::remove(source); },
-            {},
-            {},
-            kDropped,
-            AgentCounter::dropped_files},
-           {"replaced by one that looks the same",
-            [](const std::string& source) {
-              fs::copy_file(source, source + ".new");
-              fs::last_write_time(source + ".new", fs::last_write_time(source));
-              fs::rename(source + ".new", source);
-            },
-            {},
-            {},
-            kDropped,
-            AgentCounter::dropped_files},
-           {"somebody removed the copy",
-            [&](const std::string&) { fs::remove(part_of(name(i))); },
-            {},
-            {},
-            kFault,
-            {}},
-           {"the copy cannot be opened", nothing, Call::kOpenat, of_part(EIO), kFault,
-            AgentCounter::tier_errors}}) {
+  const std::vector<Case> cases = {
+      {"no descriptor for the source", nothing, Call::kOpenBeneath, [](Arguments&) { return EMFILE; }, 0,
+       AgentCounter::put_off_files},
+      {"nor for the copy", nothing, Call::kOpenat, of_part(ENFILE), 0, AgentCounter::put_off_files},
+      {"written",
+       [](const std::string& source) { std::ofstream(source) << "new"; },
+       {},
+       {},
+       kDropped,
+       AgentCounter::dropped_files},
+      {"removed",
+       [](const std::string& source) { fs::remove(source); },
+       {},
+       {},
+       kDropped,
+       AgentCounter::dropped_files},
+      {"replaced by one that looks the same",
+       [](const std::string& source) {
+         fs::copy_file(source, source + ".new");
+         fs::last_write_time(source + ".new", fs::last_write_time(source));
+         fs::rename(source + ".new", source);
+       },
+       {},
+       {},
+       kDropped,
+       AgentCounter::dropped_files},
+      {"somebody removed the copy",
+       [&](const std::string&) { fs::remove(part_of(name(i))); },
+       {},
+       {},
+       kFault,
+       {}},
+      {"the copy cannot be opened", nothing, Call::kOpenat, of_part(EIO), kFault, AgentCounter::tier_errors}};
+  for (const Case& c : cases) {
     SCOPED_TRACE(c.what);
     EXPECT_FALSE(tier().closed()) << "before that it says nothing about the tier";
     const std::string file = name(++i);

@@ -226,21 +226,22 @@ TEST_F(HardLinksPlacementTest, NamesHaveTheirOwnCopiesWhereTheyCannotShareOne) {
     Call call;
     Intercept::Handler handler;
   };
-  for (const Case& c : std::vector<Case>{
-           {"the tier has no links", Call::kLinkat, [](Arguments& a) { return a.flags == 0 ? EPERM : 0; }},
-           {"the one that waits for the copy cannot be linked", Call::kLinkat,
-            [&](Arguments&) {
-              if (++names == 1) {  // the copy gets its name
-                placement_->demand(rel("b"));
-                eventually([&] { return state("b") == State::kStaging; });
-                EXPECT_TRUE(quiet()) << "they wait for this one";
-              }
-              return names == 2 || names == 3 ? EPERM : 0;
-            }},
-           {"times do not tell of changes", Call::kFstatResult, [](Arguments& a) {
-              a.st->st_ctim.tv_nsec = 0;
-              return 0;
-            }}}) {
+  const std::vector<Case> cases = {
+      {"the tier has no links", Call::kLinkat, [](Arguments& a) { return a.flags == 0 ? EPERM : 0; }},
+      {"the one that waits for the copy cannot be linked", Call::kLinkat,
+       [&](Arguments&) {
+         if (++names == 1) {  // the copy gets its name
+           placement_->demand(rel("b"));
+           eventually([&] { return state("b") == State::kStaging; });
+           EXPECT_TRUE(quiet()) << "they wait for this one";
+         }
+         return names == 2 || names == 3 ? EPERM : 0;
+       }},
+      {"times do not tell of changes", Call::kFstatResult, [](Arguments& a) {
+         a.st->st_ctim.tv_nsec = 0;
+         return 0;
+       }}};
+  for (const Case& c : cases) {
     SCOPED_TRACE(c.where);
     start();
     {

@@ -43,6 +43,7 @@ class ManualClock final : public Clock {
     waiters_.push_back(&self);
     if (sleeps_end_) slept_.wait_for(&hold, std::chrono::milliseconds(1));  // the others have the processor
     while (now_ns_ < until_ns && !sleeps_end_) slept_.wait(&hold);
+    // cppcheck-suppress danglingLifetime
     std::erase(waiters_, &self);
     --sleeping_;
   }

@@ -13,7 +13,9 @@ namespace monarch {
 template <typename Number>
 std::optional<Number> to_number(std::string_view text) {
   Number number{};
+  // cppcheck-suppress invalidLifetime
   const char* end = text.data() + text.size();
+  // cppcheck-suppress invalidLifetime
   const auto [rest, error] = std::from_chars(text.data(), end, number);
   return error == std::errc() && rest == end ? std::optional<Number>(number) : std::nullopt;
 }

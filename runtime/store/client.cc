@@ -104,7 +104,7 @@ Result<Fd> StoreClient::create(Ref entry) {
   if (!file) return failed("create a copy", EMFILE);  // it was lost on its way
   unused_.pop_back();
   in_use_[entry] = ask.slot;
-  return std::move(file);
+  return Fd(std::move(file));
 }
 
 Status StoreClient::end_slot(const char* what, Ref entry, StoreAsk ask) {
