@@ -222,6 +222,8 @@ def log():
     e2e.write(odd, b"x")
     _, lines, _ = logged(job, [CAT, odd, f"{job.root}/absent"])
     ok(len(lines) == 2 and "with?new line: " in lines[0] and ": PFS, fallback_" in lines[1], "why not", lines)
+    _, lines, _ = logged(job, ["dd", f"if={file}", "iflag=noatime", "of=/dev/null", "status=none"])
+    equal([line.split("] ")[1] for line in lines], [f"{file}: PFS, fallback_pass"], "O_NOATIME is the PFS's, and counted")
     code, out, err = e2e.execute([CAT, file], env=with_env(job, MONARCH_IO_LOG="/nonexistent/log"))
     equal((code, out, err), (0, data, ""), "a log that cannot be written harms nobody")
     counters = job.end()

@@ -130,6 +130,7 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening, 
   if (__builtin_expect(client->program_excluded || client->exclude, 0) &&
       (client->program_excluded || excludes_file(*client, path)))
     return to_pfs(TaskCounter::fallback_excluded);
+  if (__builtin_expect(opening.native, 0)) return to_pfs(TaskCounter::fallback_pass);
   if (__builtin_expect(is_closed(*board), 0)) return to_pfs(TaskCounter::fallback_no_agent);
   if (may_be_hidden(*client, path)) return to_pfs(TaskCounter::fallback_mount);
   const auto changed = [&] {

@@ -27,6 +27,7 @@ struct Answer {
 struct Opening {
   bool follows = true;  // symbolic links, also as the last of the path
   bool stream = false;  // it is read inside libc, where no chunk serves it
+  bool native = false;  // only the PFS's file can be opened so
 };
 // May wait, bounded, while the agent stages the file. `copy` receives the path of a whole copy.
 Answer find_copy(Client* client, const RelPath& path, Room* copy, Opening opening);

@@ -34,9 +34,8 @@ using FreopenFunction = FILE*(const char*, const char*, FILE*);
 // open(2) reads its mode argument for O_CREAT and for O_TMPFILE only.
 bool takes_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
 
-// The kernel grants O_NOATIME to the owner of the file only, which of a copy is the job's.
 bool only_reads(int flags) {
-  return (flags & (O_ACCMODE | O_CREAT | O_TRUNC | O_PATH | O_DIRECTORY | O_NOATIME)) == O_RDONLY;
+  return (flags & (O_ACCMODE | O_CREAT | O_TRUNC | O_PATH | O_DIRECTORY)) == O_RDONLY;
 }
 bool writes(int flags) {
   return ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0) && (flags & O_PATH) == 0;
@@ -88,7 +87,9 @@ struct Attempt {
 APART void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attempt) {
   Room copy;
   attempt->dataset = true;
-  Answer answer = find_copy(c, rel, &copy, {.follows = (flags & O_NOFOLLOW) == 0});
+  // The kernel grants O_NOATIME to the owner of the file only, which of a copy is another.
+  Answer answer =
+      find_copy(c, rel, &copy, {.follows = (flags & O_NOFOLLOW) == 0, .native = (flags & O_NOATIME) != 0});
   // What is left of a chunk, or of the file, is not aligned.
   attempt->large = (flags & O_DIRECT) == 0 ? answer.large : 0;
   if (!answer.placed) {
