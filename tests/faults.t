@@ -236,6 +236,8 @@ def tier_removed():
         out.append([held.stdout.readline(), plain.stdout.readline()])
         subprocess.run(["rm", "-rf", *[f"{tier}/{name}" for name in os.listdir(tier)]], check=True)
     equal([got for got, _ in out], [want for _, want in out], "a tier removed: chunks of an open file are right")
+    told = e2e.execute(["cat", half[0]], env={**job.env, "MONARCH_IO_LOG": "stderr"})[2]
+    ok(told.endswith(f"{half[0]}: PFS, fallback_tier_error\n"), "a tier removed: the log says what became of an open", told)
     for _ in range(2):
         equal(job.run(read_all(dataset))[:2], (0, native), "a tier removed: the bytes are right")
     for process in (held, plain):

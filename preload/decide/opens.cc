@@ -218,14 +218,18 @@ const char* name_of(TaskCounter counter) {
   return kNames[static_cast<uint32_t>(counter)];
 }
 
-// One line per open.
-APART void log_open(const Client& c, const RelPath& path, const Answer& answer) {
+// One line per open, once it is known what became of it.
+APART void write_open(const Client& c, const RelPath& path, const Answer& answer) {
   const char* root = root_path(c, path.root);
   write_line(c.log, {root ? root : "",
                      "/",
                      {path.path, path.len},
                      answer.placed ? ": tier " : ": PFS, ",
                      answer.placed ? c.catalog.facts().tiers[answer.tier].name : name_of(answer.why)});
+}
+
+void log_open(const Client& c, const RelPath& path, const Answer& answer) {
+  if (__builtin_expect(c.log != nullptr, 0)) write_open(c, path, answer);
 }
 
 // While the agent lives, its directories are there, and nobody else can take their names; but in a mount
@@ -265,7 +269,7 @@ Answer find_copy(Client* client, const RelPath& path, Room* copy, Opening openin
   const bool is_timed = is_open_timed(my_shard(client->board), client->catalog.facts().tier_count);
   const OpenTime time{__builtin_expect(is_timed, 0) ? time_now() : 0, OpenKind::kTier};
   const Answer answer = decide(client, path, copy, opening, time);
-  if (__builtin_expect(client->log != nullptr, 0)) log_open(*client, path, answer);
+  if (!answer.placed) log_open(*client, path, answer);
   return answer;
 }
 
@@ -287,19 +291,23 @@ int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole) {
   return fd < 0 || names_hold(client, tier) || prove(client, tier, 0, fd) ? fd : not_opened(fd);
 }
 
-void count_copy_opened(Client* client, const Answer& answer) {
+void count_copy_opened(Client* client, const RelPath& path, const Answer& answer) {
+  log_open(*client, path, answer);
   client->catalog.map_identities();  // fstat may come when no descriptor is left
   my_shard(client->board).opens_tier[answer.tier].fetch_add(1, std::memory_order_relaxed);
   count_open_time(client, answer.time);
 }
 
-void count_copy_failed(Client* client, Answer* answer) {
+void count_copy_failed(Client* client, const RelPath& path, Answer* answer) {
   goes_to_pfs(&answer->time);
   const Entry* e = client->catalog.entry(answer->copy);
   const uint64_t word = e ? e->state.load(std::memory_order_acquire) : 0;
   const bool removed = state_of(word) == State::kNoFit && reason_of(word) != Reason::kTierError;
-  count(client->board, removed ? TaskCounter::fallback_no_fit : TaskCounter::fallback_tier_error);
+  answer->placed = false;
+  answer->why = removed ? TaskCounter::fallback_no_fit : TaskCounter::fallback_tier_error;
+  count(client->board, answer->why);
   count(client->board, TaskCounter::opens_pfs);
+  log_open(*client, path, *answer);
 }
 
 RARE void add_open_time(Client* client, const OpenTime& time) {

@@ -101,12 +101,12 @@ APART void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attem
   const int fd = next<Open>(Hook::open)(copy.text(), flags & ~O_DIRECT);
   if (fd < 0 || !is_the_copy(*c, answer, fd)) {
     (void)not_opened(fd);
-    count_copy_failed(c, &answer);
+    count_copy_failed(c, rel, &answer);
     attempt->time = answer.time;
     return;
   }
   attempt->fd = fd;
-  count_copy_opened(c, answer);
+  count_copy_opened(c, rel, answer);
   seen_by_hooks(fd);
   opened_on_tier(fd, answer.tier, answer.marks);
 }
@@ -213,16 +213,16 @@ APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, 
     FILE* stream = real(copy.text(), mode);
     errno = saved;
     if (stream && !is_the_copy(*c, answer, fileno_unlocked(stream))) {
-      count_copy_failed(c, &answer);
+      count_copy_failed(c, rel, &answer);
       return stream_of_pfs(c, answer, next<FreopenFunction>(Hook::freopen)(path, mode, stream));
     }
     if (stream) {
       opened_as_stream(fileno_unlocked(stream), answer.tier, answer.marks);
-      count_copy_opened(c, answer);
+      count_copy_opened(c, rel, answer);
       if (answer.bytes > 0) add_read(static_cast<unsigned char>(1 + answer.tier), answer.bytes);
       return stream;
     }
-    count_copy_failed(c, &answer);
+    count_copy_failed(c, rel, &answer);
   }
   return stream_of_pfs(c, answer, real(path, mode));
 }
