@@ -99,13 +99,15 @@ bool has_word(const std::string& value, const std::vector<const char*>& good) {
 
 // ---- Monarch's own parts
 
-Findings check_monarchd(const Place&) {
-  const std::string path = part_of_monarch("monarchd", "sbin", SBINDIR);
+Findings check_monarchd(const Place& place) {
+  const std::string named = place.line ? place.line->word("monarchd") : "";
+  const std::string path = named.empty() ? part_of_monarch("monarchd", "sbin", SBINDIR) : named;
   int status;
   const std::string said = run_program({path, "--version"}, &status);
   if (status != 0)
     return {{Level::kFail, path + " does not run: " + said,
-             "install Monarch whole: make install, or its package"}};
+             named.empty() ? "install Monarch whole: make install, or its package"
+                           : "mend monarchd= in " + place.line->file + ", or leave it out"}};
   if (said != "monarchd " PACKAGE_VERSION "\n")
     return {{Level::kFail, path + " is " + said + ", this is monarchctl " PACKAGE_VERSION,
              "install one version of both"}};
@@ -168,6 +170,18 @@ Findings unknown_words(const PluginLine& line) {
   return all;
 }
 
+// Which hooks there are on the node slurmd asks plugins once, when it begins.
+std::optional<Finding> older_slurmd(const PluginLine& line) {
+  struct stat st;
+  const std::optional<int64_t> begin = oldest_slurmd();
+  if (!begin || ::stat(line.file.c_str(), &st) != 0 || st.st_mtim.tv_sec <= *begin) return {};
+  return Finding{
+      Level::kWarn,
+      "slurmd began before " + line.file +
+          " was written: it may not call the plugin at the end of jobs, which are cleaned up later then",
+      "systemctl restart slurmd"};
+}
+
 Findings check_plugin(const Place& place) {
   if (place.plugstack.empty())
     return {{Level::kSkip, "there is no Slurm here: no slurm.conf is found, and scontrol gets no answer"}};
@@ -180,6 +194,7 @@ Findings check_plugin(const Place& place) {
   const auto and_words = [&](const Finding& first) {
     Findings all = unknown_words(line);
     all.insert(all.begin(), first);
+    if (const std::optional<Finding> older = older_slurmd(line)) all.push_back(*older);
     return all;
   };
   if (path.empty())

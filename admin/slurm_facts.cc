@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admin/slurm_facts.h"
 
+#include <dirent.h>
 #include <elf.h>
 #include <glob.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <sstream>
+
+#include "runtime/node/identity.h"
 
 namespace monarch::admin {
 namespace {
@@ -197,6 +204,26 @@ Result<uint32_t> number_in(const std::string& path, const std::string& symbol) {
     }
   }
   return bad_input(path + ": exports no " + symbol);
+}
+
+std::optional<int64_t> oldest_slurmd() {
+  timespec now, since_boot;
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  ::clock_gettime(CLOCK_BOOTTIME, &since_boot);
+  std::optional<int64_t> oldest;
+  const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), &::closedir);
+  while (const dirent* e = proc ? ::readdir(proc.get()) : nullptr) {
+    const std::string dir = std::string("/proc/") + e->d_name;
+    struct stat st;
+    std::string name;
+    if (!std::isdigit(e->d_name[0]) || ::stat(dir.c_str(), &st) != 0 || st.st_uid != 0) continue;
+    if (!std::getline(std::ifstream(dir + "/comm"), name) || name != "slurmd") continue;
+    const Result<ProcessId> one = identify(std::atoi(e->d_name));
+    if (!one.ok()) continue;
+    const auto age = since_boot.tv_sec - static_cast<int64_t>(one->start_time) / ::sysconf(_SC_CLK_TCK);
+    oldest = std::min(oldest.value_or(now.tv_sec), now.tv_sec - age);
+  }
+  return oldest;
 }
 
 std::string release_of(uint32_t number) {

@@ -34,6 +34,10 @@ Result<std::optional<PluginLine>> find_plugin_line(const std::string& plugstack)
 // the file. Nothing of it is executed.
 Result<uint32_t> number_in(const std::string& file, const std::string& symbol);
 
+// When the first slurmd of root's that runs on this node began, in seconds of CLOCK_REALTIME; nothing: none
+// is seen.
+std::optional<int64_t> oldest_slurmd();
+
 // 0x160508 and "22.05.8-2" as 22.05: plugins fit all releases with the same.
 std::string release_of(uint32_t version_number);
 std::string release_of(const std::string& version);

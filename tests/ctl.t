@@ -401,11 +401,19 @@ def doctor():
     for line, check, level, parts in [
             ("optional /nowhere/spank_monarch.so\n", "plugin", "FAIL", ["/nowhere/spank_monarch.so: No such file", f" -> write its path there; 'make install' puts it to {PREFIX}/lib/slurm"]),
             (f"optional {written('spank_monarch.so', 'x')}\n", "plugin", "FAIL", ["not a 64-bit ELF object"]),
+            ("optional spank_monarch.so config={config} monarchd=/none\n", "agent", "FAIL", ["/none does not run: ", f" -> mend monarchd= in {base}/conf/more/monarch.conf"]),
             ("optional other.so\n", "plugin", "FAIL", ["has no line for spank_monarch.so", "add: optional"]),
             ("optional spank_monarch.so config={config} agent.threads=0\n", "config", "FAIL", ["agent.threads=0", f" -> mend the word in {base}/conf/more/monarch.conf"]),
             ("optional spank_monarch.so config={config} policy.enabled=off\n", "config", "warn",
              [f"jobs go without Monarch: [policy] enabled = off, by a word in {base}/conf/more/monarch.conf -> enabled = on there"])]:
         has(findings(as_json("doctor", env=fake_slurm(plugstack=line))[1]), check, level, parts, f"plugstack.conf: {parts[0]}")
+    slurmd = shutil.copy("/bin/sleep", f"{base}/slurmd")
+    with e2e.start([slurmd, "1000"]) as running:
+        ok(e2e.wait_until(lambda: e2e.text_in(f"/proc/{running.pid}/comm") == "slurmd\n"), "a slurmd runs")
+        env = fake_slurm()
+        os.utime(f"{base}/conf/more/monarch.conf", (time.time() + 1000, time.time() + 1000))
+        has(findings(as_json("doctor", env=env)[1]), "plugin", "warn", [f"slurmd began before {base}/conf/more/monarch.conf", "restart slurmd"], "a slurmd that is older than the plugin's line")
+        running.kill()
     none, closed = f"{base}/none", scratch("fake/closed")
     os.chmod(closed, 0o700)
     bad = written("fake/bad.conf", "[peer]\nenabled = on\n" + "".join(f"[tier.{name}]\npath = {path}\nquota = 1G\n" for name, path in (("t", none), ("c", closed))))

@@ -417,6 +417,11 @@ TEST(Discovery, ConfiguredTiersAreUsedAlone) {
   ASSERT_EQ(used.size(), 2u);
   EXPECT_EQ(used[0].quota.bytes, 1u << 20);
   expect_refused(at(all, "/scratch"), "not used: tiers are configured");
+
+  config.resize(1);
+  config[0].min_free = {all[0].size - 1, -1};
+  const Candidate full = m.discover(config).at(0);
+  EXPECT_TRUE(full.chosen && has(full.reason, "; only 0 of that is free now")) << full.reason;
 }
 
 TEST(Discovery, ATierThatUsersCannotWriteIsForJobsOfSlurm) {

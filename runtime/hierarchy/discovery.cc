@@ -699,14 +699,20 @@ class Discovery {
     add_space(*path, &c);
     const uint64_t all = tier.kind == TierConfig::Kind::kTmpfs ? total_memory() : c.size;
     c.reason = "configured, quota " + format_size(tier.quota.of(all));
-    const auto doubt = [&c](const std::string& why, const char* remedy) {
+    const auto doubt = [&c](const std::string& why, const std::string& remedy) {
       c.reason += "; " + why;
       c.remedy = remedy;
     };
     if (all != 0 && tier.quota.of(all) > all)
       doubt("that is more than " + format_size(all) + ", which is all there is", "a smaller quota");
-    if (c.size != 0 && tier.kind == TierConfig::Kind::kDirectory && tier.min_free.of(c.size) >= c.size)
+    const bool is_disk = c.size != 0 && tier.kind == TierConfig::Kind::kDirectory;
+    const uint64_t left = sub_sat(c.free, tier.min_free.of(c.size));
+    if (is_disk && tier.min_free.of(c.size) >= c.size)
       doubt("min_free leaves nothing for jobs", "a smaller min_free, or more room");
+    else if (is_disk && left < tier.quota.of(c.size) / 16)
+      doubt(
+          "only " + format_size(left) + " of that is free now, by files of others or of running jobs",
+          "remove what others have left on " + c.mount_point + "; 'monarchctl status' shows what jobs have");
     if (const Status shared = shared_by_users(sources_, *path); !shared.ok()) {
       const bool is_roots = shared.error().code == EROFS;
       if (is_roots && tier.kind == TierConfig::Kind::kDirectory)
