@@ -174,7 +174,8 @@ def submit(name):
               f'FILE=$(find {data.path} -type f -size +0 | head -n 1) LIBRARIES=$LD_PRELOAD; '
               f'export JOB_DIR=$(tail -n 1 $RUN_DIR/directories); '
               f'export MONARCH_IO_DISABLE=1; unset LD_PRELOAD; /usr/bin/python3 {scratch()}/hostile.py "{name}"')
-    return cluster.submit([f"--monarch-dataset={data.path}"], script)
+    # What is cut before the agent has it in use is not cut.
+    return cluster.submit([f"--monarch-dataset={data.path}", "--monarch-wait=full"], script)
 
 
 def check(name, job, line_part):

@@ -406,6 +406,26 @@ TEST_F(TrappedStartTest, WhatTheUserAskedForIsDoneOnce) {
   EXPECT_TRUE(state_.read_failure("c.1.n1")->refused);
 }
 
+TEST_F(TrappedStartTest, AJobThatHasNothingOfATierIsToldWhy) {
+  configure_tiers();
+  StartRequest r = request("/data");
+  r.job.job = 2;
+  EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
+  const JobRecord first = *state_.read_record("c.2.n1");
+  std::ofstream(scratch_ / "monarch.conf", std::ios::app)
+      << "[tier.full]\npath = " << scratch_.dir("full") << "\nquota = 1M\nmin_free = 1000T\n";
+  std::filesystem::permissions(scratch_ / "full", std::filesystem::perms(0711));
+  EXPECT_EQ(start_with(request("/data"), SYS_execve, never_ends), "fresh");
+  const JobRecord second = *state_.read_record("c.1.n1");
+  const std::string told = *state_.read("jobs/c.1.n1/remark");
+  EXPECT_TRUE(told.starts_with("n1 has nothing of tier open for the job now: other jobs have its 1.00M"))
+      << told;
+  EXPECT_NE(told.find("; n1 has nothing of tier full for the job now: " + (scratch_ / "full has ")),
+            std::string::npos)
+      << told;
+  for (const JobRecord& job : {first, second}) EXPECT_TRUE(end_agent(state_, job, 10000));
+}
+
 TEST_F(TrappedStartTest, AnAgentThatCannotBeExecutedIsNone) {
   configure_tiers();
   EXPECT_EQ(start_with(request("/data"), SYS_execve, [](CallArguments) { return EACCES; }),

@@ -256,8 +256,9 @@ std::vector<TierConfig> tiers_for(const JobOnNode& job, const Config& config) {
   return tiers;
 }
 
-Result<uint64_t> grant_shares(const StateDir& state, const NodePart& part, std::vector<TierConfig>* tiers,
-                              JobRecord* record, int patience_ms) {
+Result<std::vector<uint64_t>> grant_shares(const StateDir& state, const NodePart& part,
+                                           std::vector<TierConfig>* tiers, JobRecord* record,
+                                           int patience_ms) {
   record->tiers.clear();
   record->memory = part.memory;
   for (TierConfig& tier : *tiers) {
@@ -272,17 +273,17 @@ Result<uint64_t> grant_shares(const StateDir& state, const NodePart& part, std::
   if (!lock.ok()) {
     spdlog::warn("JobId={} begins without space on the tiers: {}", record->job.job, lock.error().text);
     MONARCH_TRY(state.write_record(*record));
-    return uint64_t{0};
+    return std::vector<uint64_t>();
   }
   Ledger all = read_ledger(state);
   std::erase_if(all.jobs, [&](const JobRecord& r) { return r.job.key() == record->job.key(); });
   all.jobs.push_back(*record);  // it begins last, whatever the clock says
-  uint64_t capacity = 0;
+  std::vector<uint64_t> capacity;
   for (size_t i = 0; i < tiers->size(); ++i) {
     TierRecord& t = record->tiers[i];
     const Free free = free_of(all, t.path);
     t.quota = (*tiers)[i].quota.bytes = std::min(t.share, free.bytes);
-    capacity += std::min(t.share, free.removed);
+    capacity.push_back(std::min(t.share, free.removed));
   }
   MONARCH_TRY(state.write_record(*record));
   return capacity;

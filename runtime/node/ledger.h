@@ -23,11 +23,12 @@ namespace monarch {
 std::vector<TierConfig> tiers_for(const JobOnNode& job, const Config& config);
 
 // Fixes the shares of `record`'s job, which has that part of the node, grants it what is free of them, sets
-// the quotas in `tiers` to that, and writes the record. Returns what it gets, with what the removals of ended
-// jobs still hold of its shares, in bytes. If the lock is not to be had within `patience_ms`, all have a
-// quota of 0, which grows later.
-Result<uint64_t> grant_shares(const StateDir& state, const NodePart& part, std::vector<TierConfig>* tiers,
-                              JobRecord* record, int patience_ms);
+// the quotas in `tiers` to that, and writes the record. Returns what it gets of each, with what the removals
+// of ended jobs still hold of its shares, in bytes. If the lock is not to be had within `patience_ms`, all
+// have a quota of 0, which grows later, and nothing is returned.
+Result<std::vector<uint64_t>> grant_shares(const StateDir& state, const NodePart& part,
+                                           std::vector<TierConfig>* tiers, JobRecord* record,
+                                           int patience_ms);
 
 // The control group in which the job's memory counts is that; empty: it is to be looked for.
 Status note_memory_group(const StateDir& state, const JobOnNode& job, const std::string& group);

@@ -4,11 +4,13 @@
 #include "runtime/node/start.h"
 
 #include <sys/file.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <climits>
+#include <numeric>
 #include <optional>
 #include <sstream>
 
@@ -113,6 +115,27 @@ std::vector<TierConfig> those_charged(const StateDir& state, const JobOnNode& jo
   return tiers;
 }
 
+// Why the job can have nothing of the tier for now; "": it can. `capacity`: its share as far as it is free.
+std::string why_nothing(const TierConfig& tier, uint64_t limit, uint64_t capacity) {
+  if (capacity == 0) return "other jobs have its " + format_size(limit);
+  struct statvfs fs;
+  if (tier.kind == TierConfig::Kind::kTmpfs || ::statvfs(tier.path.c_str(), &fs) != 0) return "";
+  const uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize,
+                 kept = tier.min_free.of(uint64_t{fs.f_blocks} * fs.f_frsize);
+  return free >= kept + kSpaceBlock ? ""
+                                    : fmt::format("{} has {} free, and min_free = {} is not for jobs",
+                                                  tier.path, format_size(free), format_size(kept));
+}
+
+void tell_of_nothing(const std::vector<TierConfig>& tiers, const JobRecord& record,
+                     const std::vector<uint64_t>& capacity, std::string* remark) {
+  for (size_t i = 0; i < capacity.size(); ++i)
+    if (const std::string why = why_nothing(tiers[i], record.tiers[i].limit, capacity[i]); !why.empty())
+      add_remark(
+          fmt::format("{} has nothing of tier {} for the job now: {}", record.job.node, tiers[i].name, why),
+          remark);
+}
+
 Status check_capacity(const JobOnNode& job, uint64_t bytes, const JobOptions& options) {
   if (bytes >= options.least) return {};
   return Error{kRefused, fmt::format("{} has {} of its tiers for the job now, less than the {} that "
@@ -139,9 +162,12 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   // Also for what may be granted later.
   const uint64_t memory = agent_memory(config.agent, tiers, request.part.memory);
   // Recorded before anything is made, so that the epilog finds it whatever happens to this process.
-  const Result<uint64_t> capacity = grant_shares(state, request.part, &tiers, record, patience.ledger_ms);
+  const Result<std::vector<uint64_t>> capacity =
+      grant_shares(state, request.part, &tiers, record, patience.ledger_ms);
   if (!capacity.ok()) return capacity.error();
-  MONARCH_TRY(check_capacity(record->job, *capacity, options));
+  MONARCH_TRY(
+      check_capacity(record->job, std::accumulate(capacity->begin(), capacity->end(), uint64_t{0}), options));
+  tell_of_nothing(tiers, *record, *capacity, &started->remark);
   std::vector<TierConfig> usable;
   std::vector<JobDir> dirs;
   for (const TierConfig& tier : tiers) {
