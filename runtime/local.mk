@@ -67,6 +67,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/layout/space.h \
 	%D%/layout/path_hash.h \
 	%D%/layout/shared_map.h \
+	%D%/layout/statx.h \
 	%D%/metadata/board.h \
 	%D%/metadata/catalog.h \
 	%D%/metadata/change_watch.h \

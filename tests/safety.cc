@@ -282,6 +282,25 @@ void forbid(const int* numbers, size_t count, unsigned verdict) {
 }
 constexpr int kOurCalls[] = {SYS_statx,     SYS_readlinkat, SYS_futex, SYS_faccessat, SYS_getcpu,
                              SYS_fallocate, SYS_getcwd,     SYS_fcntl, SYS_mmap};
+void refuse_statx() {
+  constexpr int kNumber = SYS_statx;
+  forbid(&kNumber, 1, SECCOMP_RET_ERRNO | EPERM);
+}
+// Executes the words that stand for files.
+void without_statx() {
+  refuse_statx();
+  execv(files[0], files);
+}
+void held_without_statx() {
+  const int fd = open(files[0], O_RDONLY), other = open(files[1], O_RDONLY);
+  refuse_statx();
+  struct stat held, named;
+  const timespec times[2] = {{1700000000, 0}, {1700000000, 0}};
+  say("fstat", fstat(fd, &held) + stat(files[0], &named) == 0 && held.st_ino == named.st_ino);
+  say("fchmod", fchmod(fd, 0600) == 0 && stat(files[0], &named) == 0 ? named.st_mode : 0);
+  say("futimens", futimens(other, times) == 0 && stat(files[1], &named) == 0 ? named.st_mtime : 0);
+  say("open", sum_of(files[2]));
+}
 void forbidden() {
   for (const unsigned verdict : {SECCOMP_RET_ERRNO | EPERM, SECCOMP_RET_ERRNO | ENOSYS}) {
     const pid_t pid = fork();
@@ -414,6 +433,8 @@ const struct {
               {"no descriptors", no_descriptors},
               {"few descriptors", few_descriptors},
               {"forbidden", forbidden},
+              {"without statx", without_statx},
+              {"held without statx", held_without_statx},
               {"killing", killing},
               {"errors", errors},
               {"cancellation", cancellation},

@@ -125,6 +125,7 @@ def filters():
     if e2e.SANITIZER:
         return skip("seccomp", "the sanitizer needs what is forbidden")
     same("forbidden", False)
+    same("held without statx", True)
     return same("killing", True)
 
 

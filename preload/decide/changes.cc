@@ -35,8 +35,8 @@ struct Object {
 };
 
 bool look(const Object& object, struct statx* st) {
-  return syscall(SYS_statx, object.dirfd, object.path, object.flags | AT_STATX_DONT_SYNC,
-                 STATX_TYPE | STATX_INO | STATX_NLINK | STATX_BTIME | kMountId, st) == 0;
+  return ask_statx(object.dirfd, object.path, object.flags | AT_STATX_DONT_SYNC,
+                   STATX_TYPE | STATX_INO | STATX_NLINK | kMountId, st);
 }
 
 uint32_t mark_of(const struct statx& st) { return mark_of_inode(st.stx_ino); }
@@ -94,10 +94,9 @@ bool leads_to_root(Where where) { return where == Where::kRoot || where == Where
 // What a change of a directory does to the files below it. One that is replaced or removed was empty.
 bool concerns_directories(Change change) { return change == Change::kAccess || change == Change::kName; }
 
-// The last name goes of a file that had no time of birth.
+// The last name goes of a file. Other processes may not be told its time of birth.
 bool frees_number(Change change, const struct statx& st) {
-  return change == Change::kReplaced && S_ISREG(st.stx_mode) && st.stx_nlink <= 1 &&
-         (st.stx_mask & STATX_BTIME) == 0;
+  return change == Change::kReplaced && S_ISREG(st.stx_mode) && st.stx_nlink <= 1;
 }
 
 // What is on a root's device: by its path without symbolic links, and by its inode, since a file whose path

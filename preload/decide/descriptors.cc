@@ -163,8 +163,7 @@ void end_move(int fd) {
 Threads threads() {
   constexpr unsigned kOfOne = 3;  // links of a directory with one in it
   struct statx st;
-  const bool one =
-      syscall(SYS_statx, AT_FDCWD, "/proc/self/task", 0, STATX_NLINK, &st) == 0 && st.stx_nlink == kOfOne;
+  const bool one = ask_statx(AT_FDCWD, "/proc/self/task", 0, STATX_NLINK, &st) && st.stx_nlink == kOfOne;
   return one ? Threads::kOne : Threads::kSeveral;
 }
 

@@ -70,7 +70,7 @@ Stream* take_stream() {
 
 bool still_as_listed(int fd, const Listing& listing) {
   struct statx st;
-  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH, STATX_INO | STATX_MTIME | STATX_CTIME, &st) == 0 &&
+  return ask_statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_MTIME | STATX_CTIME, &st) &&
          st.stx_ino == listing.ino && device_of(st) == listing.dev && ns_of(st.stx_mtime) == listing.mtime &&
          ns_of(st.stx_ctime) == listing.ctime;
 }

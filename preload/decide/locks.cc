@@ -10,6 +10,7 @@
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/roots.h"
+#include "runtime/layout/space.h"
 #include "preload/resolve/words.h"
 
 namespace monarch::preload {

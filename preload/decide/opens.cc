@@ -60,8 +60,8 @@ APART bool is_as_copied(const Client& client, const RelPath& path, const Entry& 
   struct statx st;
   if (!full) return false;
   count(client.board, TaskCounter::meta_pfs);
-  return syscall(SYS_statx, AT_FDCWD, full, AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC,
-                 STATX_INO | STATX_SIZE | STATX_MTIME | STATX_CTIME, &st) == 0 &&
+  return ask_statx(AT_FDCWD, full, AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC,
+                   STATX_INO | STATX_SIZE | STATX_MTIME | STATX_CTIME, &st) &&
          is_unchanged_file_of(client, e, st);
 }
 

@@ -11,6 +11,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "runtime/layout/statx.h"
+
 namespace monarch::preload {
 
 // Not inlined, so that its buffers are on the stack only while it runs; nor is what RARE says ever hot.
@@ -58,7 +60,7 @@ inline int open_own(int dirfd, const char* path, int flags) {
 // errno stays as it is.
 inline bool look_at(int fd, unsigned mask, struct statx* st) {
   const KeepErrno errno_stays;
-  return syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, mask, st) == 0;
+  return ask_statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, mask, st);
 }
 
 inline uint64_t device_of(const struct statx& st) {

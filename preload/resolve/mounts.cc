@@ -86,8 +86,8 @@ struct Seen {
 
 bool is_at(const Seen& directory, const char* path) {
   struct statx st;
-  return syscall(SYS_statx, AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_INO, &st) == 0 &&
-         device_of(st) == directory.dev && st.stx_ino == directory.ino;
+  return ask_statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_INO, &st) && device_of(st) == directory.dev &&
+         st.stx_ino == directory.ino;
 }
 
 // Its path here, in `room`, if that is `point` or below it as its path there ends; nullptr: it is not.

@@ -3,6 +3,7 @@
 
 #include "preload/next/kernel.h"
 #include "preload/resolve/roots.h"
+#include "runtime/layout/space.h"
 
 namespace monarch::preload {
 namespace {

@@ -43,7 +43,7 @@ int descriptor_by_number(const char* path) {
 bool seen_as_copy(int dirfd, const char* path, int flags, Original* original) {
   const KeepErrno errno_stays;
   struct statx st;
-  return syscall(SYS_statx, dirfd, path, flags | AT_STATX_DONT_SYNC, kToKnowCopy | STATX_BTIME, &st) == 0 &&
+  return ask_statx(dirfd, path, flags | AT_STATX_DONT_SYNC, kToKnowCopy | STATX_BTIME, &st) &&
          is_copy(st, original);
 }
 

@@ -65,8 +65,8 @@ inline bool may_link_to_descriptor(const char* path) {
 }
 // The file's absolute path on the PFS, in `room`; nullptr: it is not to be had.
 const char* path_of_original(const Original& original, Room* room);
-// The mark of an inode whose file lost its last name: another file may have that number since. Set where the
-// PFS tells no time of birth.
+// The mark of an inode whose file lost its last name: another file may have that number since. For where no
+// time of birth is told.
 constexpr uint32_t mark_of_freed(uint64_t ino) { return inode_hash(1, ino); }
 // A descriptor of the file on the PFS, proved to be the one that was copied; -1 with errno (ESTALE: another
 // one has its name by now). `flags` must not change what is opened: it is looked at afterwards.

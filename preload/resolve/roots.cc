@@ -88,8 +88,7 @@ bool is_same_directory(const CatalogFacts& facts, uint32_t number) {
   const Prefix& prefix = facts.prefixes[number];
   const auto look = [&] {
     struct statx st;
-    if (syscall(SYS_statx, AT_FDCWD, prefix.path, AT_STATX_DONT_SYNC, STATX_INO | kMountId, &st) != 0)
-      return kUnknown;
+    if (!ask_statx(AT_FDCWD, prefix.path, AT_STATX_DONT_SYNC, STATX_INO | kMountId, &st)) return kUnknown;
     prefix_mount[number].store(mount_id(st), std::memory_order_relaxed);
     return device_of(st) == prefix.dev && st.stx_ino == prefix.ino ? kSameForGood : kOther;
   };

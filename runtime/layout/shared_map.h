@@ -17,6 +17,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/layout/statx.h"
+
 namespace monarch {
 
 inline bool is_own(const struct statx& st, uint32_t kind, uint32_t forbidden) {
@@ -50,8 +52,7 @@ inline bool keeps_names(const struct statx& st) {
 inline bool is_roots_for_user(int opened, const struct statx& st) {
   struct statx board;
   return S_ISDIR(st.stx_mode) && (st.stx_mode & 022) == 0 && may_be_roots(st) &&
-         syscall(SYS_statx, opened, "board", AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_MODE | STATX_UID,
-                 &board) == 0 &&
+         ask_statx(opened, "board", AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_MODE | STATX_UID, &board) &&
          is_own(board, S_IFREG, 077);
 }
 
@@ -59,11 +60,10 @@ inline bool is_roots_for_user(int opened, const struct statx& st) {
 inline RunDirectoryIs whose_run_directory(int opened, RunDirectory* dir) {
   constexpr unsigned kAsked = STATX_TYPE | STATX_MODE | STATX_UID | STATX_INO;
   struct statx st, above;
-  if (syscall(SYS_statx, opened, "", AT_EMPTY_PATH, kAsked, &st) != 0) return RunDirectoryIs::kUnknown;
+  if (!ask_statx(opened, "", AT_EMPTY_PATH, kAsked, &st)) return RunDirectoryIs::kUnknown;
   bool own = is_own(st, S_IFDIR, 077) || is_roots_for_user(opened, st);
   if (own && dir->ino == 0) {
-    if (syscall(SYS_statx, opened, "..", AT_SYMLINK_NOFOLLOW, kAsked, &above) != 0)
-      return RunDirectoryIs::kUnknown;
+    if (!ask_statx(opened, "..", AT_SYMLINK_NOFOLLOW, kAsked, &above)) return RunDirectoryIs::kUnknown;
     own = keeps_names(above);
   } else if (own) {
     own = st.stx_ino == dir->ino && st.stx_dev_major == dir->dev_major && st.stx_dev_minor == dir->dev_minor;
@@ -100,9 +100,9 @@ inline void* map_shared(RunDirectory* dir, const char* name, uint64_t bytes, boo
   if (fd < 0) return nullptr;
   void* address = nullptr;
   struct statx st;
-  const long rc = syscall(SYS_statx, static_cast<int>(fd), "", AT_EMPTY_PATH,
-                          STATX_TYPE | STATX_MODE | STATX_UID | STATX_SIZE, &st);
-  if (rc == 0 && is_own(st, S_IFREG, 077) && st.stx_size >= bytes) {
+  const bool known = ask_statx(static_cast<int>(fd), "", AT_EMPTY_PATH,
+                               STATX_TYPE | STATX_MODE | STATX_UID | STATX_SIZE, &st);
+  if (known && is_own(st, S_IFREG, 077) && st.stx_size >= bytes) {
     // mmap(2) through libc would be seen by wrappers that count an application's mappings.
     const long map = syscall(SYS_mmap, nullptr, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED,
                              static_cast<int>(fd), 0L);

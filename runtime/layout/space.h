@@ -10,6 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/layout/statx.h"
+
 namespace monarch {
 
 // By the inode of /proc/self/ns/mnt, and st_ino and the mount of "/"; the kernel may not tell the latter (0).
@@ -36,14 +38,14 @@ inline uint64_t mount_id(const struct statx& st) {
 // The inode of a namespace of the process (/proc/self/ns/...); 0: not to be had now.
 inline uint64_t namespace_inode(const char* link) {
   struct statx st;
-  return syscall(SYS_statx, AT_FDCWD, link, 0, STATX_INO, &st) == 0 ? st.stx_ino : 0;
+  return ask_statx(AT_FDCWD, link, 0, STATX_INO, &st) ? st.stx_ino : 0;
 }
 
 // The process's space_hash(). After chroot(2) its paths lead elsewhere, in the same namespace.
 inline uint64_t own_space() {
   struct statx root;
   const uint64_t names = namespace_inode("/proc/self/ns/mnt");
-  if (syscall(SYS_statx, AT_FDCWD, "/", AT_STATX_DONT_SYNC, STATX_INO | kMountId, &root) != 0) return 0;
+  if (!ask_statx(AT_FDCWD, "/", AT_STATX_DONT_SYNC, STATX_INO | kMountId, &root)) return 0;
   return space_hash(names, mount_id(root), root.stx_ino);
 }
 
