@@ -268,7 +268,7 @@ EXTRA_DIST += \
 	%D%/fixtures/machines/four-nodes-sata.tar.xz \
 	%D%/fixtures/machines/two-sockets-nvme-pmem.tar.xz
 
-check_PROGRAMS += tests/beside tests/counters tests/differential tests/only_v2.so tests/openat2.so tests/safety
+check_PROGRAMS += tests/beside tests/counters tests/differential tests/only_v2.so tests/openat2.so tests/other_values.so tests/safety
 tests_beside_LDADD = -lpthread -ldl
 # The preload library is to find its syscall(3).
 tests_beside_LDFLAGS = -rdynamic
@@ -287,6 +287,10 @@ tests_openat2_so_CXXFLAGS = $(so_compile_flags)
 tests_openat2_so_LDFLAGS = $(so_link_flags)
 tests_openat2_so_SOURCES = \
 	%D%/openat2.cc
+tests_other_values_so_CXXFLAGS = $(so_compile_flags)
+tests_other_values_so_LDFLAGS = $(so_link_flags)
+tests_other_values_so_SOURCES = \
+	%D%/other_values.cc
 tests_safety_LDADD = -lpthread -ldl
 tests_safety_LDFLAGS = -rdynamic
 tests_safety_SOURCES = \

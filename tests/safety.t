@@ -141,7 +141,7 @@ def imports():
     out = subprocess.run(["nm", "-D", "--undefined-only", PRELOAD], stdout=subprocess.PIPE, check=True).stdout.decode()
     names = {line.split()[-1].split("@")[0] for line in out.splitlines() if " U " in line}
     allowed = set("""
-        __errno_location __environ __progname syscall sched_getcpu clock_gettime dlsym dladdr environ fileno_unlocked program_invocation_short_name
+        __errno_location __environ __progname syscall sched_getcpu clock_gettime dlsym dladdr dl_iterate_phdr environ fileno_unlocked program_invocation_short_name
         memchr memcmp memcpy memmove memset strchr strcmp strcspn strlen strncmp strnlen strrchr strstr
         ftrylockfile funlockfile
         statfs statfs64 statvfs statvfs64 fchown futimens futimes close_range __stack_chk_fail""".split())

@@ -11,6 +11,7 @@
 #include "preload/decide/changes.h"
 #include "preload/decide/waiting.h"
 #include "preload/next/kernel.h"
+#include "preload/next/next.h"
 #include "preload/resolve/paths.h"
 
 namespace monarch::preload {
@@ -100,7 +101,7 @@ bool may_be_told(const Client& c, const RelPath& path) {
 }
 
 bool known_values(int dirfd, const char* path, int flags, unsigned needs, Values* values, Unknown* unknown) {
-  if (unreadable(path)) return false;
+  if (unreadable(path) || !libc_tells) return false;
   Client* c = client();
   return c && may_be_below(*c, path) && answer_below(c, dirfd, path, flags, needs, values, unknown);
 }

@@ -191,11 +191,6 @@ int go_back(int fd, const Original& original, Hints hints = Hints::kSet, Why why
   return error;
 }
 
-bool has_changed(const Original& original) {
-  const Client* c = client();
-  return c && is_changed_in_place(*c, *original.entry);
-}
-
 // It may have come unseen: by a socket, over exec, as a shell's redirection, as a stream.
 void note_copy(int fd) {
   Original original;
@@ -236,6 +231,11 @@ bool will_change_copy(Change change, int fd, const Original& original) {
 }
 
 }  // namespace
+
+bool has_changed(const Original& original) {
+  const Client* c = client();
+  return c && is_changed_in_place(*c, *original.entry);
+}
 
 bool follow_change(int fd, const Original& original) {
   return has_changed(original) && go_back(fd, original) == 0;

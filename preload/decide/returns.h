@@ -32,6 +32,8 @@ enum class Hints { kSet, kStay };
 // Of all descriptors, before a child gets them, and of those that are kept over exec(2), which may be of a
 // program without the library.
 void follow_all_changes(Hints hints = Hints::kSet);
+// Whether the job changed the file since it was copied.
+bool has_changed(const Original& original);
 // Of a descriptor that is open on this copy. Whether it is the PFS's now.
 bool follow_change(int fd, const Original& original);
 // Of a descriptor that came by a link to another (/proc/self/fd/N), perhaps a copy's.

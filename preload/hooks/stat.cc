@@ -70,15 +70,32 @@ bool is_copy(const struct stat& st, Original* o) {
          original_of(st.st_dev, st.st_ino, static_cast<uint64_t>(st.st_size), ns_of(st.st_mtim), o);
 }
 
+// What `ask_by` says by the path of the file on the PFS; of one that is gone, what the catalog says.
+template <typename Stat, typename AskBy>
+RARE void set_by_pfs(const Original& o, Stat st, AskBy ask_by) {
+  const KeepErrno errno_stays;
+  if (on_original(o, ask_by) != 0) set_record(*o.identity, *o.attributes, st);
+}
+
+// A wrapper after this library may not say what a copy is known by.
+template <typename Stat>
+bool is_copy(int fd, const Stat& st, Original* o) {
+  return __builtin_expect(libc_tells, 1) ? is_copy(st, o) : original_of_descriptor(fd, o);
+}
+
 // What a call on a descriptor answers: of a copy, what the catalog says of its file; of one whose file the
-// job changed, what `ask` says once the descriptor is the PFS's.
-template <typename Stat, typename Ask>
-int restored(int fd, Stat st, Ask ask) {
+// job changed, what `ask` says once the descriptor is the PFS's. Where that cannot be, or a wrapper tells
+// other values of the PFS's file, what `ask_by` says, a call of the same kind by a path.
+template <typename Stat, typename Ask, typename AskBy>
+int restored(int fd, Stat st, Ask ask, AskBy ask_by) {
   const int rc = ask();
   Original o;
-  if (rc != 0 || !is_copy(*st, &o)) return rc;
+  if (rc != 0 || !is_copy(fd, *st, &o)) return rc;
   if (follow_change(fd, o)) return ask();
-  set_record(*o.identity, *o.attributes, st);
+  if (__builtin_expect(libc_tells && !has_changed(o), 1))
+    set_record(*o.identity, *o.attributes, st);
+  else
+    set_by_pfs(o, st, ask_by);
   return rc;
 }
 
@@ -121,38 +138,44 @@ int access_path(int dirfd, const char* path, int mode, int flags, Ask ask) {
 }
 
 // A call about a path, or by it about a descriptor. `version`: of the layout of *st.
-template <typename Ask>
-int any_path(int dirfd, const char* path, int flags, int version, struct stat* st, Ask ask) {
+template <typename Ask, typename AskBy>
+int any_path(int dirfd, const char* path, int flags, int version, struct stat* st, Ask ask, AskBy ask_by) {
   const int fd = descriptor_meant(dirfd, path, flags);
-  if (fd != kNoDescriptor) return restored(fd, st, ask);
+  if (fd != kNoDescriptor) return restored(fd, st, ask, ask_by);
   return version == kStatVersion ? stat_path(dirfd, path, flags, st, ask) : ask();
 }
 
 }  // namespace
 
-#define PATH_HOOK(name, dirfd, flags, version, parameters, ...)                      \
-  EXPORT int name parameters noexcept {                                              \
-    return any_path(dirfd, path, flags, version, reinterpret_cast<struct stat*>(st), \
-                    [&] { return call_next<int>(Hook::name, __VA_ARGS__); });        \
+// `named`: the call by the path `file`.
+#define ASK(name, ...) [&] { return call_next<int>(Hook::name, __VA_ARGS__); }
+#define ASK_BY(named) [&](const char* file) -> int { return call_next<int> named; }
+#define PATH_HOOK(name, dirfd, flags, version, parameters, named, ...)                                       \
+  EXPORT int name parameters noexcept {                                                                      \
+    return any_path(dirfd, path, flags, version, reinterpret_cast<struct stat*>(st), ASK(name, __VA_ARGS__), \
+                    ASK_BY(named));                                                                          \
   }
-#define DESCRIPTOR_HOOK(name, parameters, ...)                                \
-  EXPORT int name parameters noexcept {                                       \
-    return restored(fd, reinterpret_cast<struct stat*>(st),                   \
-                    [&] { return call_next<int>(Hook::name, __VA_ARGS__); }); \
+#define DESCRIPTOR_HOOK(name, parameters, named, ...)                                               \
+  EXPORT int name parameters noexcept {                                                             \
+    return restored(fd, reinterpret_cast<struct stat*>(st), ASK(name, __VA_ARGS__), ASK_BY(named)); \
   }
-#define STAT_HOOKS(Stat, plain, link, at, descriptor)                                                       \
-  PATH_HOOK(plain, AT_FDCWD, 0, kStatVersion, (const char* path, Stat st), path, st)                        \
-  PATH_HOOK(link, AT_FDCWD, AT_SYMLINK_NOFOLLOW, kStatVersion, (const char* path, Stat st), path, st)       \
-  PATH_HOOK(at, dirfd, flags, kStatVersion, (int dirfd, const char* path, Stat st, int flags), dirfd, path, \
-            st, flags)                                                                                      \
-  DESCRIPTOR_HOOK(descriptor, (int fd, Stat st), fd, st)
+#define STAT_HOOKS(Stat, plain, link, at, descriptor)                                                     \
+  PATH_HOOK(plain, AT_FDCWD, 0, kStatVersion, (const char* path, Stat st), (Hook::plain, file, st), path, \
+            st)                                                                                           \
+  PATH_HOOK(link, AT_FDCWD, AT_SYMLINK_NOFOLLOW, kStatVersion, (const char* path, Stat st),               \
+            (Hook::link, file, st), path, st)                                                             \
+  PATH_HOOK(at, dirfd, flags, kStatVersion, (int dirfd, const char* path, Stat st, int flags),            \
+            (Hook::at, AT_FDCWD, file, st, 0), dirfd, path, st, flags)                                    \
+  DESCRIPTOR_HOOK(descriptor, (int fd, Stat st), (Hook::plain, file, st), fd, st)
 #define XSTAT_HOOKS(Stat, plain, link, at, descriptor)                                                       \
-  PATH_HOOK(plain, AT_FDCWD, 0, version, (int version, const char* path, Stat st), version, path, st)        \
-  PATH_HOOK(link, AT_FDCWD, AT_SYMLINK_NOFOLLOW, version, (int version, const char* path, Stat st), version, \
-            path, st)                                                                                        \
+  PATH_HOOK(plain, AT_FDCWD, 0, version, (int version, const char* path, Stat st),                           \
+            (Hook::plain, version, file, st), version, path, st)                                             \
+  PATH_HOOK(link, AT_FDCWD, AT_SYMLINK_NOFOLLOW, version, (int version, const char* path, Stat st),          \
+            (Hook::link, version, file, st), version, path, st)                                              \
   PATH_HOOK(at, dirfd, flags, version, (int version, int dirfd, const char* path, Stat st, int flags),       \
-            version, dirfd, path, st, flags)                                                                 \
-  DESCRIPTOR_HOOK(descriptor, (int version, int fd, Stat st), version, fd, st)
+            (Hook::at, version, AT_FDCWD, file, st, 0), version, dirfd, path, st, flags)                     \
+  DESCRIPTOR_HOOK(descriptor, (int version, int fd, Stat st), (Hook::plain, version, file, st), version, fd, \
+                  st)
 STAT_HOOKS(struct stat*, stat, lstat, fstatat, fstat)
 STAT_HOOKS(struct stat64*, stat64, lstat64, fstatat64, fstat64)
 XSTAT_HOOKS(struct stat*, __xstat, __lxstat, __fxstatat, __fxstat)
@@ -162,8 +185,9 @@ EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, struct s
   // stx_mask may say more than was asked for (statx(2)).
   const int fd = descriptor_meant(dirfd, path, flags);
   const unsigned wanted = fd != kNoDescriptor ? mask | kToKnowCopy : mask;
-  const auto ask = [&] { return call_next<int>(Hook::statx, dirfd, path, flags, wanted, st); };
-  return fd != kNoDescriptor ? restored(fd, st, ask) : ask();
+  const auto ask = ASK(statx, dirfd, path, flags, wanted, st);
+  return fd != kNoDescriptor ? restored(fd, st, ask, ASK_BY((Hook::statx, AT_FDCWD, file, 0, wanted, st)))
+                             : ask();
 }
 
 #define ACCESS_HOOK(name, dirfd, flags, parameters, ...)                                                   \

@@ -2,6 +2,7 @@
 #include "preload/next/next.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include "preload/next/kernel.h"
 
@@ -17,6 +18,7 @@ namespace monarch::preload {
 
 void* next_symbols[kHooks];
 const char* single_threaded = "";
+bool libc_tells = true;
 
 namespace {
 
@@ -40,12 +42,30 @@ void* look_up(int i, const char* symbol) {
   return function;
 }
 
+// Whether the address is in the object.
+bool holds(const dl_phdr_info& object, const void* address) {
+  for (int i = 0; i < object.dlpi_phnum; ++i)
+    if (const auto& part = object.dlpi_phdr[i];
+        part.p_type == PT_LOAD &&
+        reinterpret_cast<uintptr_t>(address) - (object.dlpi_addr + part.p_vaddr) < part.p_memsz)
+      return true;
+  return false;
+}
+
+int see_who_tells(dl_phdr_info* object, size_t, void*) {
+  if (!holds(*object, reinterpret_cast<const void*>(&__errno_location))) return 0;
+  for (int i = static_cast<int>(Hook::fstat); i <= static_cast<int>(Hook::faccessat); ++i)
+    libc_tells &= next_symbols[i] == reinterpret_cast<void*>(&lacking) || holds(*object, next_symbols[i]);
+  return 1;
+}
+
 // dlsym(3) is not async-signal-safe: all is looked up before main.
 __attribute__((constructor)) void find_all() {
   if (const void* said = dlsym(RTLD_DEFAULT, "__libc_single_threaded"))
     single_threaded = static_cast<const char*>(said);
   const char* symbol = kSymbols;
   for (int i = 0; i < kHooks; ++i, symbol += strlen(symbol) + 1) look_up(i, symbol);
+  (void)dl_iterate_phdr(see_who_tells, nullptr);
 }
 
 }  // namespace

@@ -33,6 +33,10 @@ Function* next(Hook hook) {
   return reinterpret_cast<Function*>(function);
 }
 
+// Whether libc itself answers all of the stat and path families, as far as is known: no wrapper after this
+// library tells other times or owners, as faketime and fakeroot do.
+extern bool libc_tells;
+
 // Whether this thread is the only one, as far as libc knows (__libc_single_threaded, glibc 2.32): what it
 // does needs no atomic operations. It stays so until that thread makes another. Threads that are made without
 // libc, by clone(2), or by the libc of another dlmopen(3) namespace, libc does not know: it keeps none of its
