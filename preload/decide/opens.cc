@@ -3,6 +3,7 @@
 #include "preload/decide/opens.h"
 
 #include "preload/decide/changes.h"
+#include "preload/decide/descriptors.h"
 #include "preload/decide/waiting.h"
 #include "preload/next/kernel.h"
 #include "preload/resolve/names.h"
@@ -82,6 +83,13 @@ RARE bool may_read(const Client& client, const RelPath& path) {
   if (!full) return false;
   count(client.board, TaskCounter::meta_pfs);
   return syscall(kFaccessat2, AT_FDCWD, full, R_OK, AT_EACCESS) == 0;
+}
+
+// Whether a copy's descriptor will be known as such, also when there is no descriptor or memory left for
+// that.
+bool will_be_known(const CatalogReader& catalog) {
+  const KeepErrno errno_stays;
+  return catalog.map_identities();
 }
 
 // Whether a directory above the file, or the file, is a symbolic link. The walk does not follow it.
@@ -197,6 +205,7 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening, 
   }
   if (__builtin_expect(!same_groups(*client), 0) && !may_read(*client, path))
     return to_pfs(TaskCounter::fallback_pass);
+  if (!will_be_known(client->catalog)) return to_pfs(TaskCounter::fallback_tier_error);
   const auto& where = facts.tiers[answer.tier];
   char* name = copy->take(where.len + 1 + kCopyNameBytes);
   if (!name) return to_pfs(TaskCounter::fallback_tier_error);
@@ -274,12 +283,13 @@ Answer find_copy(Client* client, const RelPath& path, Room* copy, Opening openin
 }
 
 bool is_the_copy(const Client& client, const Answer& answer, int fd) {
-  return names_hold(client, answer.tier) || prove(client, answer.tier, answer.copy, fd);
+  return static_cast<unsigned>(fd) < kDescriptors &&
+         (names_hold(client, answer.tier) || prove(client, answer.tier, answer.copy, fd));
 }
 
 int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole) {
   const CatalogFacts& facts = client.catalog.facts();
-  if (tier >= facts.tier_count) return -1;
+  if (tier >= facts.tier_count || (whole && !will_be_known(client.catalog))) return -1;
   const auto& where = facts.tiers[tier];
   Room room;
   char* path = room.take(where.len + 1 + kPartNameBytes);
@@ -293,7 +303,6 @@ int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole) {
 
 void count_copy_opened(Client* client, const RelPath& path, const Answer& answer) {
   log_open(*client, path, answer);
-  client->catalog.map_identities();  // fstat may come when no descriptor is left
   my_shard(client->board).opens_tier[answer.tier].fetch_add(1, std::memory_order_relaxed);
   count_open_time(client, answer.time);
 }

@@ -34,7 +34,7 @@ Answer find_copy(Client* client, const RelPath& path, Room* copy, Opening openin
 
 // Whether what was opened as that copy is the copy: once the agent is gone, so may be the copies, and another
 // user may have made a directory of that name. Costs a call only then, and on tiers where others can do so at
-// any time; errno stays as it is.
+// any time; errno stays as it is. A number beyond the hints is not, since it would not follow changes.
 bool is_the_copy(const Client& client, const Answer& answer, int fd);
 
 // A descriptor of the copy of an entry on a tier, for the caller to close; -1: it cannot be opened, or

@@ -31,6 +31,14 @@ int stat_of_root(Hook by_fd, int (*by_path)(const char*, Stat*), int fd, Stat* o
 // By what hooks saw: nothing is asked of other descriptors, such as those of devices.
 bool may_be_copy(int fd) { return is_tier(class_of(fd)); }
 
+// Where no further descriptor is to be had, a copy's stays, and the file on the PFS is changed by its name.
+template <typename Change>
+int change_by_name(int fd, Change change) {
+  Original original;
+  const bool none_left = errno == EMFILE || errno == ENFILE;
+  return none_left && original_of_descriptor(fd, &original) ? on_original(original, change) : -1;
+}
+
 // The file whose extents the call shares with another's; -1: none.
 int shared_file(unsigned long request, void* argument) {
   if (request == FICLONE) return static_cast<int>(reinterpret_cast<intptr_t>(argument));
@@ -40,17 +48,22 @@ int shared_file(unsigned long request, void* argument) {
 
 }  // namespace
 
-#define WRITE_HOOK(name_, change, parameters, ...)                                               \
-  EXPORT int name_ parameters noexcept {                                                         \
-    return will_change_open(Change::change, fd) ? call_next<int>(Hook::name_, __VA_ARGS__) : -1; \
+// `named`: what changes the file by `path`.
+#define WRITE_HOOK(name_, change, parameters, named, ...)                                           \
+  EXPORT int name_ parameters noexcept {                                                            \
+    return will_change_open(Change::change, fd)                                                     \
+               ? call_next<int>(Hook::name_, __VA_ARGS__)                                           \
+               : change_by_name(fd, [&](const char* path) -> int { return call_next<int> named; }); \
   }
-WRITE_HOOK(fchmod, kAccess, (int fd, mode_t mode), fd, mode)
-WRITE_HOOK(fchown, kAccess, (int fd, uid_t user, gid_t group), fd, user, group)
-WRITE_HOOK(futimens, kContent, (int fd, const struct timespec times[2]), fd, times)
-WRITE_HOOK(futimes, kContent, (int fd, const struct timeval times[2]), fd, times)
-WRITE_HOOK(fsetxattr, kAccess, (int fd, const char* name, const void* value, size_t bytes, int flags), fd,
-           name, value, bytes, flags)
-WRITE_HOOK(fremovexattr, kAccess, (int fd, const char* name), fd, name)
+WRITE_HOOK(fchmod, kAccess, (int fd, mode_t mode), (Hook::chmod, path, mode), fd, mode)
+WRITE_HOOK(fchown, kAccess, (int fd, uid_t user, gid_t group), (Hook::chown, path, user, group), fd, user,
+           group)
+WRITE_HOOK(futimens, kContent, (int fd, const struct timespec times[2]),
+           (Hook::utimensat, AT_FDCWD, path, times, 0), fd, times)
+WRITE_HOOK(futimes, kContent, (int fd, const struct timeval times[2]), (Hook::utimes, path, times), fd, times)
+WRITE_HOOK(fsetxattr, kAccess, (int fd, const char* name, const void* value, size_t bytes, int flags),
+           (Hook::setxattr, path, name, value, bytes, flags), fd, name, value, bytes, flags)
+WRITE_HOOK(fremovexattr, kAccess, (int fd, const char* name), (Hook::removexattr, path, name), fd, name)
 
 EXPORT ssize_t fgetxattr(int fd, const char* name, void* value, size_t bytes) noexcept {
   return on_original_of(

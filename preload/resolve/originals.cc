@@ -61,6 +61,7 @@ bool ends_as_link(const char* path) {
          (begins(end - 5, "stdin") || begins(end - 6, "stdout") || begins(end - 6, "stderr"));
 }
 
+constexpr unsigned kToKnowOriginal = STATX_BASIC_STATS | STATX_BTIME;
 int64_t birth(const struct statx& st) { return (st.stx_mask & STATX_BTIME) != 0 ? ns_of(st.stx_btime) : 0; }
 
 // When the file that was copied was born at the latest: before its ctime, or a little later, since these
@@ -192,9 +193,19 @@ int open_original(const Original& original, int flags) {
   }
   const int fd = open_own(AT_FDCWD, path, flags);
   struct statx st;
-  if (fd >= 0 && look_at(fd, STATX_INO | STATX_BTIME, &st) && is_original(st, original)) return fd;
+  if (fd >= 0 && look_at(fd, kToKnowOriginal, &st) && is_original(st, original)) return fd;
   if (fd >= 0 || errno == ENOENT) errno = ESTALE;
   return not_opened(fd);
+}
+
+RARE const char* path_without_descriptor(const Original& original, Room* room) {
+  if (errno != EMFILE && errno != ENFILE) return nullptr;
+  const KeepErrno errno_stays;
+  const char* path = path_of_original(original, room);
+  struct statx st;
+  const bool proved = path && ask_statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, kToKnowOriginal, &st) &&
+                      is_original(st, original);
+  return proved ? path : nullptr;
 }
 
 }  // namespace monarch::preload

@@ -71,11 +71,19 @@ constexpr uint32_t mark_of_freed(uint64_t ino) { return inode_hash(1, ino); }
 // A descriptor of the file on the PFS, proved to be the one that was copied; -1 with errno (ESTALE: another
 // one has its name by now). `flags` must not change what is opened: it is looked at afterwards.
 int open_original(const Original& original, int flags = O_PATH);
-// What `act` gives, called with a link (/proc/self/fd/N) to that file; -1 with errno: it is not to be had.
+// Where open_original() has failed with that errno, since no further descriptor is to be had: the file's
+// path, proved likewise just now. nullptr: it is not to be had; errno stays as it is.
+const char* path_without_descriptor(const Original& original, Room* room);
+// What `act` gives, called with a path of that file, /proc/self/fd/N if it can be; -1 with errno: it is not
+// to be had.
 template <typename Act>
 auto on_original(const Original& original, Act act) -> decltype(act("")) {
   const Own file(open_original(original));
-  if (file.fd < 0) return -1;
+  if (file.fd < 0) {
+    Room room;
+    const char* path = path_without_descriptor(original, &room);
+    return path ? act(path) : -1;
+  }
   char link[kFdLinkBytes];
   fd_link(file.fd, link);
   return act(link);

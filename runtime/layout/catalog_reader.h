@@ -177,10 +177,13 @@ class CatalogReader {
 
   // The identity whose copy has inode `ino` on tier `tier`, or nullptr.
   const Identity* find_copy(uint32_t tier, uint64_t ino) const {
-    const uint32_t generation = header().inode_generation.load(std::memory_order_acquire);
+    uint32_t generation = header().inode_generation.load(std::memory_order_acquire);
     auto* slots =
         static_cast<const std::atomic<uint32_t>*>(table("inodes", inodes_, generation, sizeof(uint32_t)));
-    if (!slots) return nullptr;  // also where there can be no such generation
+    // Where it cannot be mapped, an older one has what map_identities() found.
+    while (!slots && generation < kMaxGenerations && generation-- > 0)
+      slots = static_cast<const std::atomic<uint32_t>*>(inodes_[generation].load(std::memory_order_acquire));
+    if (!slots) return nullptr;
     const uint64_t mask = index_slots(generation) - 1;
     for (uint64_t i = inode_hash(tier, ino) & mask, probes = 0; probes <= mask;
          i = (i + 1) & mask, ++probes) {
@@ -192,16 +195,20 @@ class CatalogReader {
     return nullptr;
   }
 
-  // Maps what find_copy() needs for all copies that there are by now, so that it needs no descriptor later.
-  void map_identities() const {
+  // Maps what find_copy() needs for all copies that there are by now, so that it needs no descriptor and no
+  // memory later. False: not all can be mapped.
+  bool map_identities() const {
     const uint32_t generation = header().inode_generation.load(std::memory_order_acquire);
     const uint32_t idents = last_segment(Space::kIdents), dirs = last_segment(Space::kDirs);
     const uint32_t all = generation << 16 | idents << 8 | dirs | 1u << 31;
-    if (identities_mapped_.load(std::memory_order_relaxed) == all) return;
-    for (uint32_t k = 0; k <= idents; ++k) segment(Space::kIdents, k);
-    for (uint32_t k = 0; k <= dirs; ++k) segment(Space::kDirs, k);
-    table("inodes", inodes_, generation, sizeof(uint32_t));
-    identities_mapped_.store(all, std::memory_order_relaxed);
+    if (__builtin_expect(identities_mapped_.load(std::memory_order_acquire) == all, 1)) return true;
+    if (!table("inodes", inodes_, generation, sizeof(uint32_t))) return false;
+    for (uint32_t k = 0; k <= idents; ++k)
+      if (!segment(Space::kIdents, k)) return false;
+    for (uint32_t k = 0; k <= dirs; ++k)
+      if (!segment(Space::kDirs, k)) return false;
+    identities_mapped_.store(all, std::memory_order_release);
+    return true;
   }
 
   const Entry* entry(Ref ref) const {
