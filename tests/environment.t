@@ -158,7 +158,11 @@ def set_user_id():
     if not os.stat(program).st_mode & stat.S_ISUID or os.statvfs(program).f_flag & os.ST_NOSUID:
         return skip("set-user-id", "nosuid here")
     result, lines, err = logged(job, [program, file])
-    return equal((result, lines, err), ((0, data), [], ""), "a set-user-id program goes without")
+    equal((result, lines, err), ((0, data), [], ""), "a set-user-id program goes without")
+    shutil.copy(shutil.which("stat"), program)
+    os.chmod(program, 0o4755)
+    result, _, err = logged(job, ["sh", "-c", 'exec "$0" -c %a - <"$1"', program, file])
+    return equal(result, (0, b"%o\n" % stat.S_IMODE(os.stat(file).st_mode)), "what it is given is the PFS's", err)
 
 
 # ---- beside others

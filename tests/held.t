@@ -143,6 +143,23 @@ while os.dup(0) < {HINTS}: pass
 h, i = os.open(f, 0), open(f, 'rb')
 append('new'); print(h, os.pread(h, 10, 1685), os.fstat(h).st_size, i.read()[-3:])
 """)}
+# A program without the library that gets a copy's descriptor.
+OUTSIDE = """
+s = os.open(f, 0)
+def given(*command): print(subprocess.run(command, env={'PATH': os.environ['PATH']}, stdin=s, stdout=-1, stderr=-2).stdout)
+def values(): given('stat', '-c', '%a %Y', f)
+"""
+GIVEN = {
+    "its values": "given('stat', '-L', '-c', '%a %h %s %Y', '/dev/stdin')",
+    "its mode is changed": "given('chmod', '604', '/proc/self/fd/0'); values()",
+    "its time is changed": "given('touch', '-d', '@1600000000', '/proc/self/fd/0'); values()",
+    "it is written": "given('sh', '-c', 'printf NEW 1<>/proc/self/fd/0'); given('head', '-c', '9', f)",
+    "by env": "print(subprocess.run(['env', '-i', 'A=b', 'stat', '-c', '%a', '-'], stdin=s, stdout=-1).stdout)",
+    "of no job": "print(subprocess.run(['env', '-u', 'MONARCH_IO_RUN_DIR', 'stat', '-c', '%a', '-'], stdin=s, stdout=-1).stdout)",
+    "by posix_spawn": "os.waitpid(os.posix_spawn('/bin/chmod', ['chmod', '604', '/proc/self/fd/0'], {'A': 'b'}, file_actions=[(os.POSIX_SPAWN_DUP2, s, 0)]), 0); values()",
+    "by system": "os.dup2(s, 0); os.environ.pop('LD_PRELOAD', None); print(os.system('chmod 604 /proc/self/fd/0')); values()",
+    "the position is shared": "os.dup2(s, 0); print(os.read(0, 10), subprocess.run(['env', '-i', '/bin/dd', 'bs=10', 'count=1', 'status=none'], stdout=-1).stdout, os.read(0, 10))",
+}
 # A program without the library that gets a changed descriptor, in each way in which it may be started.
 STARTED = """
 os.write(os.open(f, os.O_WRONLY), b'NEW'); os.dup2(s, 0); command = b'busybox head -n 1'
@@ -261,6 +278,10 @@ def by_started_programs():
     return same_in_job("started", {name: (True, STARTED + text) for name, text in STARTS.items()}, BEGIN + LINKED)
 
 
+def given_to_others():
+    same_in_job("given", {name: (True, text) for name, text in GIVEN.items()}, BEGIN + OUTSIDE)
+
+
 def gone():
     """A copy's file that is not to be had any more is not written, and neither is what has its name."""
     root = f"{scratch()}/gone.data"
@@ -333,4 +354,4 @@ def databases():
         shutil.rmtree(roots[1])
 
 
-e2e.main(by_calls, staged_again, by_names, by_links, by_started_programs, gone, databases)
+e2e.main(by_calls, staged_again, by_names, by_links, by_started_programs, given_to_others, gone, databases)

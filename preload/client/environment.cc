@@ -24,6 +24,7 @@ constexpr char kOurs[] = "MONARCH_IO_";
 constexpr char kOptions[] = "OPT_";  // after that: sbatch's, never for tasks
 constexpr char kPreload[] = "LD_PRELOAD=";
 constexpr char kDisable[] = "MONARCH_IO_DISABLE=";
+constexpr char kRunDir[] = "MONARCH_IO_RUN_DIR=";
 constexpr size_t kSavedBytes = 16384;
 constexpr size_t kSavedVariables = 16;
 
@@ -103,10 +104,12 @@ bool is_disabled() { return disables(saved_variable("MONARCH_IO_DISABLE")); }
 
 ChildEnvironment::ChildEnvironment(char* const* given) : given_(given) {
   if (saver.load(std::memory_order_acquire) != kSaved || !library[0] || (given && unreadable(given))) return;
-  bool disabled = false;
+  bool disabled = false, same_run = false;
+  const char* run = saved_variable("MONARCH_IO_RUN_DIR");
   for (char* const* e = given; e && *e; ++e) {
     if (begins(*e, kPreload) && !preload_) preload_ = *e;
     if (begins(*e, kDisable)) disabled = disables(*e + strlen(kDisable));
+    if (begins(*e, kRunDir)) same_run = run && strcmp(*e + strlen(kRunDir), run) == 0;
   }
   const bool listed = preload_ && without_library(preload_ + strlen(kPreload), nullptr);
   const bool cleared = !given || !*given;
@@ -115,6 +118,7 @@ ChildEnvironment::ChildEnvironment(char* const* given) : given_(given) {
   const bool there = syscall(SYS_faccessat, AT_FDCWD, library, R_OK) == 0;
   if (cleared && there && is_attached()) given_ = saved;
   removes_ = listed && (disabled || !there);  // not there: the linker would complain
+  has_library_ = (listed && same_run && !removes_) || given_ == saved;
 }
 
 size_t ChildEnvironment::bytes() const {

@@ -24,6 +24,8 @@ bool is_disabled();
 class ChildEnvironment {
  public:
   explicit ChildEnvironment(char* const* given);
+  // Whether the program will have the library, in this job, if it loads libraries.
+  bool has_library() const { return has_library_; }
   // How much room build() needs; 0: none. More than the stack has (kMostBytes) is not asked for: then `given`
   // stays as it is.
   size_t bytes() const;
@@ -36,6 +38,7 @@ class ChildEnvironment {
   char* const* given_;
   const char* preload_ = nullptr;  // its entry for LD_PRELOAD
   bool removes_ = false;
+  bool has_library_ = false;
 };
 
 }  // namespace monarch::preload

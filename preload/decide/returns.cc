@@ -302,6 +302,24 @@ void follow_all_changes(Hints hints) {
   });
 }
 
+void before_fork() {
+  follow_all_changes();
+  Original original;
+  if (is_tier(class_of(STDIN_FILENO)) && original_of_descriptor(STDIN_FILENO, &original))
+    (void)go_back(STDIN_FILENO, original, Hints::kSet, Why::kSwept);
+}
+
+void give_all_back(Given given, Hints hints) {
+  if (!is_attached() || !client()) return;
+  const KeepErrno errno_stays;
+  each_descriptor([=](int fd) {
+    const bool kept = (syscall(SYS_fcntl, fd, F_GETFD) & FD_CLOEXEC) == 0;
+    Original original;
+    if ((kept || given == Given::kAny) && original_of_descriptor(fd, &original))
+      (void)go_back(fd, original, hints, Why::kSwept);
+  });
+}
+
 bool will_change_open(Change change, int fd) {
   Original original;
   if (original_of_descriptor(fd, &original)) return will_change_copy(change, fd, original);

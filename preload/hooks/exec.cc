@@ -18,14 +18,26 @@ using Strings = char* const*;
 
 // Calls `start` with the environment for a program that was to get `given`.
 template <typename Start>
-int with_environment(Strings given, Start start) {
+int with_environment(Strings given, Start start, Given descriptors = Given::kKept,
+                     Hints hints = Hints::kStay) {
   const ChildEnvironment environment(given);
+  if (!environment.has_library()) give_all_back(descriptors, hints);
   const size_t bytes = environment.bytes();
   return start(environment.build(bytes > 0 ? __builtin_alloca(bytes) : nullptr));
 }
 
+// A program that gets another user's or group's rights is started without the library.
+bool gains_rights(int dirfd, const char* path, int flags) {
+  const KeepErrno errno_stays;
+  struct statx st;
+  return !unreadable(path) && ask_statx(dirfd, path, flags, STATX_MODE, &st) &&
+         (st.stx_mode & (S_ISUID | S_ISGID)) != 0;
+}
+
 void before_exec(int dirfd, const char* path, int flags) {
   follow_all_changes(Hints::kStay);
+  if (is_tier(class_of(STDIN_FILENO)) && gains_rights(dirfd, path, flags))
+    give_all_back(Given::kKept, Hints::kStay);
   const int fd = descriptor_meant(dirfd, path, flags);
   if (fd != kNoDescriptor) give_back(fd, Hints::kStay);
 }
@@ -52,7 +64,7 @@ int with_arguments(const char* first, va_list* list, Start start) {
 
 template <typename... Arguments>
 pid_t fork_by(Hook hook, Arguments... arguments) {
-  follow_all_changes();
+  before_fork();
   const pid_t pid = call_next<pid_t>(hook, arguments...);
   if (pid == 0) has_forked();
   return pid;
@@ -92,14 +104,20 @@ EXPORT int execveat(int dirfd, const char* path, Strings argv, Strings given, in
 
 EXPORT pid_t fork() noexcept { return fork_by(Hook::fork); }
 EXPORT pid_t _Fork() noexcept { return fork_by(Hook::_Fork); }
-HOOK_AFTER(follow_all_changes(), int, system, (const char* command), command)
-HOOK_AFTER(follow_all_changes(), FILE*, popen, (const char* command, const char* mode), command, mode)
+// The shell gets the program's own environment.
+void before_shell() {
+  before_fork();
+  (void)with_environment(
+      environ, [](Strings) { return 0; }, Given::kKept, Hints::kSet);
+}
+HOOK_AFTER(before_shell(), int, system, (const char* command), command)
+HOOK_AFTER(before_shell(), FILE*, popen, (const char* command, const char* mode), command, mode)
 HOOK(int, forkpty,
      (int* terminal, char* name, const struct termios* modes, const struct winsize* size) noexcept, fork_by,
      terminal, name, modes, size)
 // What vfork(2) calls first; where it goes on.
 extern "C" __attribute__((used, visibility("hidden"))) void* monarch_before_vfork() {
-  follow_all_changes();
+  before_fork();
   will_vfork();
   return reinterpret_cast<void*>(next<pid_t()>(Hook::vfork));
 }
@@ -144,10 +162,13 @@ __asm__(
 #define SPAWN_HOOK(name)                                                                   \
   EXPORT int name(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions, \
                   const posix_spawnattr_t* attributes, Strings argv, Strings given) {      \
-    follow_all_changes();                                                                  \
-    return with_environment(given, [&](Strings envp) {                                     \
-      return call_next<int>(Hook::name, pid, path, actions, attributes, argv, envp);       \
-    });                                                                                    \
+    before_fork();                                                                         \
+    return with_environment(                                                               \
+        given,                                                                             \
+        [&](Strings envp) {                                                                \
+          return call_next<int>(Hook::name, pid, path, actions, attributes, argv, envp);   \
+        },                                                                                 \
+        actions ? Given::kAny : Given::kKept, Hints::kSet);                                \
   }
 SPAWN_HOOK(posix_spawn)
 SPAWN_HOOK(posix_spawnp)

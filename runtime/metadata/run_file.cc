@@ -101,7 +101,7 @@ Status write_sealed(int run_dir, const std::string& name, const void* data, size
 Result<size_t> read_sealed(const std::string& path, void* to, size_t most) {
   std::string text(sizeof(Seal) + most, '\0');
   for (int i = 0; i < kSealTries; ++i) {
-    const Result<size_t> size = read_run_file(path, text.data(), text.size());
+    Result<size_t> size = read_run_file(path, text.data(), text.size());
     if (!size.ok()) return size;
     Seal seal;
     std::memcpy(&seal, text.data(), sizeof seal);
