@@ -217,6 +217,7 @@ fuzz_targets += options
 endif
 # All that the targets call: a fifth of the runtime, and clang needs minutes for the rest. What is missing here does not link.
 fuzzed_sources = \
+	runtime/base/clock.cc \
 	runtime/base/escape.cc \
 	runtime/base/json.cc \
 	runtime/base/log.cc \
@@ -237,6 +238,7 @@ fuzzed_sources = \
 	runtime/metadata/run_file.cc \
 	runtime/metadata/series.cc \
 	runtime/node/accounting.cc \
+	runtime/node/await.cc \
 	runtime/config/user_options.cc \
 	runtime/node/job_options.cc \
 	runtime/node/job_report.cc \
