@@ -377,6 +377,33 @@ def changed_in_one_second():
     return None
 
 
+RENUMBERED = """
+import os, sys
+f = f"{sys.argv[1]}/f"
+fd = os.open(f, os.O_RDONLY)
+with open(f"{sys.argv[1]}/.slowfs", "w") as control: control.write("set shift-numbers 1000")
+os.fchmod(fd, 0o604)
+print(oct(os.stat(f).st_mode), oct(os.fstat(fd).st_mode), os.read(fd, 3))
+"""
+
+
+def numbers_that_change():
+    """FUSE makes up inode numbers for a PFS that has none, and new ones once it has forgotten these."""
+    if why := e2e.why_no_slowfs():
+        return skip("a PFS with other inode numbers", why)
+    source = scratch("numbers")
+    write(f"{source}/f", b"old")
+    for first, text, want in (1000, "import sys; print(open(sys.argv[1] + '/f').read())", b"old\n"), (0, RENUMBERED, b"0o100604 0o100604 b'old'\n"):
+        with slow(source, "--attr-ttl", "0", "--shift-numbers", str(first)) as pfs:
+            job = e2e.Job([*options([pfs.mount], {"t": (scratch(f"tier.numbers{first}"), "1G")}), *config(prefetch="off")])
+            equal(job.run(["cat", f"{pfs.mount}/f"])[1], b"old", f"numbers from {first}: read")
+            got = job.run(["/usr/bin/python3", "-c", text, pfs.mount])
+            equal(got[:2], (0, want), f"numbers from {first}: as natively", got)
+            tasks = job.end()["tasks"]
+            equal((tasks["fallback_pass"] > 0, tasks["returned"] > 0), (first > 0, first == 0), f"numbers from {first}: it is counted", tasks)
+    return None
+
+
 ALL_WHERE = e2e.OPENED_AS + """
 import os, sys
 for directory, _, names in os.walk(sys.argv[1]):
@@ -422,5 +449,5 @@ def larger_than_the_tiers():
 
 print(f"# seed {SEED}")
 e2e.main(pfs_errors, changed_between_chunks, tier_removed, agent_killed, agent_without_memory, changed_by_others,
-         changed_in_one_second,
+         changed_in_one_second, numbers_that_change,
          larger_than_the_tiers)

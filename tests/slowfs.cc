@@ -84,6 +84,7 @@ enum Key {
   kHangKillable,
   kWholeSeconds,
   kSizePercent,
+  kShiftNumbers,
   kKeyCount
 };
 
@@ -112,6 +113,7 @@ Setting settings[kKeyCount] = {
     {"hang-killable", 0, 0},      // 1: who waits for a hanging request can be interrupted
     {"whole-seconds", 0, 0},      // 1: times of files have no fractions
     {"size-percent", 100, 0},     // of a file's length is said to be its size
+    {"shift-numbers", 0, 0},      // files' inode numbers are so much higher than those of their names
 };
 
 uint64_t setting(Key key) { return settings[key].value.load(std::memory_order_relaxed); }
@@ -132,6 +134,7 @@ int stat_at(const std::string& path, struct stat* attributes) {
   if (fstatat(options.root_fd, path.c_str(), attributes, AT_SYMLINK_NOFOLLOW) != 0) return -1;
   if (setting(kWholeSeconds) != 0)
     attributes->st_atim.tv_nsec = attributes->st_mtim.tv_nsec = attributes->st_ctim.tv_nsec = 0;
+  attributes->st_ino += setting(kShiftNumbers);
   if (S_ISREG(attributes->st_mode))
     attributes->st_size = attributes->st_size * static_cast<off_t>(setting(kSizePercent)) / 100;
   return 0;

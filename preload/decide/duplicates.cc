@@ -66,6 +66,12 @@ bool may_be_duplicates(int fd, int other) {
   return order == 0 || (order < 0 && errno != EBADF);
 }
 
+bool may_be_parents(int fd) {
+  if (comparison() != Comparison::kCall) return true;
+  const long order = syscall(SYS_kcmp, syscall(SYS_getpid), syscall(SYS_getppid), KCMP_FILE, fd, fd);
+  return order == 0 || (order < 0 && errno != EBADF);
+}
+
 bool are_duplicates(int fd, int other, Comparison how) {
   if (how == Comparison::kCall) return compare(fd, other) == 0;
   return are_of_one_file(fd, other) && share_locks(fd, other);

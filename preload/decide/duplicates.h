@@ -14,6 +14,9 @@ enum class Comparison { kCall, kLock };
 Comparison comparison();
 // By kcmp(2); true also if that fails, but for a number that is not open. Changes errno.
 bool may_be_duplicates(int fd, int other);
+// The same of this descriptor and the parent process's of that number; true also where kcmp(2) is not to be
+// had.
+bool may_be_parents(int fd);
 // Of two that are open for reading; false if one is not open. Changes errno.
 bool are_duplicates(int fd, int other, Comparison how);
 

@@ -191,6 +191,10 @@ int go_back(int fd, const Original& original, Hints hints = Hints::kSet, Why why
   return error;
 }
 
+bool is_read_by_parent(int fd) {
+  return syscall(SYS_lseek, fd, off_t{0}, SEEK_CUR) > 0 && may_be_parents(fd);
+}
+
 // It may have come unseen: by a socket, over exec, as a shell's redirection, as a stream.
 void note_copy(int fd) {
   Original original;
@@ -302,20 +306,13 @@ void follow_all_changes(Hints hints) {
   });
 }
 
-void before_fork() {
-  follow_all_changes();
-  Original original;
-  if (is_tier(class_of(STDIN_FILENO)) && original_of_descriptor(STDIN_FILENO, &original))
-    (void)go_back(STDIN_FILENO, original, Hints::kSet, Why::kSwept);
-}
-
 void give_all_back(Given given, Hints hints) {
   if (!is_attached() || !client()) return;
   const KeepErrno errno_stays;
   each_descriptor([=](int fd) {
     const bool kept = (syscall(SYS_fcntl, fd, F_GETFD) & FD_CLOEXEC) == 0;
     Original original;
-    if ((kept || given == Given::kAny) && original_of_descriptor(fd, &original))
+    if ((kept || given == Given::kAny) && original_of_descriptor(fd, &original) && !is_read_by_parent(fd))
       (void)go_back(fd, original, hints, Why::kSwept);
   });
 }

@@ -34,12 +34,10 @@ enum class Hints { kSet, kStay };
 void follow_all_changes(Hints hints = Hints::kSet);
 // Whether the job changed the file since it was copied.
 bool has_changed(const Original& original);
-// Before a child shares positions with its parent: the same, and the standard input goes back, which programs
-// without the library read on by.
-void before_fork();
 // Which descriptors a program gets: those that are kept over exec(2), or what actions of posix_spawn(3) say.
 enum class Given { kKept, kAny };
-// Before a program without the library gets descriptors: all copies' go back.
+// Before a program without the library gets descriptors: copies' go back. But by one that its parent has read
+// from, and has open as well, that may read on at the position that they share: it stays.
 void give_all_back(Given given, Hints hints);
 // Of a descriptor that is open on this copy. Whether it is the PFS's now.
 bool follow_change(int fd, const Original& original);

@@ -64,7 +64,7 @@ int with_arguments(const char* first, va_list* list, Start start) {
 
 template <typename... Arguments>
 pid_t fork_by(Hook hook, Arguments... arguments) {
-  before_fork();
+  follow_all_changes();
   const pid_t pid = call_next<pid_t>(hook, arguments...);
   if (pid == 0) has_forked();
   return pid;
@@ -104,11 +104,11 @@ EXPORT int execveat(int dirfd, const char* path, Strings argv, Strings given, in
 
 EXPORT pid_t fork() noexcept { return fork_by(Hook::fork); }
 EXPORT pid_t _Fork() noexcept { return fork_by(Hook::_Fork); }
-// The shell gets the program's own environment.
+// The shell gets the program's own environment, also if that was cleared.
 void before_shell() {
-  before_fork();
-  (void)with_environment(
-      environ, [](Strings) { return 0; }, Given::kKept, Hints::kSet);
+  follow_all_changes();
+  const bool cleared = !environ || !*environ;
+  if (cleared || !ChildEnvironment(environ).has_library()) give_all_back(Given::kKept, Hints::kSet);
 }
 HOOK_AFTER(before_shell(), int, system, (const char* command), command)
 HOOK_AFTER(before_shell(), FILE*, popen, (const char* command, const char* mode), command, mode)
@@ -117,7 +117,7 @@ HOOK(int, forkpty,
      terminal, name, modes, size)
 // What vfork(2) calls first; where it goes on.
 extern "C" __attribute__((used, visibility("hidden"))) void* monarch_before_vfork() {
-  before_fork();
+  follow_all_changes();
   will_vfork();
   return reinterpret_cast<void*>(next<pid_t()>(Hook::vfork));
 }
@@ -162,7 +162,7 @@ __asm__(
 #define SPAWN_HOOK(name)                                                                   \
   EXPORT int name(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions, \
                   const posix_spawnattr_t* attributes, Strings argv, Strings given) {      \
-    before_fork();                                                                         \
+    follow_all_changes();                                                                  \
     return with_environment(                                                               \
         given,                                                                             \
         [&](Strings envp) {                                                                \

@@ -78,10 +78,19 @@ bool was_freed(const Original& original) {
   return is_changed_since(*the_client.board, mark_of_freed(original.identity->pfs_ino), change);
 }
 
+// Whether it has all values that were copied, by which it is known where its number did not stay (FUSE).
+bool is_as_copied(const struct statx& st, const Original& original) {
+  return st.stx_size == original.entry->size.load(std::memory_order_relaxed) &&
+         ns_of(st.stx_mtime) == original.entry->mtime.load(std::memory_order_relaxed) &&
+         ns_of(st.stx_ctime) == read_once(original.identity->ctime) &&
+         tells_changes(st.stx_ctime, client()->catalog.facts().boot_time);
+}
+
 // Whether this is the file that was copied, changed or not. Of one that is gone another may have the inode's
 // number, and a copy that is open does not prevent that; but it was born later.
 bool is_original(const struct statx& st, const Original& original) {
-  if (st.stx_ino != original.identity->pfs_ino || device_of(st) != original.attributes->dev) return false;
+  if (device_of(st) != original.attributes->dev) return false;
+  if (st.stx_ino != original.identity->pfs_ino) return is_as_copied(st, original);
   const int64_t born = birth(st);
   return born != 0 ? born <= born_before(original) : !was_freed(original);
 }

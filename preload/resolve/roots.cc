@@ -75,6 +75,14 @@ bool equal_rights(const CatalogFacts& facts) {
   return reads_all() || (facts.user != 0 && equal_groups(facts));
 }
 
+// Once.
+void say_other(uint32_t prefix, const char* path) {
+  static std::atomic<uint32_t> said{0};
+  const char* log = the_client.log;
+  if (log && (said.fetch_or(1u << prefix, std::memory_order_relaxed) >> prefix & 1) == 0)
+    write_line(log, {"not redirected: ", path, " is another directory than the agent's"});
+}
+
 Fact look_at_groups(const CatalogFacts& facts) {
   const bool root = facts.user == 0;
   if (user_namespace() != facts.user_namespace) return !root && keeps_groups() ? kSameForGood : kOther;
@@ -90,7 +98,9 @@ bool is_same_directory(const CatalogFacts& facts, uint32_t number) {
     struct statx st;
     if (!ask_statx(AT_FDCWD, prefix.path, AT_STATX_DONT_SYNC, STATX_INO | kMountId, &st)) return kUnknown;
     prefix_mount[number].store(mount_id(st), std::memory_order_relaxed);
-    return device_of(st) == prefix.dev && st.stx_ino == prefix.ino ? kSameForGood : kOther;
+    if (device_of(st) == prefix.dev && st.stx_ino == prefix.ino) return kSameForGood;
+    say_other(number, prefix.path);
+    return kOther;
   };
   return holds(&prefix_checked[number], look, [] { return true; });
 }

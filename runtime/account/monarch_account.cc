@@ -38,6 +38,7 @@ int slurm_conf_get_cpus_bsct(const char* node, uint16_t* cpus, uint16_t* boards,
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -48,6 +49,7 @@ int slurm_conf_get_cpus_bsct(const char* node, uint16_t* cpus, uint16_t* boards,
 #include <string>
 #include <vector>
 
+#include "runtime/base/patience.h"
 #include "spank/slurm_release.h"
 
 namespace {
@@ -358,6 +360,7 @@ int main(int argc, char** argv) {
         "       monarch_account --facts --job N --uid U\n");
     return kUsage;
   }
+  ::alarm(monarch::patience::kAccountSeconds + 5);  // who waits for it gives up before, or is gone
   slurm_init(nullptr);
   if (!r.nodes.empty()) return list_nodes(r.nodes);
   if (!r.node.empty()) return count_cores(r.node);

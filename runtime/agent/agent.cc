@@ -178,6 +178,18 @@ Status check_roots(const Config& config, const Dataset& dataset) {
   return {};
 }
 
+// Whether files can be proved by their inode numbers; says of which dataset they cannot.
+bool numbers_stay(const Dataset& dataset) {
+  bool all = true;
+  for (const DatasetRoot& root : dataset.roots) {
+    if (root.numbers_stay) continue;
+    spdlog::warn("dataset {}: its inode numbers do not stay (FUSE), so that it is read on the PFS",
+                 root.path);
+    all = false;
+  }
+  return all;
+}
+
 // A line for each directory that the job's tasks have to see to be served: for the plugin, in a task whose
 // mount namespace is the job's own. Without it nobody is told.
 void note_directories(int run_dir, const Service& service) {
@@ -218,13 +230,14 @@ Status start(const AgentOptions& options, int run_dir, Service* service) {
   for (const Tier& t : service->hierarchy->tiers())
     views.push_back({t.name(), t.copies_path(), t.device(), t.unsafe(), t.inode()});
   MONARCH_TRY(declare_alive(service->board->get()));
+  const bool proves = numbers_stay(*service->dataset);
   Result<std::unique_ptr<Catalog>> catalog =
       Catalog::create(options.run_dir, service->dataset->root_views(), service->dataset->prefixes, views,
                       {options.config.agent.stage_wait_max,
                        static_cast<uint64_t>(options.config.agent.stage_wait) * 1000000000,
                        options.config.agent.consistency == AgentConfig::Consistency::kOpen,
                        options.config.agent.metadata == AgentConfig::Metadata::kServe &&
-                           options.config.agent.consistency == AgentConfig::Consistency::kJob,
+                           options.config.agent.consistency == AgentConfig::Consistency::kJob && proves,
                        options.config.agent.stage_again > 0,
                        options.config.agent.max_files == 0 ? UINT64_MAX : options.config.agent.max_files});
   if (!catalog.ok()) return catalog.error();

@@ -113,6 +113,7 @@ enum class Reason : uint8_t {
   kEvicted = 10,     // its copy was removed, and somebody has that open still
   kExcluded = 11,    // the job is to read it on the PFS
   kFarTime = 12,     // has_far_time()
+  kNoNumber = 13,    // its inode number does not stay (DatasetRoot::numbers_stay)
 };
 
 // The state word: bits 0-7 State, 8-15 Reason, 16-23 tier number (kPlaced only), 24-31 zero, 32-63

@@ -1,14 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/metadata/dataset.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
+#include <memory>
+#include <string_view>
 
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
 
 namespace monarch {
+namespace {
+
+// By the first names, but those of mount points.
+bool numbers_stay(const DatasetRoot& root) {
+  constexpr int kNames = 16;
+  struct statfs fs;
+  if (os::fstatfs(root.fd.get(), &fs) != 0 || fs.f_type != FUSE_SUPER_MAGIC) return true;
+  Fd fd(os::openat(root.fd.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(fd ? os::fdopendir(fd.get()) : nullptr, ::closedir);
+  if (!dir) return true;  // the walk tells
+  (void)fd.release();
+  int differ = 0;
+  while (const dirent* name = differ < kNames ? os::readdir(dir.get()) : nullptr) {
+    struct stat st;
+    if (std::string_view(name->d_name) == "." || std::string_view(name->d_name) == ".." ||
+        os::fstatat(::dirfd(dir.get()), name->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || st.st_dev != root.dev)
+      continue;
+    if (st.st_ino == name->d_ino) return true;
+    ++differ;
+  }
+  return differ == 0;
+}
+
+}  // namespace
 
 Result<Dataset> Dataset::open(const std::vector<std::string>& paths) {
   struct Given {
@@ -45,6 +74,7 @@ Result<Dataset> Dataset::open(const std::vector<std::string>& paths) {
     if (outer < dataset.roots.size()) {
       below = given.real.substr(std::min(given.real.size(), dataset.roots[outer].path.size() + 1));
     } else {
+      root.numbers_stay = numbers_stay(root);
       dataset.roots.push_back(std::move(root));
     }
     add_prefix(static_cast<uint32_t>(outer), given.real, below, st);

@@ -15,6 +15,10 @@ struct DatasetRoot {
   std::string path;  // realpath(3)
   Fd fd;             // the directory, O_PATH
   uint64_t dev = 0;
+  // False: on FUSE, the names in the directory have other inode numbers than their files. Then the kernel
+  // makes numbers up, and new ones whenever it has forgotten the old ones, so nobody could prove a file by
+  // its number.
+  bool numbers_stay = true;
 };
 
 struct Dataset {

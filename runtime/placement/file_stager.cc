@@ -197,6 +197,10 @@ void FileStager::open_and_place(Work work, PrefetchCredit::Held* held, Copier* c
   const std::string path = context_->catalog->path_of(work.ref);
   watch_directory(work.ref, path);
   if (e.type != DT_REG && !is_regular(work.ref, path)) return;
+  if (!context_->root_of(work.ref).numbers_stay) {
+    add(context_->board, AgentCounter::pass_files);
+    return context_->settle(work.ref, state_word(State::kPass, Reason::kNoNumber));
+  }
   std::unique_ptr<SourceFile> source = context_->source->open(work.ref, path, work.need(), *copier);
   struct stat st;
   if (!source || !source->values(&st)) {
