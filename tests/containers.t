@@ -244,13 +244,12 @@ def own_mounts():
 
 
 def mounts_that_stay():
-    """A process that outlives its job has mounted something over all of the job's directories, and over files in them, and holds that."""
+    """A process that outlives its job has mounted something over all of the job's directories, and holds that."""
     if reason := slurm_lab.why_no_slurm():
         return skip("mounts that outlive a job", reason)
     cluster, root = slurm_lab.Cluster(name="stay"), data()
     cluster.up("--nodes", "1", "--prolog-flags", "Contain")
-    mounts = ('for d in "$MONARCH_IO_RUN_DIR" "$(tail -n 1 $MONARCH_IO_RUN_DIR/directories)"; do for f in $(find $d -type f | head -n 5); do mount --bind /etc/passwd $f; done; '
-              'mount -t tmpfs none $d; done; set -- $(grep -c /lab[.] /proc/self/mountinfo); echo $$ $1 >held; exec sleep 600')
+    mounts = ('for d in "$(tail -n 1 $MONARCH_IO_RUN_DIR/directories)" "$MONARCH_IO_RUN_DIR"; do mount -t tmpfs none $d; done; set -- $(grep -c /lab[.] /proc/self/mountinfo); echo $$ $1 >held; exec sleep 600')
     script = (f"{READ.format(root)}; (setsid env MONARCH_IO_DISABLE=1 unshare --user --map-root-user --mount sh -ec '{mounts}' </dev/null >/dev/null 2>&1 &); "
               f"for n in $(seq 300); do [ -s held ] && break; sleep 0.1; done; {READ.format(root)}")
     job = cluster.submit([f"--monarch-dataset={root}"], script)
@@ -258,7 +257,7 @@ def mounts_that_stay():
     equal(cluster.output(job), 2 * e2e.execute(["sh", "-c", READ.format(root)])[1], "mounts that outlive a job: right bytes")
     cluster.nothing_left("mounts that outlive a job")
     holder, mounted = map(int, e2e.text_in(f"{cluster.out}/held").split())
-    ok(mounted > 6 and os.path.exists(f"/proc/{holder}"), "mounts that outlive a job: there were some, and who held them lives", mounted)
+    ok(mounted >= 2 and os.path.exists(f"/proc/{holder}"), "mounts that outlive a job: there were some, and who held them lives", mounted)
     os.kill(holder, 9)
     return None
 

@@ -49,7 +49,7 @@ check() {
 echo 1..1
 check "$objects" "$calls"
 check "$helpers" "$helpers_calls"
-if [ "$status" = 0 ] && [ "$checked" -ge 18 ]; then
+if [ "$status" = 0 ] && [ "$checked" -ge 15 ]; then
     echo "ok 1 - calls on datasets and tiers pass os.h ($checked objects)"
 else
     echo "not ok 1 - calls on datasets and tiers pass os.h ($checked objects)"
