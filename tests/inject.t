@@ -56,9 +56,12 @@ def injected(number, call, error, when, command, env):
     return code, out, err, happened
 
 
+LOADERS = "error while loading shared libraries", "cannot allocate TLS data structures"
+
+
 def ended_badly(code, call, when, err):
     """By a signal, or by the time limit. The loader's first map is the loader's own."""
-    return (code < 0 and (call, when) != ("mmap", 1)) or (code >= 124 and "error while loading shared libraries" not in err)
+    return (code < 0 and (call, when) != ("mmap", 1)) or (code >= 124 and not any(text in err for text in LOADERS))
 
 
 def times():

@@ -61,7 +61,7 @@ def listed():
 
 def by_option():
     keys, tiers = conf_of(job("--monarch-prefetch=all", "--monarch-consistency=open", "--monarch-tiers=ssd,nvme")[0])
-    equal((keys["prefetch"], int(keys["prefetch_burst"]), keys["consistency"], tiers), ("auto", 1 << 62, "open", ["ssd", "nvme"]),
+    equal((keys["prefetch"], keys["prefetch_burst"], keys["consistency"], tiers), ("auto", "4096P", "open", ["ssd", "nvme"]),
           "options: what the agent is told")
     out = job("--monarch-tiers=nvme", script=f"{SHOW}; env | grep -c MONARCH_IO_OPT; true",
               env={"MONARCH_IO_OPT_PREFETCH": "off", "MONARCH_IO_OPT_TIERS": "ssd"})[0]
@@ -119,7 +119,7 @@ def unused():
 def capacity():
     """Less than it needs: without Monarch, or not at all, as the job wants it; and never more than it wants."""
     out, _ = job("--monarch-capacity=1K:64K")
-    equal((conf_of(out)[1], re.findall(r"^quota = (.*)$", out, flags=re.M)), (["nvme"], ["65536"]), "no more than MAX is taken")
+    equal((conf_of(out)[1], re.findall(r"^quota = (.*)$", out, flags=re.M)), (["nvme"], ["64K"]), "no more than MAX is taken")
     out, _ = job("--monarch-capacity=1T", script=f"echo ran; echo $MONARCH_IO_RUN_DIR; ls {data} >/dev/null")
     why = "node1 has 200M of its tiers for the job now, less than the 1.00T that --monarch-capacity asks for"
     equal(out, f"monarch: the job runs without Monarch on node1: {why}\nran\n\n", "less than MIN: without Monarch, and it is told")
