@@ -37,17 +37,6 @@ uint64_t sum_of(const void* data, size_t bytes) {  // FNV-1a
   return sum;
 }
 
-Status write_over(int run_dir, const std::string& name, const std::string& text) {
-  constexpr int kHow = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-  const Fd file(::openat(run_dir, name.c_str(), kHow, kRunFileMode));
-  if (file) errno = ENOSPC;  // of a write that is short
-  const auto bytes = static_cast<ssize_t>(text.size());
-  if (!file || ::pwrite(file.get(), text.data(), text.size(), 0) != bytes ||
-      ::ftruncate(file.get(), bytes) != 0)
-    return errno_error(name);
-  return {};
-}
-
 }  // namespace
 
 std::vector<std::string> run_file_names() {
@@ -91,11 +80,22 @@ Result<Fd> open_run_dir(const std::string& path) {
   return dir;
 }
 
+Status write_plain(int run_dir, const std::string& name, const std::string& text) {
+  constexpr int kHow = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  const Fd file(::openat(run_dir, name.c_str(), kHow, kRunFileMode));
+  if (file) errno = ENOSPC;  // of a write that is short
+  const auto bytes = static_cast<ssize_t>(text.size());
+  if (!file || ::pwrite(file.get(), text.data(), text.size(), 0) != bytes ||
+      ::ftruncate(file.get(), bytes) != 0)
+    return errno_error(name);
+  return {};
+}
+
 Status write_sealed(int run_dir, const std::string& name, const void* data, size_t bytes) {
   const Seal seal{bytes, sum_of(data, bytes)};
   std::string text(reinterpret_cast<const char*>(&seal), sizeof seal);
   text.append(static_cast<const char*>(data), bytes);
-  return write_over(run_dir, name, text);
+  return write_plain(run_dir, name, text);
 }
 
 Result<size_t> read_sealed(const std::string& path, void* to, size_t most) {
@@ -112,10 +112,6 @@ Result<size_t> read_sealed(const std::string& path, void* to, size_t most) {
     return static_cast<size_t>(seal.bytes);
   }
   return Error{EINVAL, path + ": not whole"};
-}
-
-Status write_plain(int run_dir, const std::string& name, const std::string& text) {
-  return write_over(run_dir, name, text);
 }
 
 Result<size_t> read_run_file(const std::string& path, void* to, size_t most) {
