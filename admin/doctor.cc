@@ -170,7 +170,7 @@ Findings unknown_words(const PluginLine& line) {
   return all;
 }
 
-// Which hooks there are on the node slurmd asks plugins once, when it begins.
+// slurmd asks plugins which hooks they have on the node once, when it begins.
 std::optional<Finding> older_slurmd(const PluginLine& line) {
   struct stat st;
   const std::optional<int64_t> begin = oldest_slurmd();

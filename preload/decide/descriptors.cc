@@ -210,17 +210,19 @@ void opened_on_tier(int fd, uint32_t tier, uint32_t marks) {
   set_class(fd, static_cast<unsigned char>(1 + tier));
 }
 
-void opened_as_stream(int fd, uint32_t tier, uint32_t marks) {
+namespace {
+// What may be used where no hook sees it.
+void opened_out_of_sight(int fd, uint32_t tier, uint32_t marks) {
   used_by_stream(fd);
   std::atomic_thread_fence(std::memory_order_release);
-  opened_on_tier(fd, kOfStream + tier, marks);
+  opened_on_tier(fd, tier, marks);
 }
+}  // namespace
 
-void found_on_tier(int fd, uint32_t tier) {
-  used_by_stream(fd);
-  std::atomic_thread_fence(std::memory_order_release);
-  opened_on_tier(fd, tier, kNeverLooked);
+void opened_as_stream(int fd, uint32_t tier, uint32_t marks) {
+  opened_out_of_sight(fd, kOfStream + tier, marks);
 }
+void found_on_tier(int fd, uint32_t tier) { opened_out_of_sight(fd, tier, kNeverLooked); }
 
 void forget_class(int fd) { set_class(fd, kNone); }
 
