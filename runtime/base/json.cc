@@ -115,6 +115,13 @@ std::optional<Json> Json::parse(const std::string& text) {
   return JsonText::read(nlohmann::json::parse(text, nullptr, false), 0);
 }
 std::string Json::dump(int indent) const { return JsonText::dump(*this, indent, false); }
+std::optional<std::string> Json::dump_if_utf8(int indent) const {
+  try {
+    return JsonText::written(*this).dump(indent);
+  } catch (const nlohmann::json::exception&) {
+    return {};
+  }
+}
 std::string Json::dump_ascii(int indent) const { return JsonText::dump(*this, indent, true); }
 
 bool Json::is_null() const { return std::holds_alternative<std::monostate>(value_); }
@@ -127,6 +134,15 @@ bool Json::is_number_unsigned() const { return std::holds_alternative<uint64_t>(
 bool Json::is_string() const { return std::holds_alternative<std::string>(value_); }
 bool Json::is_array() const { return std::holds_alternative<Array>(value_); }
 bool Json::is_object() const { return std::holds_alternative<Object>(value_); }
+
+bool Json::read(bool* to) const {
+  if (is_bool()) *to = boolean();
+  return is_bool();
+}
+bool Json::read(std::string* to) const {
+  if (is_string()) *to = text();
+  return is_string();
+}
 
 bool Json::boolean() const { return as<bool>(value_); }
 uint64_t Json::number() const { return as<uint64_t>(value_); }

@@ -3,6 +3,7 @@
 // seconds of every file. As there, {{"a", 1}, {"b", {2, 3}}} is an object, and {1, "a"} an array.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -46,6 +47,7 @@ class Json {
   // On one line if `indent` is negative. What is not UTF-8 is replaced.
   std::string dump(int indent = -1) const;
   std::string dump_ascii(int indent = -1) const;
+  std::optional<std::string> dump_if_utf8(int indent = -1) const;  // nothing: a text is not UTF-8
 
   bool is_null() const;
   bool is_bool() const;
@@ -63,6 +65,19 @@ class Json {
   const Object& members() const;
   size_t size() const;  // of an array or an object, else 0
 
+  // Whether it is of *to's type, and fits into it: only then *to is set.
+  bool read(bool* to) const;
+  bool read(std::string* to) const;
+  template <std::integral T>
+  bool read(T* to) const {
+    const auto fits = [to](const auto* number) {
+      if (!number || !std::in_range<T>(*number)) return false;
+      *to = static_cast<T>(*number);
+      return true;
+    };
+    return fits(std::get_if<uint64_t>(&value_)) || fits(std::get_if<int64_t>(&value_));
+  }
+
   const Json& at(size_t element) const;  // null: it is not there
   const Json* find(const std::string& name) const;
   const Json& operator[](const std::string& name) const;  // null: it is not there
@@ -76,6 +91,48 @@ class Json {
  private:
   friend struct JsonText;
   std::variant<std::monostate, bool, int64_t, uint64_t, double, std::string, Array, Object> value_;
+};
+
+// A record's members are listed once, by a function that takes either of these: one reads them from an
+// object, the other makes one of them. need() is of those that must be there, may() of those that have
+// another value if not.
+class JsonReader {
+ public:
+  explicit JsonReader(const Json& object) : object_(object) {}
+  template <typename T>
+  void need(const char* name, T* value) {
+    if (fault_.empty() && !object_[name].read(value)) fault_ = name;
+  }
+  template <typename T>
+  void may(const char* name, T* value) {
+    if (object_.find(name)) need(name, value);
+  }
+  template <typename T>
+  void may(const char* name, std::optional<T>* value) {
+    if (object_.find(name)) need(name, &value->emplace());
+  }
+  // Of the first member that is not there, or is not of its type: the name; "": there is none.
+  const std::string& fault() const { return fault_; }
+
+ private:
+  const Json& object_;
+  std::string fault_;
+};
+
+class JsonWriter {
+ public:
+  template <typename T>
+  void need(const char* name, T* value) {
+    object_[name] = *value;
+  }
+  template <typename T>
+  void may(const char* name, T* value) {
+    if (*value != T()) object_[name] = *value;
+  }
+  Json& object() { return object_; }
+
+ private:
+  Json object_ = Json::object();
 };
 
 }  // namespace monarch

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "build_config.h"
+#include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
@@ -19,7 +19,6 @@
 namespace monarch {
 namespace {
 
-using nlohmann::json;
 using T = TaskCounter;
 using A = AgentCounter;
 
@@ -145,45 +144,59 @@ struct Kept {
   std::map<std::string, JobCounts> jobs;  // by JobRecord::removal()
 };
 
-json to_json(const Counts& counts) {
-  json list = json::array();
-  for (const auto& [id, value] : counts) list.push_back({id.first, id.second, value});
+Json to_json(const Counts& counts) {
+  Json list = Json::array();
+  for (const auto& [id, value] : counts) {
+    Json labels = Json::object();
+    for (const auto& [label, text] : id.second) labels[label] = text;
+    list.push_back(Json::array({id.first, labels, value}));
+  }
   return list;
 }
 
-Counts counts_from(const json& list) {
-  Counts counts;
-  for (const json& one : list)
-    counts[{one.at(0).get<std::string>(), one.at(1).get<MetricLabels>()}] =
-        std::min(one.at(2).get<uint64_t>(), kMostSum);
-  return counts;
+bool read_counts(const Json& list, Counts* counts) {
+  for (const Json& one : list.elements()) {
+    SeriesId id;
+    uint64_t value = 0;
+    if (!one.at(0).read(&id.first) || !one.at(1).is_object() || !one.at(2).read(&value)) return false;
+    for (const auto& [label, text] : one.at(1).members())
+      if (!text.read(&id.second[label])) return false;
+    (*counts)[id] = std::min(value, kMostSum);
+  }
+  return list.is_array();
 }
 
 std::string text_of(const Kept& kept) {
-  json jobs = json::array();
+  Json jobs = Json::array();
   for (const auto& [name, job] : kept.jobs)
     jobs.push_back(
         {{"name", name}, {"key", job.key}, {"counted", job.counted}, {"counts", to_json(job.counts)}});
-  return json({{"ended", to_json(kept.ended)}, {"jobs", jobs}})
-             .dump(-1, ' ', false, json::error_handler_t::replace) +
-         "\n";
+  return Json({{"ended", to_json(kept.ended)}, {"jobs", jobs}}).dump() + "\n";
+}
+
+bool read_job(const Json& json, Kept* kept) {
+  std::string name;
+  JobCounts job;
+  JsonReader members(json);
+  members.need("name", &name);
+  members.need("key", &job.key);
+  members.need("counted", &job.counted);
+  if (!members.fault().empty() || !read_counts(json["counts"], &job.counts)) return false;
+  kept->jobs[name] = std::move(job);
+  return true;
 }
 
 // Under the lock. What a disk has spoilt counts from 0 again, as after a boot.
 Kept kept_in(const StateDir& state) {
   const Result<std::string> text = state.read(kFile);
-  if (!text.ok()) return {};
+  const std::optional<Json> json = text.ok() ? Json::parse(*text) : std::nullopt;
+  if (!json) return {};
   Kept kept;
-  const json j = json::parse(*text, nullptr, false);
-  try {
-    kept.ended = counts_from(j.at("ended"));
-    for (const json& one : j.at("jobs"))
-      kept.jobs[one.at("name").get<std::string>()] = {
-          one.at("key").get<std::string>(), one.at("counted").get<bool>(), counts_from(one.at("counts"))};
-  } catch (const json::exception&) {
-    return {};
-  }
-  return kept;
+  const Json::Array& jobs = (*json)["jobs"].elements();
+  const bool valid =
+      read_counts((*json)["ended"], &kept.ended) &&
+      std::all_of(jobs.begin(), jobs.end(), [&kept](const Json& job) { return read_job(job, &kept); });
+  return valid ? kept : Kept();
 }
 
 // A record that cannot be read now may be the job's.

@@ -12,11 +12,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
@@ -27,8 +27,6 @@ extern char** environ;
 
 namespace monarch {
 namespace {
-
-using nlohmann::json;
 
 constexpr int64_t kLongSeconds = 3600;  // a line that waits longer is worth a warning, that often
 constexpr size_t kMostSaid = 400;       // more is no answer
@@ -125,7 +123,7 @@ std::string program_of(const std::string& own, const std::string& otherwise) {
   return own.empty() || ::access(own.c_str(), X_OK) != 0 ? otherwise : own;
 }
 
-struct Entry {
+struct WaitingLine {
   uint32_t job = 0, restart = 0;
   uint64_t uid = 0;
   int64_t begin = 0, end = 0;     // of the agent, by this node's clock
@@ -134,28 +132,31 @@ struct Entry {
   std::string cluster, slurm_conf, program, line;
 };
 
-bool parse(const std::string& text, Entry* e) {
-  const json j = json::parse(text, nullptr, false);
-  try {
-    e->job = j.at("job").get<uint32_t>();
-    e->cluster = j.at("cluster").get<std::string>();
-    e->line = j.at("line").get<std::string>();
-    e->restart = j.value("restart", 0u);
-    e->uid = j.at("uid").get<uint64_t>();
-    e->begin = j.at("begin").get<int64_t>();
-    e->end = j.at("end").get<int64_t>();
-    e->submit = j.value("submit", int64_t{0});
-    e->start = j.value("start", int64_t{0});
-    e->only_if_there = j.value("auto", false);
-    e->slurm_conf = j.value("slurm_conf", "");
-    e->program = j.value("account_program", "");
-  } catch (const json::exception&) {
-    return false;
-  }
-  return true;
+template <typename Members>
+void list_members(WaitingLine* e, Members* m) {
+  m->need("job", &e->job);
+  m->need("cluster", &e->cluster);
+  m->need("uid", &e->uid);
+  m->may("restart", &e->restart);
+  m->need("begin", &e->begin);
+  m->need("end", &e->end);
+  m->may("submit", &e->submit);
+  m->may("start", &e->start);
+  m->may("auto", &e->only_if_there);
+  m->may("slurm_conf", &e->slurm_conf);
+  m->may("account_program", &e->program);
+  m->need("line", &e->line);
 }
 
-Asked write_line(Clock& clock, const Entry& e, const std::string& program) {
+bool parse(const std::string& text, WaitingLine* e) {
+  const std::optional<Json> json = Json::parse(text);
+  if (!json) return false;
+  JsonReader members(*json);
+  list_members(e, &members);
+  return members.fault().empty();
+}
+
+Asked write_line(Clock& clock, const WaitingLine& e, const std::string& program) {
   const auto number = [](auto n) { return std::to_string(n); };
   std::string said;
   return ask(clock,
@@ -188,7 +189,7 @@ std::optional<int64_t> deal_with(Pass* pass, const Spooled& line) {
   const Result<std::string> text = state.read("spool/" + name);
   if (!text.ok() && (is_shortage(text.error().code) || text.error().code == EIO))
     return next_try(line.since, os::realtime_s());
-  Entry entry;
+  WaitingLine entry;
   if (!text.ok() || !parse(*text, &entry)) {
     spdlog::warn("{}/spool/{} is no line for sacct: removed", state.path(), name);
     return {};
@@ -266,31 +267,30 @@ bool is_run(const StateDir& state, const std::string& key, uint64_t serial) {
 
 Status spool(const StateDir& state, const JobRecord& record, const std::string& line, Accounting accounting) {
   if (accounting == Accounting::kLog || accounting == Accounting::kOff) return {};
-  json entry = {{"job", record.job.job},
-                {"cluster", record.job.cluster},
-                {"uid", record.user.uid},
-                {"restart", record.restart},
-                {"begin", record.serial / 1000000000},
-                {"end", os::realtime_s()},
-                {"auto", accounting == Accounting::kAuto},
-                {"slurm_conf", record.of_cluster.slurm_conf},
-                {"account_program", record.of_cluster.account_program},
-                {"line", line}};
+  WaitingLine entry;
+  entry.job = record.job.job;
+  entry.cluster = record.job.cluster;
+  entry.uid = record.user.uid;
+  entry.restart = record.restart;
+  entry.begin = static_cast<int64_t>(record.serial / 1000000000);
+  entry.end = os::realtime_s();
+  entry.only_if_there = accounting == Accounting::kAuto;
+  entry.slurm_conf = record.of_cluster.slurm_conf;
+  entry.program = record.of_cluster.account_program;
+  entry.line = line;
   if (const Result<std::string> times = state.read(times_file(record.job.key())); times.ok()) {
     unsigned long long serial = 0;
     long long submit = 0, start = 0;
     if (std::sscanf(times->c_str(), "%llu %lld %lld", &serial, &submit, &start) == 3 &&
         serial == record.serial) {
-      entry["submit"] = submit;
-      entry["start"] = start;
+      entry.submit = submit;
+      entry.start = start;
     }
   }
-  std::string text;
-  try {
-    text = entry.dump();
-  } catch (const json::exception& e) {  // a path that is not UTF-8
-    return Error{EINVAL, std::string("line for sacct: ") + e.what()};
-  }
+  JsonWriter members;
+  list_members(&entry, &members);
+  const std::optional<std::string> text = members.object().dump_if_utf8();
+  if (!text) return Error{EINVAL, "line for sacct: a path is not UTF-8"};
   // Of one that was killed before the record was gone: what could be read then may be gone by now.
   const std::vector<std::string> lines = state.spooled();
   if (std::any_of(lines.begin(), lines.end(),
@@ -300,7 +300,7 @@ Status spool(const StateDir& state, const JobRecord& record, const std::string& 
                            (accounting == Accounting::kSpool ? ".kept" : ".json");
   if (!is_plain_name(name))
     return Error{ENAMETOOLONG, "line for sacct: " + name + " cannot be a file's name"};
-  return state.write("spool/" + name, text + "\n");
+  return state.write("spool/" + name, *text + "\n");
 }
 
 int64_t next_try(int64_t since, int64_t now) {

@@ -17,17 +17,15 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "runtime/base/json.h"
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/node/await.h"
 
 namespace monarch {
-
-using nlohmann::json;
 
 bool is_plain_name(const std::string& text) {
   return !text.empty() && text.size() <= NAME_MAX && text[0] != '.' &&
@@ -312,23 +310,71 @@ Result<Fd> StateDir::lock_file(const std::string& name, int patience_ms) const {
 
 namespace {
 
-TierRecord tier_of(const json& t) {
-  TierRecord tier;
-  tier.name = t.at("name").get<std::string>();
-  tier.medium = t.at("medium").get<std::string>();
-  tier.path = t.at("path").get<std::string>();
-  const std::string driver = t.value("driver", "");
-  tier.kind =
+template <typename Members>
+void list_members(TierRecord* t, Members* m) {
+  m->need("name", &t->name);
+  m->need("medium", &t->medium);
+  m->need("path", &t->path);
+  std::string driver = name_of(t->kind), charge = t->to_job ? name_of(TierConfig::Charge::kJob) : "";
+  m->may("driver", &driver);
+  t->kind =
       driver == name_of(TierConfig::Kind::kTmpfs) ? TierConfig::Kind::kTmpfs : TierConfig::Kind::kDirectory;
-  tier.quota = t.at("quota").get<uint64_t>();
-  tier.limit = t.value("limit", tier.quota);
-  tier.file_system = t.value("file_system", "");
-  tier.away = t.value("away", false);
-  tier.share = t.value("share", tier.quota);
-  if (t.contains("room")) tier.share = tier.quota;  // an older agent does not make way for its job by itself
-  tier.to_job = t.value("charge", "") == name_of(TierConfig::Charge::kJob);
-  if (t.contains("occupied")) tier.occupied = t.at("occupied").get<uint64_t>();
-  return tier;
+  m->need("quota", &t->quota);
+  m->need("limit", &t->limit);
+  m->need("share", &t->share);
+  m->may("file_system", &t->file_system);
+  m->may("away", &t->away);
+  m->may("charge", &charge);
+  t->to_job = charge == name_of(TierConfig::Charge::kJob);
+  m->may("occupied", &t->occupied);
+}
+
+template <typename Members>
+void list_members(JobRecord* r, Members* m) {
+  m->need("job", &r->job.job);
+  m->need("node", &r->job.node);
+  m->need("restart", &r->restart);
+  m->need("cluster", &r->job.cluster);
+  m->need("name", &r->name);
+  m->need("uid", &r->user.uid);
+  m->need("gid", &r->user.gid);
+  m->need("pid", &r->agent.pid);
+  m->need("start_time", &r->agent.start_time);
+  m->need("boot", &r->boot);
+  m->need("run_dir", &r->run_dir);
+  m->need("serial", &r->serial);
+  m->need("nodes", &r->nodes);
+  m->need("first_node", &r->first_node);
+  m->may("slurm_conf", &r->of_cluster.slurm_conf);
+  m->may("config", &r->of_cluster.config);
+  m->may("account_program", &r->of_cluster.account_program);
+  m->may("layout", &r->layout);
+  m->may("peers", &r->peers);
+  m->may("memory", &r->memory);
+  m->may("unrecorded", &r->unrecorded);
+  m->may("given_up", &r->given_up);
+  m->may("next_try", &r->next_try);
+  m->may("away_since", &r->away_since);
+}
+
+// The first member that is missing or wrong; "": there is none. `json` is completed as an older release meant
+// it.
+std::string read_tier(Json json, TierRecord* tier) {
+  if (!json.find("limit")) json["limit"] = json["quota"];
+  if (!json.find("share") || json.find("room")) json["share"] = json["quota"];
+  JsonReader members(json);
+  list_members(tier, &members);
+  return members.fault();
+}
+
+std::string read_job(const Json& json, JobRecord* record) {
+  JsonReader members(json);
+  list_members(record, &members);
+  std::string fault = members.fault();
+  if (!json["tiers"].is_array()) fault = "tiers";
+  for (const Json& tier : json["tiers"].elements())
+    if (fault.empty()) fault = tier.is_object() ? read_tier(tier, &record->tiers.emplace_back()) : "tiers";
+  return fault;
 }
 
 }  // namespace
@@ -441,55 +487,19 @@ Result<Fd> StateDir::make_removal(const JobRecord& record) const {
   return made.error();
 }
 
-Status StateDir::write_record_at(const std::string& dir, const JobRecord& r) const {
-  json tiers = json::array();
-  for (const TierRecord& t : r.tiers) {
-    tiers.push_back({{"name", t.name},
-                     {"medium", t.medium},
-                     {"path", t.path},
-                     {"driver", name_of(t.kind)},
-                     {"quota", t.quota},
-                     {"limit", t.limit},
-                     {"share", t.share}});
-    if (!t.file_system.empty()) tiers.back()["file_system"] = t.file_system;
-    if (t.away) tiers.back()["away"] = true;
-    if (t.to_job) tiers.back()["charge"] = name_of(TierConfig::Charge::kJob);
-    if (t.occupied) tiers.back()["occupied"] = *t.occupied;
+Status StateDir::write_record_at(const std::string& dir, const JobRecord& record) const {
+  JobRecord r = record;
+  JsonWriter members;
+  list_members(&r, &members);
+  Json& tiers = members.object()["tiers"] = Json::array();
+  for (TierRecord& t : r.tiers) {
+    JsonWriter of_tier;
+    list_members(&t, &of_tier);
+    tiers.push_back(of_tier.object());
   }
-  json record = {{"job", r.job.job},
-                 {"node", r.job.node},
-                 {"restart", r.restart},
-                 {"cluster", r.job.cluster},
-                 {"name", r.name},
-                 {"uid", r.user.uid},
-                 {"gid", r.user.gid},
-                 {"pid", r.agent.pid},
-                 {"start_time", r.agent.start_time},
-                 {"boot", r.boot},
-                 {"run_dir", r.run_dir},
-                 {"tiers", tiers},
-                 {"serial", r.serial},
-                 {"nodes", r.nodes},
-                 {"first_node", r.first_node},
-                 {"slurm_conf", r.of_cluster.slurm_conf},
-                 {"config", r.of_cluster.config},
-                 {"account_program", r.of_cluster.account_program}};
-  if (r.layout > 1) record["layout"] = r.layout;
-  if (r.peers) record["peers"] = true;
-  if (r.memory > 0) record["memory"] = r.memory;
-  if (r.unrecorded) record["unrecorded"] = true;
-  if (r.next_try > 0) {
-    record["given_up"] = r.given_up;
-    record["next_try"] = r.next_try;
-    if (r.away_since > 0) record["away_since"] = r.away_since;
-  }
-  std::string text;
-  try {
-    text = record.dump(1);
-  } catch (const json::exception& e) {  // a path that is not UTF-8
-    return Error{EINVAL, std::string("record of the job: ") + e.what()};
-  }
-  return write(dir + "/" + kRecord, text + "\n");
+  const std::optional<std::string> text = members.object().dump_if_utf8(1);
+  if (!text) return Error{EINVAL, "record of the job: a path or name is not UTF-8"};
+  return write(dir + "/" + kRecord, *text + "\n");
 }
 
 Result<JobRecord> StateDir::read_record(const std::string& key) const {
@@ -512,39 +522,10 @@ bool is_file_name(const std::string& text) {
 Result<JobRecord> StateDir::record_at(const std::string& below) const {
   Result<std::string> text = read(below);
   if (!text.ok()) return text.error();
-  bool whole = true;  // numbers: the library converts a fraction to what is wanted, even 2e99
-  const auto look = [&whole](int, json::parse_event_t, const json& value) {
-    whole &= !value.is_number_float();
-    return true;
-  };
-  const json j = json::parse(*text, look, false);
-  if (!whole) return Error{EINVAL, path_ + "/" + below + ": a number is not a whole one"};
+  const std::optional<Json> json = Json::parse(*text);
   JobRecord r;
-  try {
-    r.job = {j.at("job").get<uint32_t>(), j.at("node").get<std::string>(),
-             j.at("cluster").get<std::string>()};
-    r.restart = j.at("restart").get<uint32_t>();
-    r.name = j.at("name").get<std::string>();
-    r.user.uid = j.at("uid").get<uid_t>();
-    r.user.gid = j.at("gid").get<gid_t>();
-    r.agent = {j.at("pid").get<pid_t>(), j.at("start_time").get<uint64_t>()};
-    r.boot = j.at("boot").get<std::string>();
-    r.run_dir = j.at("run_dir").get<std::string>();
-    r.serial = j.at("serial").get<uint64_t>();
-    r.nodes = j.at("nodes").get<uint32_t>();
-    r.first_node = j.at("first_node").get<bool>();
-    r.of_cluster = {j.value("slurm_conf", ""), j.value("config", ""), j.value("account_program", "")};
-    r.layout = j.value("layout", 1u);
-    r.peers = j.value("peers", false);
-    r.memory = j.value("memory", uint64_t{0});
-    r.unrecorded = j.value("unrecorded", false);
-    r.given_up = j.value("given_up", 0u);
-    r.next_try = j.value("next_try", int64_t{0});
-    r.away_since = j.value("away_since", int64_t{0});
-    for (const json& t : j.at("tiers")) r.tiers.push_back(tier_of(t));
-  } catch (const json::exception& e) {
-    return Error{EINVAL, path_ + "/" + below + ": " + e.what()};
-  }
+  const std::string fault = json ? read_job(*json, &r) : "it is no JSON";
+  if (!fault.empty()) return Error{EINVAL, path_ + "/" + below + ": not valid: " + fault};
   // Root joins the names to paths of its own, and ends the process: a file that a disk has spoilt does
   // neither.
   const bool names = is_file_name(r.name) && is_file_name(r.job.key()) && r.run_dir.rfind('/', 0) == 0 &&

@@ -15,7 +15,6 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <regex>
 #include <set>
 
 #include "runtime/base/log.h"
@@ -127,20 +126,29 @@ struct Wanted {
   const JobOnNode* own;  // nullptr: of earlier boots
 };
 
+// Of a text that begins with JOB.RESTART: the job, and the rest; 0: it does not.
+uint32_t job_at(const char* text, const char** rest) {
+  char digits[11];
+  int length = 0;
+  if (std::sscanf(text, "%10[0-9].%*[0-9]%n", digits, &length) != 1 || length == 0 || digits[0] == '0')
+    return 0;
+  *rest = text + length;
+  return static_cast<uint32_t>(std::strtoul(digits, nullptr, 10));
+}
+
 // CLUSTER.JOB.RESTART.NODE: whose it is; job 0 if it is no such name, or not wanted.
 JobOnNode job_of(const std::string& name, const Wanted& wanted) {
-  static const std::regex kMiddle(R"(([1-9][0-9]{0,9})\.[0-9]+)");
-  static const std::regex kName(R"((.+?)\.([1-9][0-9]{0,9})\.[0-9]+\.(.+))");
-  const auto number = [](const std::string& digits) {
-    return static_cast<uint32_t>(std::strtoul(digits.c_str(), nullptr, 10));
-  };
-  std::smatch parts;
-  if (!wanted.own)
-    return std::regex_match(name, parts, kName) ? JobOnNode{number(parts[2]), parts[3], parts[1]}
-                                                : JobOnNode{};
-  const std::string middle = between(name, wanted.own->cluster + ".", "." + wanted.own->node);
-  return {std::regex_match(middle, parts, kMiddle) ? number(parts[1]) : 0, wanted.own->node,
-          wanted.own->cluster};
+  const char* rest = "";
+  if (wanted.own) {
+    const std::string middle = between(name, wanted.own->cluster + ".", "." + wanted.own->node);
+    const uint32_t job = job_at(middle.c_str(), &rest);
+    return {*rest == '\0' ? job : 0, wanted.own->node, wanted.own->cluster};
+  }
+  for (size_t dot = name.find('.', 1); dot != std::string::npos; dot = name.find('.', dot + 1))
+    if (const uint32_t job = job_at(name.c_str() + dot + 1, &rest);
+        job != 0 && rest[0] == '.' && rest[1] != '\0')
+      return {job, rest + 1, name.substr(0, dot)};
+  return {};
 }
 
 // Of NAME.SERIAL, or that with kAside before it: NAME and SERIAL; 0: it is none.
@@ -280,12 +288,12 @@ namespace {
 // The job of an agent's group that another state directory of this node had, which may be lost; 0: it is
 // none, or may be younger.
 uint32_t job_of_old_group(const StateDir& state, const JobOnNode& own, const std::string& group) {
-  static const std::regex kGroup(R"([0-9a-f]+\.[0-9a-f]+\.(.+)\.([0-9]{1,19}))");  // of another prefix
-  std::smatch parts;
-  if (group.starts_with(state.cgroup_prefix()) || !std::regex_match(group, parts, kGroup)) return 0;
-  const uint64_t serial = std::strtoull(parts[2].str().c_str(), nullptr, 10);
+  int prefix = 0;
+  (void)std::sscanf(group.c_str(), "%*[0-9a-f].%*[0-9a-f].%n", &prefix);
+  if (group.starts_with(state.cgroup_prefix()) || prefix == 0) return 0;
+  const auto [name, serial] = parts_of(group.substr(static_cast<size_t>(prefix)));
   const uint64_t now = static_cast<uint64_t>(os::clock_ns(CLOCK_REALTIME));
-  return serial + kLostGroupNs < now ? job_of(parts[1], {&own}).job : 0;
+  return serial != 0 && serial + kLostGroupNs < now ? job_of(name, {&own}).job : 0;
 }
 
 // Of a container's they may be, whose processes are not seen from here: what is in use the kernel keeps.
