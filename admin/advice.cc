@@ -102,7 +102,8 @@ constexpr Rule kRules[] = {
     {"changed", [](const Counts& c) { return many(c, "fallback_dropped"); },
      [](const Counts& c) {
        return counted(c.task("fallback_dropped"), "open was of a file", "opens were of files") +
-              " that changed on the PFS meanwhile: do not change a dataset in use";
+              " that changed on the PFS meanwhile, or whose copies another program removed: do not change a "
+              "dataset in use, and keep cleaners away from the tiers";
      }},
     {"never-opened",
      [](const Counts& c) {

@@ -33,6 +33,9 @@ class AgainTest : public PlacementTest {
   }
   // Opens the file, as tasks do, until it is staged again; for `seconds` at most.
   bool comes(const std::string& name, int seconds = 20) {
+    return has_another(name, seconds) && serves(name, newest(name));
+  }
+  bool has_another(const std::string& name, int seconds = 20) {
     const int64_t end = clock_.now_ns() + seconds * int64_t{1000000000};
     const Found old = newest(name);
     const Ref before = old.ref;
@@ -43,7 +46,7 @@ class AgainTest : public PlacementTest {
       placement_->demand(rel(name));
       pass(50);
       if (const Found now = newest(name); now && now.ref != before)
-        return serves(name, now) && eventually([&] { return counter(AgentCounter::staged_again) >= again; });
+        return eventually([&] { return counter(AgentCounter::staged_again) >= again; });
     } while (clock_.now_ns() < end);
     return false;
   }
@@ -197,6 +200,34 @@ TEST_F(AgainTest, NotWithoutAnEnd) {
   EXPECT_FALSE(comes("f", 3));
   EXPECT_EQ(counter(AgentCounter::staged_again), static_cast<uint64_t>(kMostAgain));
   EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), read);
+}
+
+TEST_F(AgainTest, WhatACleanerRemoves) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  demand("f");
+  for (int i = 0; i < kMostAgain; ++i) {
+    ASSERT_EQ(::unlink(path_of_copy(tier(), newest("f").ref).c_str()), 0);
+    ASSERT_TRUE(has_another("f")) << i;
+    EXPECT_TRUE(contents(path_of_copy(tier(), newest("f").ref)) == contents(pfs_ + "/f"));
+  }
+  ASSERT_EQ(::unlink(path_of_copy(tier(), newest("f").ref).c_str()), 0);
+  EXPECT_FALSE(has_another("f", 3)) << "not without an end";
+  EXPECT_EQ(tier().used(), (kMostAgain + 1) * tier().space_of(1000)) << "somebody may have them open";
+  EXPECT_EQ(counter(AgentCounter::tier_errors), 0u);
+}
+
+TEST_F(AgainTest, WhatACleanerRemovesStaysWithinTheQuota) {
+  scratch_.file("pfs/f", noise(1000, 1));
+  start();
+  demand("f");
+  placement_->set_quota(0, tier().used());
+  const uint64_t opens = counter(AgentCounter::agent_opens_pfs);
+  ASSERT_EQ(::unlink(path_of_copy(tier(), newest("f").ref).c_str()), 0);
+  EXPECT_FALSE(has_another("f", 3));
+  EXPECT_GT(counter(AgentCounter::agent_opens_pfs), opens) << "it was tried";
+  EXPECT_EQ(tier().used(), tier().quota());
+  EXPECT_EQ(files_on(), 0);
 }
 
 // Its entry is settled otherwise, or it was changed once more, before it is time: who opens it next asks

@@ -248,6 +248,36 @@ def tier_removed():
     nothing_left(job, "a tier removed", tier)
 
 
+def copies_removed():
+    """By a cleaner of the node's: no fault of the tier. They are made again, as long as there is room."""
+    dataset, tier = scratch("cleaned"), scratch("tier.cleaned")
+    e2e.make_tree(dataset, 20)
+    native = e2e.execute(read_all(dataset))[:2]
+    job = e2e.Job([*options([dataset], {"t": (tier, "1G")}), *config(prefetch="off", stage_again=1)])
+    files = job.run(["find", dataset, "-type", "f"])[1].decode().split()
+    equal(job.run(read_all(dataset))[:2], native, "copies removed: the bytes are right before that")
+
+    def became(log=f"{scratch()}/log.cleaned"):
+        write(log, b"")
+        equal(e2e.execute(read_all(dataset), env={**job.env, b"MONARCH_IO_LOG": log.encode()})[:2], native, "copies removed: the bytes are right")
+        lines = e2e.text_in(log).splitlines()
+        return sorted({line.rpartition(": ")[2] for line in lines if not line.endswith("PFS, opens_pfs")})
+
+    equal(became(), ["tier t"], "copies removed: all were served")
+    subprocess.run(["find", tier, "-type", "f", "-delete"], check=True)
+    equal(became(), ["PFS, fallback_dropped"], "copies removed: the log says what became of their opens")
+    ok(wait_until(lambda: became() == ["tier t"]), "copies removed: they are made again")
+    with open(f"{job.run_dir}/monarchd.log", encoding="utf-8") as log:
+        equal(log.read().count("another program removes copies"), 1, "copies removed: the agent's log says so, once")
+    report = job.end()
+    tasks, agent = report["tasks"], report["agent"]
+    equal((tasks["fallback_tier_error"], agent["tier_errors"], agent["staged_again"]), (0, 0, len(files)),
+          "copies removed: no fault of the tier", report)
+    equal((tasks["fallback_dropped"] >= len(files), sum(n for name, n in tasks.items() if name.startswith("fallback_"))),
+          (True, tasks["opens_pfs"]), "copies removed: each open is in one counter", report)
+    nothing_left(job, "copies removed", tier)
+
+
 # ---- the agent and the tasks
 
 
@@ -448,6 +478,6 @@ def larger_than_the_tiers():
 
 
 print(f"# seed {SEED}")
-e2e.main(pfs_errors, changed_between_chunks, tier_removed, agent_killed, agent_without_memory, changed_by_others,
+e2e.main(pfs_errors, changed_between_chunks, tier_removed, copies_removed, agent_killed, agent_without_memory, changed_by_others,
          changed_in_one_second, numbers_that_change,
          larger_than_the_tiers)

@@ -112,7 +112,8 @@ APART bool decide_real(Client* client, const RelPath& path, Room* copy, bool str
   return true;
 }
 
-// The agent is told of what the job opens after it wrote it, by each process once a second.
+// The agent is told of what the job opens after it wrote it, or after its copy was removed, by each process
+// once a second.
 RARE void ask_again(Client* client, const RelPath& path) {
   static std::atomic<uint64_t> asked[64];
   constexpr int kSecond = 30;  // as a shift
@@ -152,7 +153,7 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening, 
     again = staged_since();
     if (!again) return changed();
   }
-  Found found = again ? again : client->catalog.find(path);
+  Found found = again ? again : client->catalog.newest(client->catalog.find(path), path);
   const CatalogFacts& facts = client->catalog.facts();
   if (!found && client->catalog.walked(path.root)) {
     const bool other = opening.follows && is_below_link(client->catalog, path);
@@ -250,6 +251,18 @@ bool names_hold(const Client& client, uint32_t tier) {
                           1);
 }
 
+// Why a copy did not open. Where its directory is there, another program has removed it.
+TaskCounter reason_of_failure(const Client& client, const Answer& answer, int error) {
+  const KeepErrno errno_stays;
+  const CatalogFacts& facts = client.catalog.facts();
+  const Entry* e = client.catalog.entry(answer.copy);
+  const uint64_t word = e ? e->state.load(std::memory_order_acquire) : 0;
+  const bool evicted = state_of(word) == State::kNoFit && reason_of(word) != Reason::kTierError;
+  return evicted                                               ? TaskCounter::fallback_no_fit
+         : error == ENOENT && is_tier_there(facts, answer.tier) ? TaskCounter::fallback_dropped
+                                                               : TaskCounter::fallback_tier_error;
+}
+
 // In a job of Slurm's a copy is root's, whom a user namespace shows as nobody, in `monarchctl run` the task's
 // user's. Neither can be made, or written, by another user.
 bool is_copys_owner(const struct statx& st) {
@@ -307,13 +320,11 @@ void count_copy_opened(Client* client, const RelPath& path, const Answer& answer
   count_open_time(client, answer.time);
 }
 
-void count_copy_failed(Client* client, const RelPath& path, Answer* answer) {
+void count_copy_failed(Client* client, const RelPath& path, int error, Answer* answer) {
   goes_to_pfs(&answer->time);
-  const Entry* e = client->catalog.entry(answer->copy);
-  const uint64_t word = e ? e->state.load(std::memory_order_acquire) : 0;
-  const bool removed = state_of(word) == State::kNoFit && reason_of(word) != Reason::kTierError;
   answer->placed = false;
-  answer->why = removed ? TaskCounter::fallback_no_fit : TaskCounter::fallback_tier_error;
+  answer->why = reason_of_failure(*client, *answer, error);
+  if (answer->why == TaskCounter::fallback_dropped) ask_again(client, path);
   count(client->board, answer->why);
   count(client->board, TaskCounter::opens_pfs);
   log_open(*client, path, *answer);

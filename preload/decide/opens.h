@@ -41,9 +41,10 @@ bool is_the_copy(const Client& client, const Answer& answer, int fd);
 // another user has put something there. Changes errno.
 int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole = true);
 
-// Counts, and logs, what became of the open of a copy. On failure the PFS is tried next, and *answer says so.
+// Counts, and logs, what became of the open of a copy. On failure (`error`: errno, 0 if something else was
+// opened) the PFS is tried next, and *answer says so.
 void count_copy_opened(Client* client, const RelPath& path, const Answer& answer);
-void count_copy_failed(Client* client, const RelPath& path, Answer* answer);
+void count_copy_failed(Client* client, const RelPath& path, int error, Answer* answer);
 
 // Counts how long an open took that returns now; errno stays as it is.
 void add_open_time(Client* client, const OpenTime& time);

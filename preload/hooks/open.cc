@@ -100,8 +100,9 @@ APART void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attem
   // A tier's file system may want reads aligned where the PFS does not.
   const int fd = next<Open>(Hook::open)(copy.text(), flags & ~O_DIRECT);
   if (fd < 0 || !is_the_copy(*c, answer, fd)) {
+    const int error = fd < 0 ? errno : 0;
     (void)not_opened(fd);
-    count_copy_failed(c, rel, &answer);
+    count_copy_failed(c, rel, error, &answer);
     attempt->time = answer.time;
     return;
   }
@@ -211,9 +212,10 @@ APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, 
   if (answer.placed) {
     const int saved = errno;
     FILE* stream = real(copy.text(), mode);
+    const int error = errno;
     errno = saved;
     if (stream && !is_the_copy(*c, answer, fileno_unlocked(stream))) {
-      count_copy_failed(c, rel, &answer);
+      count_copy_failed(c, rel, 0, &answer);
       return stream_of_pfs(c, answer, next<FreopenFunction>(Hook::freopen)(path, mode, stream));
     }
     if (stream) {
@@ -222,7 +224,7 @@ APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, 
       if (answer.bytes > 0) add_read(static_cast<unsigned char>(1 + answer.tier), answer.bytes);
       return stream;
     }
-    count_copy_failed(c, rel, &answer);
+    count_copy_failed(c, rel, error, &answer);
   }
   return stream_of_pfs(c, answer, real(path, mode));
 }

@@ -62,7 +62,7 @@ inline constexpr int kStaleSeconds = 60;
   X(fallback_no_fit, "opens on the PFS because no tier has room for the file")                  \
   X(fallback_pass, "opens on the PFS of what is never staged (symlink, unreadable, failed)")    \
   X(fallback_large, "opens on the PFS of files larger than stage_wait_max and not yet placed")  \
-  X(fallback_dropped, "opens on the PFS because the source had changed")                        \
+  X(fallback_dropped, "opens on the PFS because the source had changed, or the copy was gone")  \
   X(fallback_invalid, "opens on the PFS of files that the job wrote")                           \
   X(fallback_absent, "opens on the PFS of paths that are not there, as far as known")           \
   X(fallback_tier_error, "opens on the PFS because the tier's copy did not open")               \

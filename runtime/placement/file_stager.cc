@@ -92,6 +92,19 @@ void FileStager::ask_again(const RelPath& path) {
     queue_->stage_again(found.ref, changed_at(*context_->board, path.hash));
 }
 
+bool FileStager::serves(Ref ref) {
+  const uint64_t word = context_->word_of(ref);
+  if (state_of(word) != State::kPlaced ||
+      is_changed_since(*context_->board, context_->catalog->entry(ref).hash, change_of(word)))
+    return false;
+  const Tier& tier = context_->tier(static_cast<int>(tier_of(word)));
+  if (tier.open_copy(ref) || errno != ENOENT) return true;
+  if (!told_removed_.exchange(true))
+    spdlog::warn("tier {}: another program removes copies, such as that of {}; they are staged again",
+                 tier.name(), context_->catalog->path_of(ref));
+  return false;
+}
+
 bool FileStager::replace(int tier, const NamedCopy& copy) {
   Catalog* catalog = context_->catalog;
   const uint64_t word = context_->word_of(copy.before);
@@ -112,7 +125,7 @@ void FileStager::stage_again(const Work& work, Copier* copier) {
   Work again = work;
   again.change = last_change(*context_->board);
   if (again.change == kLastChange || !may_be_replaced(catalog->entry(work.ref).state.load()) ||
-      changed_at(*context_->board, catalog->entry(work.ref).hash) != work.change)
+      changed_at(*context_->board, catalog->entry(work.ref).hash) != work.change || serves(work.ref))
     return;  // whoever opens it next asks again
   raise_to(&context_->board->header.copied_at, again.change);
   const std::string path = catalog->path_of(work.ref);

@@ -31,8 +31,8 @@ class FileStager {
 
   // Does a piece of work of kind kDemand or kPrefetch.
   void stage(const Work& work, Copier* copier);
-  // A task opened a file that the job wrote: it is staged again (a piece of work of kind kAgain) once it was
-  // left alone for stage_again seconds.
+  // A task opened a file that the job wrote, or found no copy of it where one was placed: it is staged again
+  // (a piece of work of kind kAgain) once it was left alone for stage_again seconds.
   void ask_again(const RelPath& path);
   void stage_again(const Work& work, Copier* copier);
   // Somebody waits for a file that nobody waited for: if it is copied already, it is published.
@@ -60,6 +60,8 @@ class FileStager {
   bool look(Ref ref, const std::string& path, struct stat* st) const;
   // Whether the job is to read it on the PFS.
   bool is_excluded(Ref ref) const;
+  // Whether tasks are served by the entry's copy, which is there.
+  bool serves(Ref ref);
   // Tasks find the copy, which is placed, from now on where they found the entry before it. False: that has
   // been settled otherwise meanwhile, and the copy is placed no more.
   bool replace(int tier, const NamedCopy& copy);
@@ -100,6 +102,7 @@ class FileStager {
   PrefetchCredit* const credit_;
   ChunkStager* const chunks_;
   std::atomic<uint64_t> found_{0}, absent_{0};  // paths
+  std::atomic<bool> told_removed_{false};
   HardLinks links_;
   std::vector<std::unique_ptr<WriteBack>> write_back_;  // by tier
   Mutex refusing_;

@@ -77,8 +77,11 @@ void PlacementHandler::room_grew() { health_.room_grew(); }
 void PlacementHandler::demand(const RelPath& path) {
   const Ref ref = context_.catalog->add(path, DT_UNKNOWN);
   if (!ref) return;  // the catalog is full: the task sees that there is no entry and reads the PFS
+  const uint64_t word = context_.word_of(ref);
   if (context_.catalog->move(ref, state_word(State::kKnown), state_word(State::kQueued)))
     queue_.demand(ref);
+  else if (state_of(word) == State::kPlaced || again_of(word) != 0)
+    files_.ask_again(path);  // it was changed, or its copy is not there
   else
     hurry(ref, path);
 }
