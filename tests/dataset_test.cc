@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/layout/catalog_layout.h"
+#include "tests/private_mounts.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -33,6 +34,22 @@ TEST_F(DatasetTest, DirectoriesInsideOthersAreMerged) {
   ASSERT_EQ(::stat(inner.c_str(), &st), 0);
   EXPECT_EQ(dataset->prefixes[0].ino, st.st_ino);
   EXPECT_EQ(dataset->prefixes[0].dev, st.st_dev);
+}
+
+TEST_F(DatasetTest, WhatIsMountedInsideIsOneOfItsOwn) {
+  for (const char* name : {"data", "data/tmpfs", "data/bind", "beside", "beside/in"}) scratch_.dir(name);
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    const std::string data = scratch_ / "data";
+    m->tmpfs("data/tmpfs", "test");
+    m->check(::mount((scratch_ / "beside").c_str(), (data + "/bind").c_str(), "", MS_BIND, nullptr) == 0,
+             "bind");
+    const Result<Dataset> dataset = Dataset::open({data, data + "/tmpfs", data + "/bind", data + "/bind/in"});
+    m->check(dataset.ok() && dataset->roots.size() == 3, "three roots");
+    if (!dataset.ok()) return;
+    const PrefixView& inner = dataset->prefixes[0];
+    m->check(inner.path == data + "/bind/in" && inner.below == "in", "one of them has the inner one");
+    m->check(dataset->roots[inner.root].path == data + "/bind", "the innermost");
+  });
 }
 
 TEST_F(DatasetTest, IsKnownByAllItsNames) {

@@ -271,4 +271,31 @@ def by_directory():
     equal((native[0], e2e.text_in(log).count(": tier t\n")), (0, 1), "a directory above is renamed: from the tier before")
 
 
-e2e.main(absolute, page_ends, long_names, parents, links_to_descriptors, relative, other_roots, namespaces, by_directory)
+def mounted_below():
+    """What was mounted below the dataset before the job is the PFS's, and a dataset's if it is named."""
+    data, tier = scratch("mounted"), scratch("tier.mounted")
+    beside = os.path.dirname(e2e.write(f"{scratch('beside')}/f", b"bind"))
+    for name in "bind", "tmpfs":
+        os.makedirs(f"{data}/{name}")
+    before = ["unshare", "-m", "sh", "-ec", 'mount --bind "$2" "$1/bind"; mount -t tmpfs none "$1/tmpfs"; echo tmpfs >"$1/tmpfs/f"; shift 2; exec "$@"', "sh", data, beside]
+    if e2e.execute([*before, "true"])[0] != 0:
+        return skip("mounts below a dataset", "mounting needs root")
+    files = [f"{data}/{name}/f" for name in ("bind", "tmpfs")]
+    log = f"{scratch()}/log.mounted"
+    for named, became in ([data], "PFS, fallback_pass"), ([data, f"{data}/bind", f"{data}/tmpfs"], "tier t"):
+        e2e.write(log, b"")
+        job = e2e.Job(options(named, {"t": (tier, "1G")}), before)
+        if named == [data]:
+            told = f"{job.run_dir}/monarchd.log"
+            ok(e2e.wait_until(lambda told=told: e2e.text_in(told).count("is a mount") == 2), "mounts below a dataset: the agent's log names them")
+        for _ in range(2):
+            got = e2e.execute(["nsenter", "-m", "-t", str(job.pid), "cat", *files], env={**job.env, b"MONARCH_IO_LOG": log.encode()})
+            equal(got[:2], (0, b"bindtmpfs\n"), f"mounts below a dataset, {len(named)} named: the bytes", got)
+        lines = [line.split("] ")[1] for line in e2e.text_in(log).splitlines()]
+        equal(lines, [f"{file}: {became}" for file in files] * 2, "and their opens")
+        tasks = job.end()["tasks"]
+        equal(sum(n for name, n in tasks.items() if name.startswith("fallback_")), tasks["opens_pfs"], "each of them in one counter", tasks)
+    return None
+
+
+e2e.main(absolute, page_ends, long_names, parents, links_to_descriptors, relative, other_roots, namespaces, by_directory, mounted_below)

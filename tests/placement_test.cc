@@ -143,19 +143,21 @@ TEST_F(PlacementTest, AFileThatBecameAFifoDoesNotHang) {
 
 TEST_F(PlacementTest, OtherFileSystemsPass) {
   scratch_.dir("pfs/mounted");
-  uint64_t of_file = 0;
+  uint64_t of_file = 0, of_directory = 0;
   Ref found = 1;
   if (!with_tmpfs(pfs_ + "/mounted", 1 << 20, [&] {
         scratch_.file("pfs/mounted/f", "x");
         start();
         walk();
         found = catalog_->reader().find(rel("mounted/f")).ref;
+        of_directory = word("mounted");
         of_file = demand("mounted/f");
         walker_.reset();
         placement_->stop();
       }))
     GTEST_SKIP() << "mounting needs root";
   EXPECT_EQ(found, 0u) << "the walk stays on the root's file system";
+  EXPECT_EQ(of_directory, state_word(State::kPass, Reason::kOtherDevice));
   EXPECT_EQ(of_file, state_word(State::kPass, Reason::kOtherDevice));
 }
 

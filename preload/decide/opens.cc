@@ -92,13 +92,20 @@ bool will_be_known(const CatalogReader& catalog) {
   return catalog.map_identities();
 }
 
-// Whether a directory above the file, or the file, is a symbolic link. The walk does not follow it.
-bool is_below_link(const CatalogReader& catalog, const RelPath& path) {
-  const auto is_link = [&](const RelPath& name) {
+// Whether the file, or a directory above it, has an entry for which `is` holds.
+template <typename Is>
+bool is_at_or_below(const CatalogReader& catalog, const RelPath& path, Is is) {
+  const auto has = [&](const RelPath& name) {
     const Found found = catalog.find(name);
-    return found && found.entry->type.load(std::memory_order_relaxed) == DT_LNK;
+    return found && is(*found.entry);
   };
-  return is_link(path) || any_above(path, is_link);
+  return has(path) || any_above(path, has);
+}
+
+// The walk follows no symbolic link, and goes into no other file system.
+bool is_link(const Entry& e) { return e.type.load(std::memory_order_relaxed) == DT_LNK; }
+bool is_other_device(const Entry& e) {
+  return reason_of(e.state.load(std::memory_order_relaxed)) == Reason::kOtherDevice;
 }
 
 Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening, OpenTime time);
@@ -156,10 +163,10 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening, 
   Found found = again ? again : client->catalog.newest(client->catalog.find(path), path);
   const CatalogFacts& facts = client->catalog.facts();
   if (!found && client->catalog.walked(path.root)) {
-    const bool other = opening.follows && is_below_link(client->catalog, path);
-    return other && decide_real(client, path, copy, opening.stream, &answer)
-               ? answer
-               : to_pfs(TaskCounter::fallback_absent);
+    const bool other = opening.follows && is_at_or_below(client->catalog, path, is_link);
+    if (other && decide_real(client, path, copy, opening.stream, &answer)) return answer;
+    return to_pfs(is_at_or_below(client->catalog, path, is_other_device) ? TaskCounter::fallback_pass
+                                                                         : TaskCounter::fallback_absent);
   }
   uint64_t word = found ? found.entry->state.load(std::memory_order_acquire) : state_word(State::kKnown);
   if (state_of(word) == State::kKnown && board->header.full.load(std::memory_order_relaxed) != 0)
@@ -190,7 +197,7 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening, 
       decide_real(client, path, copy, opening.stream, &answer))
     return answer;
   // A directory or a device is not a file of the dataset's: nothing to count.
-  if (reason_of(word) == Reason::kNotRegular) {
+  if (reason_of(word) == Reason::kNotRegular || found.entry->type == DT_DIR) {
     if (answer.time.kind != OpenKind::kWaited) answer.time.since_ns = 0;
     return answer;
   }

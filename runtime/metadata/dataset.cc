@@ -37,6 +37,13 @@ bool numbers_stay(const DatasetRoot& root) {
   return differ == 0;
 }
 
+// Whether the walk of a root goes to what is `below` it, which is on its device: not to a bind mount.
+bool goes_to(const DatasetRoot& root, const std::string& below) {
+  return below.empty() ||
+         Fd(os::open_beneath(root.fd.get(), below.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)) ||
+         errno != EXDEV;
+}
+
 }  // namespace
 
 Result<Dataset> Dataset::open(const std::vector<std::string>& paths) {
@@ -67,13 +74,15 @@ Result<Dataset> Dataset::open(const std::vector<std::string>& paths) {
     if (!root.fd || os::fstat(root.fd.get(), &st) != 0) return errno_error("dataset " + given.path);
     root.dev = st.st_dev;
     size_t outer = 0;
-    while (outer < dataset.roots.size() &&
-           !(is_below(given.real, dataset.roots[outer].path) && dataset.roots[outer].dev == root.dev))
-      ++outer;
     std::string below;
-    if (outer < dataset.roots.size()) {
-      below = given.real.substr(std::min(given.real.size(), dataset.roots[outer].path.size() + 1));
-    } else {
+    const auto holds = [&](const DatasetRoot& other) {
+      if (!is_below(given.real, other.path) || other.dev != root.dev) return false;
+      below = given.real.substr(std::min(given.real.size(), other.path.size() + 1));
+      return goes_to(other, below);
+    };
+    while (outer < dataset.roots.size() && !holds(dataset.roots[outer])) ++outer;
+    if (outer == dataset.roots.size()) {
+      below.clear();
       root.numbers_stay = numbers_stay(root);
       dataset.roots.push_back(std::move(root));
     }

@@ -232,7 +232,7 @@ void Walker::list(const Directory& directory) {
   if (!stats_->wait(1, [this] { return stopping_.load(); })) return;
   struct stat before;
   const Stream dir = open_stream(directory, &before);
-  if (!dir && errno == EXDEV) return;  // another file system below: left alone
+  if (!dir && errno == EXDEV) return leave_alone(directory);
   if (!dir) return give_up(directory, std::strerror(errno));
   add(board_, AgentCounter::walk_dirs);
   if (watch_) watch_->add(directory.root, directory.path, ::dirfd(dir.get()), &before);
@@ -318,6 +318,19 @@ bool Walker::read_again(DIR* dir, Names* names) {
     errno = 0;
   }
   return errno == 0;
+}
+
+// Something is mounted there, which may be another dataset.
+void Walker::leave_alone(const Directory& directory) {
+  const std::vector<DatasetRoot>& roots = dataset_->roots;
+  const std::string& path = directory.path;
+  const std::string full = roots[directory.root].path + "/" + path;
+  if (std::any_of(roots.begin(), roots.end(), [&](const DatasetRoot& root) { return root.path == full; }))
+    return;
+  if (const Found found = catalog_->reader().find(rel_path(directory.root, path.data(), path.size())))
+    catalog_->move(found.ref, state_word(State::kPass, Reason::kNotRegular),
+                   state_word(State::kPass, Reason::kOtherDevice));
+  spdlog::warn("walk: {} is a mount, and is read from the PFS: name it as a dataset, too", full);
 }
 
 // Whoever lists the directory himself meets the error himself.

@@ -138,6 +138,7 @@ class Walker {
   // Whether the whole walk has ended. That of the root is marked if it has.
   bool ended_of(uint32_t root) REQUIRES(lock_);
   uint8_t look_at(int dir, const char* name);
+  void leave_alone(const Directory& directory);
   void give_up(const Directory& directory, const char* why) EXCLUDES(lock_);
 
   Catalog* const catalog_;
