@@ -231,7 +231,52 @@ def log():
     code, out, err = e2e.execute([CAT, file], env=with_env(job, MONARCH_IO_LOG="/nonexistent/log"))
     equal((code, out, err), (0, data, ""), "a log that cannot be written harms nobody")
     counters = job.end()
-    ok(counters["tasks"]["fallback_excluded"] > 0, "exclusions are counted", counters["tasks"])
+    tasks = counters["tasks"]
+    ok(tasks["fallback_excluded"] > 0, "exclusions are counted", tasks)
+    equal((tasks["fallback_tier_error"], sum(n for name, n in tasks.items() if name.startswith("fallback_"))), (0, tasks["opens_pfs"]), "each open on the PFS is in one counter", tasks)
 
 
-e2e.main(started, left_alone, stale, set_user_id, beside_others, exclusions, log)
+def spawned():
+    """What a child opens by the actions of posix_spawn, where no hook sees it."""
+    job, file, data = placed()
+    script = "import os, sys; pid = os.posix_spawn(sys.argv[1], sys.argv[1:2], os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[2], os.O_RDONLY, 0)]); os.waitpid(pid, 0)"
+    result, lines, err = logged(job, ["/usr/bin/python3", "-c", script, CAT, file])
+    equal(result, (0, data), "a file that posix_spawn opens: the bytes", err)
+    equal([line.split("] ")[1] for line in lines], [f"{file}: PFS, fallback_pass"], "a file that posix_spawn opens is the PFS's, and counted")
+
+
+# Reads a file, denies itself all files but those below some directories, by Landlock, and reads it twice more.
+DENY = """
+import ctypes, os, sys
+def call(*words):
+    got = libc.syscall(*words)
+    if got < 0: sys.exit(os.strerror(ctypes.get_errno()))
+    return got
+libc, size = ctypes.CDLL(None, use_errno=True), ctypes.c_size_t
+def read(): return open(sys.argv[1], 'rb').read()
+texts = [read()]
+READ = (ctypes.c_uint64 * 1)(0x4)
+rules = call(444, READ, size(8), 0)
+for path in sys.argv[2:]:
+    rule = READ[0].to_bytes(8, 'little') + os.open(path, os.O_PATH).to_bytes(4, 'little')
+    call(445, rules, 1, rule, 0)
+libc.prctl(38, 1, 0, 0, 0)
+call(446, rules, 0)
+texts += [read(), read()]
+sys.stdout.buffer.write(texts[0])
+sys.exit(texts != 3 * texts[:1])
+"""
+
+
+def denied():
+    job, file, data = placed()
+    if e2e.execute(["/usr/bin/python3", "-c", DENY, file, "/"])[0] != 0:
+        return skip("Landlock", "the kernel has none")
+    for more, became in ([f"{scratch()}/tier"], ["tier t"] * 3), ([], ["tier t", "not redirected: this program may not open copies on tier t", *["PFS, fallback_pass"] * 2]):
+        result, lines, err = logged(job, ["/usr/bin/python3", "-c", DENY, file, job.root, job.run_dir, *more])
+        equal(result, (0, data), "Landlock: the bytes", err)
+        equal([line.split("] ")[1].removeprefix(f"{file}: ") for line in lines], became, f"Landlock, with {more}: from where")
+    return None
+
+
+e2e.main(started, left_alone, stale, set_user_id, beside_others, exclusions, spawned, denied, log)

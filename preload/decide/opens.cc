@@ -213,10 +213,10 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening, 
   }
   if (__builtin_expect(!same_groups(*client), 0) && !may_read(*client, path))
     return to_pfs(TaskCounter::fallback_pass);
-  if (!will_be_known(client->catalog)) return to_pfs(TaskCounter::fallback_tier_error);
+  if (!will_be_known(client->catalog)) return to_pfs(TaskCounter::fallback_pass);
   const auto& where = facts.tiers[answer.tier];
   char* name = copy->take(where.len + 1 + kCopyNameBytes);
-  if (!name) return to_pfs(TaskCounter::fallback_tier_error);
+  if (!name) return to_pfs(TaskCounter::fallback_pass);
   memcpy(name, where.path, where.len);
   name[where.len] = '/';
   copy_name(found.ref, name + where.len + 1);
@@ -258,16 +258,27 @@ bool names_hold(const Client& client, uint32_t tier) {
                           1);
 }
 
-// Why a copy did not open. Where its directory is there, another program has removed it.
+// Once.
+void say_denied(const Client& c, const Answer& answer) {
+  static std::atomic<bool> said{false};
+  if (c.log && !said.exchange(true))
+    write_line(c.log, {"not redirected: this program may not open copies on tier ",
+                       c.catalog.facts().tiers[answer.tier].name});
+}
+
+// Why a copy did not open. Where its directory is there, another program has removed it. Programs deny
+// themselves what is their user's, as by Landlock.
 TaskCounter reason_of_failure(const Client& client, const Answer& answer, int error) {
   const KeepErrno errno_stays;
   const CatalogFacts& facts = client.catalog.facts();
   const Entry* e = client.catalog.entry(answer.copy);
   const uint64_t word = e ? e->state.load(std::memory_order_acquire) : 0;
   const bool evicted = state_of(word) == State::kNoFit && reason_of(word) != Reason::kTierError;
-  return evicted                                               ? TaskCounter::fallback_no_fit
+  if (error == EACCES) say_denied(client, answer);
+  return evicted                                                ? TaskCounter::fallback_no_fit
+         : error == EACCES                                      ? TaskCounter::fallback_pass
          : error == ENOENT && is_tier_there(facts, answer.tier) ? TaskCounter::fallback_dropped
-                                                               : TaskCounter::fallback_tier_error;
+                                                                : TaskCounter::fallback_tier_error;
 }
 
 // In a job of Slurm's a copy is root's, whom a user namespace shows as nobody, in `monarchctl run` the task's

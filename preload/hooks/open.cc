@@ -342,12 +342,15 @@ EXPORT int open_by_handle_at(int mount, struct file_handle* handle, int flags) {
   const int fd = call_next<int>(Hook::open_by_handle_at, mount, handle, flags);
   return Attempt{.flags = writes(flags) ? flags : 0, .time = {}}.settled(fd);
 }
-// The child opens it by itself, later: what the path leads to now is marked.
+// The child opens it by itself, later, on the PFS: what the path leads to now is marked, or counted.
 EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int fd, const char* path,
                                             int flags, mode_t mode) noexcept {
   Instead unused;
   const char* changed = path;
+  Client* c = only_reads(flags) && !unreadable(path) ? client() : nullptr;
+  Attempt child;
   if (writes(flags)) (void)may_change(Change::kContent, AT_FDCWD, &changed, 0, &unused);
+  if (c && may_read_below(*c, path)) open_below(c, AT_FDCWD, path, flags | O_NOATIME, &child);
   return next<int(posix_spawn_file_actions_t*, int, const char*, int, mode_t)>(
       Hook::posix_spawn_file_actions_addopen)(actions, fd, path, flags, mode);
 }

@@ -60,7 +60,7 @@ inline constexpr int kStaleSeconds = 60;
   X(fallback_timeout, "opens on the PFS because staging took longer than an open waits")        \
   X(fallback_ring_full, "opens on the PFS because the request ring was full")                   \
   X(fallback_no_fit, "opens on the PFS because no tier has room for the file")                  \
-  X(fallback_pass, "opens on the PFS of what is never staged (symlink, unreadable, failed)")    \
+  X(fallback_pass, "opens on the PFS of what is never staged, or the program may not take")     \
   X(fallback_large, "opens on the PFS of files larger than stage_wait_max and not yet placed")  \
   X(fallback_dropped, "opens on the PFS because the source had changed, or the copy was gone")  \
   X(fallback_invalid, "opens on the PFS of files that the job wrote")                           \
