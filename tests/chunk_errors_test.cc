@@ -149,22 +149,6 @@ TEST_F(ChunkErrors, WhatIsCopiedOfAFileThatWasGivenUpDoesNotCount) {
   }
 }
 
-TEST_F(ChunkErrors, WhatTheEndCutsShortIsNoFault) {
-  make("f", 4 * kMiB);
-  start();
-  Held reads(Call::kPread);
-  demand("f");
-  ask("f");
-  ASSERT_TRUE(eventually([&] { return reads.is_reached(); }));
-  std::thread end([&] { placement_->stop(); });
-  EXPECT_TRUE(quiet());
-  reads.go_on();
-  end.join();
-  EXPECT_FALSE(tier().closed());
-  EXPECT_EQ(counter(AgentCounter::tier_errors) + counter(AgentCounter::source_errors), 0u);
-  EXPECT_EQ(state("f"), State::kLarge);
-}
-
 // While one thread still copies a chunk, another gives the file up for lack of memory.
 TEST_F(ChunkErrors, AFileThatWasPutOffIsBegunAgainBesideTheOldOne) {
   make("f", 4 * kMiB);
@@ -270,55 +254,39 @@ TEST_F(ParkedFiles, TheRestOfOneIsStagedWhenItIsAskedFor) {
 
 TEST_F(ParkedFiles, WhatCannotBeOpenedAgainIsGivenUp) {
   constexpr uint64_t kDropped = state_word(State::kDropped, Reason::kChanged);
+  using Fails = std::function<int(Arguments&)>;
   const auto of_part = [](int error) {
-    return [error](Arguments& a) {
-      return strncmp(a.path, "part/", 5) == 0 && (a.flags & O_CREAT) == 0 ? error : 0;
-    };
+    return [error](Arguments& a) { return !strncmp(a.path, "part/", 5) && !(a.flags & O_CREAT) ? error : 0; };
   };
   struct Case {
     const char* what;
     std::function<void(const std::string& source)> before;
-    std::optional<Call> call;
-    std::function<int(Arguments&)> fails;
     uint64_t end;  // 0: it may be tried again by then
     std::optional<AgentCounter> counted;
+    std::optional<Call> call = {};
+    Fails fails = {};
   };
   const auto nothing = [](const std::string&) {};
+  const auto written = [](const std::string& source) { std::ofstream(source) << "new"; };
+  const auto removed = [](const std::string& source) { fs::remove(source); };
+  const auto replaced = [](const std::string& source) {
+    fs::copy_file(source, source + ".new");
+    fs::last_write_time(source + ".new", fs::last_write_time(source));
+    fs::rename(source + ".new", source);
+  };
   const uint64_t used = tier().used();
   int i = 0;
+  const auto copy_removed = [&](const std::string&) { fs::remove(part_of(name(i))); };
+  using C = AgentCounter;
+  const Fails no_descriptor = [](Arguments&) { return EMFILE; };
   const std::vector<Case> cases = {
-      {"no descriptor for the source", nothing, Call::kOpenBeneath, [](Arguments&) { return EMFILE; }, 0,
-       AgentCounter::put_off_files},
-      {"nor for the copy", nothing, Call::kOpenat, of_part(ENFILE), 0, AgentCounter::put_off_files},
-      {"written",
-       [](const std::string& source) { std::ofstream(source) << "new"; },
-       {},
-       {},
-       kDropped,
-       AgentCounter::dropped_files},
-      {"removed",
-       [](const std::string& source) { fs::remove(source); },
-       {},
-       {},
-       kDropped,
-       AgentCounter::dropped_files},
-      {"replaced by one that looks the same",
-       [](const std::string& source) {
-         fs::copy_file(source, source + ".new");
-         fs::last_write_time(source + ".new", fs::last_write_time(source));
-         fs::rename(source + ".new", source);
-       },
-       {},
-       {},
-       kDropped,
-       AgentCounter::dropped_files},
-      {"somebody removed the copy",
-       [&](const std::string&) { fs::remove(part_of(name(i))); },
-       {},
-       {},
-       kFault,
-       {}},
-      {"the copy cannot be opened", nothing, Call::kOpenat, of_part(EIO), kFault, AgentCounter::tier_errors}};
+      {"no descriptor for the source", nothing, 0, C::put_off_files, Call::kOpenBeneath, no_descriptor},
+      {"nor for the copy", nothing, 0, C::put_off_files, Call::kOpenat, of_part(ENFILE)},
+      {"written", written, kDropped, C::dropped_files},
+      {"removed", removed, kDropped, C::dropped_files},
+      {"replaced by one that looks the same", replaced, kDropped, C::dropped_files},
+      {"somebody removed the copy", copy_removed, kFault, {}},
+      {"the copy cannot be opened", nothing, kFault, C::tier_errors, Call::kOpenat, of_part(EIO)}};
   for (const Case& c : cases) {
     SCOPED_TRACE(c.what);
     EXPECT_FALSE(tier().closed()) << "before that it says nothing about the tier";

@@ -328,38 +328,6 @@ TEST_P(CopyTest, IsSeenOnlyOnceItIsPublished) {
   t.remove(0xabcd);
 }
 
-TEST_P(CopyTest, GivenUpLeavesNothing) {
-  Tier t = open(tier("a", 1 << 20));
-  {
-    const Result<Fd> file = t.create(5, 10000);
-    ASSERT_TRUE(file.ok()) << file.error().text;
-    write_all(*file, "half");
-    t.discard(5);
-  }
-  EXPECT_EQ(files_on(t), 0);
-  const Result<Fd> again = t.create(5, 3);
-  ASSERT_TRUE(again.ok());
-  write_all(*again, "new");
-  ASSERT_TRUE(publish(&t, *again, 5).ok());
-  EXPECT_EQ(contents(path_of_copy(t, 5)), "new");
-  t.discard(5);
-  EXPECT_EQ(files_on(t), 1) << "a published copy stays";
-}
-
-TEST_P(CopyTest, IsNotMadeWithoutItsSpace) {
-  Tier t = open(tier("a", 1 << 20));
-  {
-    Intercept allocations(Call::kFallocate, ENOSPC);
-    const int descriptors = open_descriptors();
-    EXPECT_EQ(t.create(5, 10000).error().code, ENOSPC);
-    EXPECT_EQ(files_on(t), 0);
-    EXPECT_EQ(open_descriptors(), descriptors);
-    EXPECT_TRUE(t.create(6, 0).ok()) << "an empty file needs none";
-  }
-  Intercept allocations(Call::kFallocate, EOPNOTSUPP);
-  EXPECT_TRUE(t.create(5, 10000).ok()) << "where nothing can be allocated it is";
-}
-
 INSTANTIATE_TEST_SUITE_P(FileSystem, CopyTest, ::testing::Values("Tmpfile", "NoTmpfile"),
                          [](const ::testing::TestParamInfo<const char*>& how) { return how.param; });
 
@@ -460,23 +428,6 @@ TEST_F(SweepTest, LeavesWhatIsNotItsOwn) {
   EXPECT_EQ(sweep(), 0);
   EXPECT_EQ(entries(), before);
   EXPECT_TRUE(fs::exists(scratch_ / "elsewhere/kept"));
-}
-
-TEST_F(HierarchyTest, AQuotaGrowsAndShrinks) {
-  Tier t = open(tier("a", 0));
-  EXPECT_FALSE(t.reserve(1));
-  EXPECT_TRUE(t.set_quota(kBlock));
-  EXPECT_TRUE(t.reserve(1));
-  EXPECT_FALSE(t.set_quota(kBlock));
-  EXPECT_FALSE(t.set_quota(1));
-  EXPECT_EQ(t.quota(), 1u);
-  EXPECT_EQ(t.used(), kBlock) << "what is used stays";
-  EXPECT_EQ(t.room(), 0u);
-  EXPECT_FALSE(t.reserve(1));
-  t.release(1);
-  EXPECT_FALSE(t.reserve(1));
-  EXPECT_TRUE(t.set_quota(kBlock));
-  EXPECT_TRUE(t.reserve(1));
 }
 
 TEST(Grant, WhatIsWrittenIsRead) {

@@ -73,24 +73,6 @@ TEST_F(PlacementTest, CopiesOnTheProcessorsThatItIsGiven) {
 
 // ---- what does not fit
 
-TEST_F(PlacementTest, WhatDoesNotFitStaysOnThePfs) {
-  tiers_[0].quota.bytes = 10 * 4096;
-  config_.prefetch = AgentConfig::Prefetch::kOn;
-  for (uint32_t i = 0; i < 30; ++i) scratch_.file("pfs/f" + std::to_string(i), noise(4096, i));
-  start();
-  walk();
-  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::staged_files) == 10; }));
-  int no_fit = 0;
-  for (uint32_t i = 0; i < 30; ++i)  // prefetch may have ended by then
-    no_fit += demand("f" + std::to_string(i)) == state_word(State::kNoFit);
-  EXPECT_EQ(no_fit, 20);
-  EXPECT_EQ(files_on(), 10);
-  EXPECT_EQ(tier().used(), 10u * 4096);
-  placement_->stop();
-  EXPECT_EQ(counter(AgentCounter::no_fit_files), 20u);
-  EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), 10u * 4096) << "what does not fit is not read";
-}
-
 // ---- demand
 
 // ---- what is no regular file of the dataset
@@ -234,21 +216,6 @@ TEST_F(PlacementTest, InMemoryNoDeviceIsWaitedFor) {
   placement_->stop();
   EXPECT_EQ(state("f"), State::kPlaced);
   end();
-}
-
-TEST_F(PlacementTest, ACopyIsKeptOpenOnlyUntilItIsOnItsDevice) {
-  config_.prefetch = AgentConfig::Prefetch::kOn;
-  constexpr int kFiles = 500;
-  for (int i = 0; i < kFiles; ++i) scratch_.file("pfs/" + std::to_string(i), noise(5000, 3));
-  start();
-  start_walk();
-  int most = 0;
-  ASSERT_TRUE(eventually([&] {
-    most = std::max(most, open_descriptors());
-    return counter(AgentCounter::staged_files) == kFiles;
-  }));
-  EXPECT_LE(most - descriptors_, 256 + 64) << "descriptors are bounded";
-  ASSERT_TRUE(eventually([&] { return open_descriptors() < descriptors_ + 64; }));
 }
 
 TEST_F(PlacementTest, WhatOthersLeftNoRoomForIsTriedAgainWhenThereIsRoom) {

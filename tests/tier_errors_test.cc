@@ -46,12 +46,7 @@ class TierErrorsTest : public ::testing::Test {
     EXPECT_TRUE(opened.ok()) << opened.error().text;
     return opened.take();
   }
-  // As on a file system that has no O_TMPFILE.
-  Tier open_without_tmpfile() {
-    Intercept opens(Call::kOpenat,
-                    [](Arguments& a) { return (a.flags & O_TMPFILE) == O_TMPFILE ? EOPNOTSUPP : 0; });
-    return open();
-  }
+
   static void write(const Fd& file, const std::string& content) {
     ASSERT_EQ(::pwrite(file.get(), content.data(), content.size(), 0), static_cast<ssize_t>(content.size()));
   }
@@ -140,22 +135,6 @@ TEST_F(TierErrorsTest, IsSafeBelowADirectoryOfRootOrOfTheUser) {
   }
 }
 
-TEST_F(TierErrorsTest, WhatOthersFilledIsLeftAloneOnceForAllFilesThatDoNotFit) {
-  Tier t = open();
-  EXPECT_FALSE(t.reserve(kMiB + 1));
-  EXPECT_FALSE(t.may_recover()) << "what is beyond the quota is no reason for a probe";
-  Intercept sizes(Call::kFstatvfs, [](Arguments& a) {
-    a.fs->f_bavail = 0;
-    return 0;
-  });
-  EXPECT_FALSE(t.reserve(1));
-  EXPECT_TRUE(t.may_recover());
-  const int64_t due = t.next_probe_ns();
-  EXPECT_FALSE(t.reserve(1));
-  EXPECT_EQ(t.next_probe_ns(), due);
-  EXPECT_EQ(t.used(), 0u);
-}
-
 TEST_F(TierErrorsTest, ACopyIsPublishedWhereItsDirectoryIsGone) {
   for (const bool in_part : {false, true}) {
     Tier t = open();
@@ -198,63 +177,6 @@ TEST_F(TierErrorsTest, ALeftOverStaysWhereItCannotBeReplaced) {
   EXPECT_EQ(code_of(replace()), 0);
   EXPECT_EQ(contents(path), "new");
   EXPECT_EQ(files_on(t), 1) << "what could not be removed before";
-}
-
-TEST_F(TierErrorsTest, ARemovalTellsWhetherTheCopyIsGone) {
-  Tier t = open();
-  {
-    const Result<Fd> file = t.create(kEntry, 0);
-    ASSERT_TRUE(file.ok() && publish(&t, *file, kEntry).ok());
-  }
-  ASSERT_TRUE(t.create_part(kOther, 1, 0).ok());
-  {
-    Intercept removals(Call::kUnlinkat, EPERM);
-    EXPECT_FALSE(t.remove(kEntry));
-    EXPECT_FALSE(t.remove(kOther));
-  }
-  EXPECT_EQ(files_on(t), 2);
-  errno = 0;  // of a call that succeeds it is not looked at
-  EXPECT_TRUE(t.remove(kEntry));
-  errno = 0;
-  EXPECT_TRUE(t.remove(kOther));
-  EXPECT_EQ(files_on(t), 0);
-  EXPECT_TRUE(t.remove(kEntry)) << "it is gone already";
-  EXPECT_TRUE(t.remove(kOther)) << "it is gone already";
-}
-
-TEST_F(TierErrorsTest, APartialCopyThatFailsLeavesNothing) {
-  Tier t = open();
-  struct Step {
-    Call call;
-    std::string path;  // of which it fails; empty: whatever it is
-    int error;
-    uint64_t bytes;
-    Ref entry = kEntry;
-  };
-  for (const Step& step : {Step{Call::kMkdirat, "part", EROFS, 0},
-                           {Call::kMkdirat, fs::path(bucket_of(t, kOther)).filename(), EROFS, 0, kOther},
-                           {Call::kOpenat, "", EMFILE, 0},
-                           {Call::kOpenat, "", EMFILE, 1},
-                           {Call::kFallocate, "", ENOSPC, 10000}}) {
-    const Intercept fault(
-        step.call, [&](Arguments& a) { return step.path.empty() || step.path == a.path ? step.error : 0; });
-    EXPECT_EQ(code_of(t.create_part(step.entry, 1, step.bytes)), step.error);
-    EXPECT_EQ(files_on(t), 0);
-  }
-  Result<Fd> part(Error{});
-  {
-    const Intercept allocations(Call::kFallocate, ENOSPC);
-    part = t.create_part(kEntry, 1, 0);
-    ASSERT_TRUE(part.ok()) << "what is allocated chunk by chunk needs none";
-  }
-  {
-    const Intercept opens(Call::kOpenat, EMFILE), renames(Call::kRenameat, EIO);
-    EXPECT_EQ(code_of(t.open_part(kEntry)), EMFILE);
-    EXPECT_EQ(code_of(publish_part(&t, *part, kEntry)), EIO);
-  }
-  EXPECT_TRUE(t.open_part(kEntry).ok()) << "it has its old name";
-  EXPECT_TRUE(t.remove(kEntry));
-  EXPECT_EQ(code_of(t.open_part(kEntry)), ENOENT);
 }
 
 TEST_F(TierErrorsTest, ALeftOverOfAPartialCopyIsReplaced) {
@@ -346,6 +268,7 @@ TEST_F(ProbeErrorsTest, EachStepOfAProbeCanFail) {
     EXPECT_FALSE(t.closed());
     EXPECT_GT(t.room(), 0u);
     EXPECT_EQ(seconds_left(t), -1);
+    EXPECT_EQ(files_on(t), 0);
   }
 }
 
@@ -381,16 +304,6 @@ TEST_F(ProbeErrorsTest, AFullFileSystemIsNotWrittenTo) {
   EXPECT_TRUE(t.probe());
   EXPECT_EQ(calls, 1);
   EXPECT_TRUE(t.reserve(2 * kBlock));
-}
-
-TEST_F(ProbeErrorsTest, AProbeLeavesNoFile) {
-  for (const bool has_tmpfile : {true, false}) {
-    Tier t = has_tmpfile ? open() : open_without_tmpfile();
-    t.close("a test");
-    clock_.advance_ms(10000);
-    EXPECT_TRUE(t.probe());
-    EXPECT_EQ(files_on(t), 0);
-  }
 }
 
 }  // namespace
