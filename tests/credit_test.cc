@@ -121,27 +121,6 @@ TEST_F(CreditTest, WithoutABurstTheJobIsFirst) {
   expect_staged(1);
 }
 
-TEST_F(CreditTest, AFileThatCostsTooMuchWaitsAndTheOthersDoNot) {
-  write_file(pfs_ + "/a", noise(50 * kFile, 1));
-  make_files(20, 10 * kCost + PrefetchCredit::kOpenBytes);
-  start();
-  walk();
-  // Opens in vain are paid for: how many there are depends on the order of the directory.
-  const auto staged_at_last = [&](uint64_t files) {
-    return eventually([&] { return counter(AgentCounter::staged_files) >= files; });
-  };
-  EXPECT_TRUE(staged_at_last(9));
-  EXPECT_EQ(state("a"), State::kKnown);
-  job_reads_on_pfs(10);
-  EXPECT_TRUE(staged_at_last(18));
-  pass(2000);
-  EXPECT_EQ(state("a"), State::kKnown);
-  EXPECT_LE(counter(AgentCounter::agent_opens_pfs), 24u) << "it is not opened again and again";
-  job_reads_on_pfs(60);
-  EXPECT_TRUE(staged_at_last(21));
-  EXPECT_EQ(state("a"), State::kPlaced);
-}
-
 TEST_F(CreditTest, TheBurstIsAPartOfTheDatasetWithinBounds) {
   prepare();
   source_ = std::make_unique<PfsSource>(catalog_.get(), &*dataset_, board_->get(), nullptr);

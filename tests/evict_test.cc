@@ -131,35 +131,6 @@ TEST_F(EvictTest, CopiesThatStayOpenDoNotKeepWhatNobodyHasOpen) {
   ASSERT_TRUE(keeps_to(0));
 }
 
-TEST_F(EvictTest, EachTimeThoseWhoHaveCopiesOpenAreGivenTime) {
-  start_with(2);
-  set_quota(kSpace);
-  ASSERT_TRUE(keeps_to(kSpace));
-  const Fd held = open_copy(name(0));
-  clock_.advance_ms(4000);
-  std::atomic<int> looks{0};
-  const Intercept opens(Call::kOpenat, [&](Arguments&) {
-    ++looks;
-    return 0;
-  });
-  set_quota(0);
-  ASSERT_TRUE(eventually([&] { return looks >= 2; }));
-  EXPECT_EQ(state(name(0)), State::kPlaced);
-}
-
-TEST_F(EvictTest, NothingIsRemovedAfterTheEnd) {
-  start_with(1);
-  placement_->stop();
-  std::atomic<int> threads{0};
-  const Intercept starts(Call::kStartThread, [&](Arguments&) {
-    ++threads;
-    return 0;
-  });
-  set_quota(0);
-  EXPECT_EQ(threads, 0);
-  EXPECT_EQ(files_on(), 1);
-}
-
 TEST_F(EvictTest, WhatNobodyHasReadGoesBeforeWhatWasPlacedEarlier) {
   constexpr int kFiles = 6;
   make(kFiles);
@@ -508,19 +479,6 @@ TEST_F(EvictLargeTest, APartIsRemovedAlsoWhileItIsFilled) {
   stage("large", 2);
   ASSERT_TRUE(placed_at_last("large"));
   EXPECT_TRUE(contents(copy_of("large")) == contents(pfs_ + "/large"));
-}
-
-TEST_F(EvictLargeTest, APartThatIsParkedOrKeptIsRemoved) {
-  make_too_large();
-  start();
-  stage_what_fits();
-  EXPECT_EQ(tier().used(), 2u << 20);
-  set_quota((2 << 20) - 1);
-  ASSERT_TRUE(keeps_to((2 << 20) - 1));
-  expect_nothing_left("large");
-  set_quota(kLarge);
-  stage("large", 0);
-  ASSERT_TRUE(placed_at_last("large"));
 }
 
 TEST_F(EvictLargeTest, APartThatNobodyFillsJustNowIsRemoved) {

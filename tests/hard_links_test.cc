@@ -181,26 +181,6 @@ TEST_F(HardLinksPlacementTest, ALostCopyIsLostUnderAllNamesButThatOfANewerOne) {
   EXPECT_EQ((*board_)->placed_bytes[0], 0u);
 }
 
-// One of its names is there still, and takes its space.
-TEST_F(HardLinksPlacementTest, ALostCopyWithANameThatStaysIsCounted) {
-  make({"a", "b"});
-  start();
-  std::string kept;
-  {
-    Held lost(Call::kFinishSync, EIO);
-    demand("a");
-    demand("b");
-    kept = copy_of("b");
-    const Intercept stays(Call::kUnlinkat, [&](Arguments& a) { return kept.ends_with(a.path) ? EPERM : 0; });
-    lost.go_on();
-    ASSERT_TRUE(eventually([&] { return state("a") == State::kNoFit && state("b") == State::kNoFit; }));
-    placement_->stop();
-  }
-  EXPECT_TRUE(fs::exists(kept));
-  EXPECT_EQ(files_on(), 1);
-  EXPECT_EQ(tier().used(), space() + tier().name_space());
-}
-
 TEST_F(HardLinksPlacementTest, WhoWaitedForACopyThatFailedGetsItsVerdict) {
   make({"a", "b"});
   start();

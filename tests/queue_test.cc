@@ -36,7 +36,7 @@ class QueueTest : public PlacementTest {
                                           [this] { return due_.load(); }, [this] { return rests_.load(); },
                                           [this](uint64_t bytes) { return bytes < money_; },
                                           [this](uint64_t bytes) { return uint64_t{bytes < money_}; },
-                                          [](uint64_t) {}, [this] { return next_look_ns_.load(); }});
+                                          [](uint64_t) {}, [] { return INT64_MAX; }});
     }
     return *queue_;
   }
@@ -88,8 +88,7 @@ class QueueTest : public PlacementTest {
   std::atomic<int64_t> due_{0};
   std::atomic<bool> rests_{false};
   std::atomic<uint64_t> money_{UINT64_MAX};  // pays for a file of less
-  std::atomic<int64_t> next_look_ns_{INT64_MAX};
-  std::map<Ref, uint32_t> chunks_;  // to fill
+  std::map<Ref, uint32_t> chunks_;           // to fill
   std::unique_ptr<PlacementContext> context_;
   std::optional<WorkQueue> queue_;
   std::list<Copier> copiers_;
@@ -437,43 +436,6 @@ TEST_F(QueueTest, ALargeFileThatWasOnlyOpenedIsPrefetchedAfterTheOthers) {
   EXPECT_FALSE(queue().is_poor());
   done();
   EXPECT_TRUE(idle()) << "once";
-}
-
-// Nothing tells a thread that there is money again: one looks, and tells the others.
-TEST_F(QueueTest, WhoCannotPayLooksAgainByItself) {
-  config_.threads = 20;
-  due_ = INT64_MAX;
-  money_ = 0;
-  file("a", 0);
-  file("b", 0);
-  queue();
-  constexpr size_t kThreads = 3;
-  Copier* const copiers[kThreads] = {copier(), copier(), copier()};
-  std::atomic<int> taken{0};
-  next_look_ns_ = 50'000'000;
-  Threads threads(kThreads, [&](uint32_t i) {
-    while (const std::optional<Work> work = queue().take(copiers[i])) {
-      taken += work->why == Why::kPrefetch;
-      queue().done(*work, copiers[i]);
-    }
-  });
-  ASSERT_TRUE(clock_.await_waiting(1));
-  EXPECT_TRUE(quiet());
-  if (!memory_is_short()) {
-    EXPECT_EQ(clock_.waiting(), 1u) << "the others are told";
-  }
-  pass(1000);
-  EXPECT_EQ(taken, 0);
-  money_ = UINT64_MAX;
-  EXPECT_TRUE(quiet());
-  EXPECT_EQ(taken, 0);
-  pass(50);
-  EXPECT_EQ(taken, 2);
-  if (!memory_is_short()) {
-    EXPECT_EQ(clock_.next_ns(), -1) << "all is prefetched";
-  }
-  context_->stopping = true;
-  queue().wake();
 }
 
 }  // namespace
