@@ -111,17 +111,6 @@ TEST_F(AccountForTest, WhatCannotBeKeptIsToldAndTriedAgain) {
   EXPECT_EQ(state_.spooled().size(), 1u);
 }
 
-// Users can lock the directory of their reports for as long as they like.
-TEST_F(AccountForTest, AReportThatIsHeldUpIsNotWaitedFor) {
-  const JobRecord r = ended(1);
-  const Fd reports(::open((state_.path() + "/reports").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  ASSERT_EQ(::flock(reports.get(), LOCK_EX), 0);
-  const std::string log = account(r, {60000, 50});
-  EXPECT_TRUE(status_.ok()) << "the line is kept";
-  EXPECT_TRUE(has(log, "JobId=1 no report is kept: it is not written within 50 ms\n")) << log;
-  EXPECT_EQ(state_.spooled().size(), 1u);
-}
-
 TEST_F(AccountForTest, TheFirstNodeReportsWhatTheOthersTold) {
   JobRecord r = ended(1);
   r.nodes = 2;

@@ -128,24 +128,6 @@ TEST(Become, AUserForGood) {
   EXPECT_EQ(code, 0);
 }
 
-// What keeps a process from becoming a user is said.
-TEST(Become, SaysWhatTheKernelRefused) {
-  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-  const auto said = [](long call, long first, const std::string& text) {
-    return in_child([&] {
-      const auto refuse = [=](CallArguments a) { return a[0] == first ? EAGAIN : 0; };
-      if (!before_call(call, refuse)) return 99;
-      const Status s = become({kUser, kUser, {}});
-      return !s.ok() && s.error().text.starts_with(text) ? 0 : 1;
-    });
-  };
-  const int status = said(SYS_setresgid, kUser, "setresgid: ");
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
-  EXPECT_EQ(said(SYS_setresuid, kUser, "setresuid: "), 0);
-  EXPECT_EQ(said(SYS_prctl, PR_SET_DUMPABLE, "the user could trace"), 0);
-}
-
 TEST(Become, LeavesNoWayBackAndIsNeverRoot) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer's own thread would have other capabilities than this one";

@@ -274,14 +274,6 @@ TEST_F(LedgerTest, WhatWasNotToldIsToldAgain) {
   EXPECT_EQ(st.st_mode & 07777, 0644u) << "for its agent";
 }
 
-TEST_F(LedgerTest, WhatHasEndedIsToldNothing) {
-  EXPECT_EQ(begin(1), 100 * kMiB);
-  change(1, [](JobRecord* r) { ++r->agent.start_time; });
-  ASSERT_TRUE(state_.write(record(1).grants(), "nvme 5\n").ok());
-  grant(state_);
-  EXPECT_EQ(told(1), "nvme 5\n");
-}
-
 TEST_F(LedgerTest, ATierThatCannotBeUsedIsLeftOut) {
   Config config;
   config.tiers = tiers();
@@ -313,21 +305,6 @@ TEST_F(LedgerTest, ATierThatDoesNotTellItsSizeIsLeftOut) {
   const Intercept broken(Call::kFstatvfs, EIO);
   const std::string log = logged(scratch_, [&] { EXPECT_TRUE(tiers_for({1, "n1", "c"}, config).empty()); });
   EXPECT_NE(log.find("tier nvme (" + tier_ + "): Input/output error"), std::string::npos) << log;
-}
-
-TEST_F(LedgerTest, WhereNoneAreNamedTiersAreDiscovered) {
-  const std::vector<TierConfig> some = tiers_for({1, "n1", "c"}, {});
-  EXPECT_LE(some.size(), kMaxTiers);
-  const int status = in_child([&] {
-    const auto hide = [](CallArguments a) {
-      return std::string(reinterpret_cast<const char*>(a[1])).ends_with("/mountinfo") ? EACCES : 0;
-    };
-    if (!before_call(SYS_openat, hide)) return 99;
-    const std::string log = logged(scratch_, [&] { (void)tiers_for({1, "n1", "c"}, {}); });
-    return log.find("JobId=1 discovery of tiers: ") == std::string::npos ? 1 : 0;
-  });
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0);
 }
 
 TEST_F(LedgerTest, ADirectoryIsOneTierAndItsPathIsText) {

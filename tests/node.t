@@ -22,21 +22,6 @@ from one_node import UID  # pylint: disable=wrong-import-position
 NAMELESS = 2000054321  # of no user in passwd
 SOON = 90  # seconds in which all that an epilog left to the background is gone
 
-READER = e2e.OPENED_AS + """
-import os, sys, time
-def where():
-    fd = os.open(sys.argv[1], os.O_RDONLY)
-    name = opened_as(fd)
-    os.close(fd)
-    return "PFS" if name == sys.argv[1] else "tier" if name.startswith(sys.argv[2] + "/") else name
-print(where(), flush=True)
-sys.stdin.readline()
-end = time.monotonic() + 100
-while where() != "tier" and time.monotonic() < end:
-    time.sleep(0.05)
-print(where(), flush=True)
-"""
-
 class Node(one_node.Node):
     """One whose lines for sacct are kept."""
     account = "/bin/false"
@@ -221,31 +206,6 @@ def start_killed():
         equal(agents(), [], "nor an agent")
 
 
-def store_killed():
-    """A tier's store is killed: the agent goes on, copies stay, and all is removed."""
-    def stores():
-        found = subprocess.run(["pgrep", "-f", f"^monarchd --store nvme .* {n.state}/grants/"], stdout=subprocess.PIPE, check=False)
-        return list(map(int, found.stdout.split()))
-
-    with node("store") as n:
-        n.start(1)
-        ok(n.is_staged(1), "a store's killed: the dataset is staged before")
-        equal(len(stores()), 1, "a job has a store for its tier", stores())
-        with open(f"/proc/{stores()[0]}/status", encoding="utf-8") as file:
-            status = dict(line.split(":\t", 1) for line in file.read().splitlines())
-        equal((status["Uid"].split(), int(status["CapEff"], 16), int(status["CapBnd"], 16), status["NoNewPrivs"]), (["0"] * 4, 0, 0, "1"),
-              "which is root's, without capabilities")
-        os.kill(stores()[0], signal.SIGKILL)
-        ok(wait_until(lambda: not stores()), "it is killed")
-        ok(running(n.record(1)["pid"]) and len(n.copies(1)) == 30, "agent and copies are there still")
-        n.ends(1, "a store that was killed")
-        n.start(2)
-        ok(n.is_staged(2), "the next job has one")
-        os.kill(n.record(2)["pid"], signal.SIGKILL)
-        ok(wait_until(lambda: not stores()), "which ends when its agent has")
-        n.ends(2, "an agent that was killed")
-
-
 # ---- memory
 
 
@@ -334,28 +294,7 @@ def two_clusters():
         equal(n.epilog(1, "../one"), 2, "a cluster's name that cannot be part of a file's is refused")
 
 
-def board_in_the_making():
-    """A task that begins while the agent makes its board uses it when it is made."""
-    with node("board") as n:
-        n.start(1)
-        run_dir, begun = n.record(1)["run_dir"], f"{n.dir}/run"
-        os.mkdir(begun, 0o700)
-        with open(f"{begun}/board", "wb") as file:
-            file.truncate(os.path.getsize(f"{run_dir}/board"))
-        for path in f"{begun}/board", begun:
-            os.chmod(path, 0o700)
-            os.chown(path, UID, UID)
-        libraries = ":".join([*e2e.SANITIZER.split(), f"{BUILD}/libmonarch_preload.so"])
-        task = e2e.start([*e2e.NOBODY, "/usr/bin/python3", "-c", READER, glob.glob(f"{n.data}/*.bin")[0], n.tier],
-                         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                         env={"PATH": "/usr/bin:/bin", "LD_PRELOAD": libraries, "MONARCH_IO_RUN_DIR": begun})
-        equal(task.stdout.readline(), b"PFS\n", "a task that finds an empty board reads the PFS")
-        subprocess.run(["mount", "--bind", run_dir, begun], check=True)
-        equal(task.communicate(b"go on\n", 100 + e2e.PATIENCE)[0], b"tier\n", "and the tier's copy when there is a whole one")
-        subprocess.run(["umount", begun], check=True)
-
-
 if os.geteuid() != 0:
     print("1..0 # SKIP needs root")
     sys.exit(0)
-e2e.main(every_moment, start_killed, store_killed, held_memory, hangs_in_mid_job, odd_paths, two_clusters, board_in_the_making)
+e2e.main(every_moment, start_killed, held_memory, hangs_in_mid_job, odd_paths, two_clusters)

@@ -422,24 +422,6 @@ TEST_F(RemoverTest, WhatIsInMemoryIsChargedThoughAnotherFileSystemIsThere) {
   end_children();
 }
 
-// An id may be another one after each mount.
-TEST_F(RemoverTest, WhatIsFoundUnderAnotherIdIsChargedToThatOne) {
-  JobRecord r = record(1);
-  r.tiers[0].file_system = "of another mount";
-  r.tiers[0].away = true;
-  r.away_since = ::time(nullptr) - 2 * kAwaySeconds;
-  fill_stuck(scratch_ / ("tier/monarch/" + kRemoval));
-  const Stuck stuck;
-  std::vector<Removal> removals = removal_of(r);
-  EXPECT_FALSE(remove(std::move(removals), 0));
-  EXPECT_TRUE(eventually([&] {
-    const Result<JobRecord> now = state_.read_removal(kRemoval);
-    return now.ok() && !now->tiers[0].away && now->tiers[0].charged() > 0 && now->away_since == 0 &&
-           now->tiers[0].file_system == file_system_at(r.tiers[0].path);
-  }));
-  end_children();
-}
-
 TEST_F(RemoverTest, WhereTheDirectoryOfAllJobsIsGoneNothingIsLeft) {
   JobRecord r = record(1);
   r.tiers[0].file_system = file_system_at(r.tiers[0].path);
@@ -651,21 +633,6 @@ TEST_F(RunAsTest, WhatHasComeIsReadThoughAnotherOneTookAllTheTime) {
   EXPECT_TRUE(good.finish(until_ms, &out, sizeof out));
   EXPECT_EQ(out, kNumber);
   EXPECT_TRUE(no_child_is_left());
-}
-
-// A hook's output is a task's, or slurmd's.
-TEST_F(RunAsTest, HasNoStandardStreamsOfAHooks) {
-  const int status = in_child([&] {
-    const auto fails = [](CallArguments a) {
-      return reinterpret_cast<const char*>(a[1]) == std::string("/dev/null") ? EMFILE : 0;
-    };
-    if (!before_call(SYS_openat, fails)) return 99;
-    char byte;
-    if (run_as({kUid, kUid, {}}, kLong, &byte, 1, [](int fd) { return write_some(fd, 0, 1); })) return 1;
-    return ends_in_time(state_, start_in_time(state_, kLong, {}, [] { return true; })) ? 2 : 0;
-  });
-  if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-  EXPECT_EQ(status, 0) << "who cannot leave them does nothing";
 }
 
 TEST_F(RunAsTest, HasNothingOfRoots) {

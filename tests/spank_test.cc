@@ -657,34 +657,6 @@ TEST_F(SpankPlugin, AHelperAnswersWhateverDescriptorsThereAre) {
             0);
 }
 
-TEST_F(SpankPlugin, TheHelperHasNothingOfSlurmds) {
-  helper(
-      "/bin/ls -l /proc/$$/fd > $here/descriptors; pwd > $here/cwd\n"
-      "while read -r line; do echo \"$line\"; done < /proc/self/status > $here/status\n"
-      "echo off >&3");
-  sigset_t blocked, old;
-  ::sigemptyset(&blocked);
-  ::sigaddset(&blocked, SIGUSR1);
-  ::sigprocmask(SIG_BLOCK, &blocked, &old);
-  ::signal(SIGUSR2, SIG_IGN);
-  const int other = ::dup2(STDERR_FILENO, 77);
-  step();
-  ::close(other);
-  ::signal(SIGUSR2, SIG_DFL);
-  ::sigprocmask(SIG_SETMASK, &old, nullptr);
-  EXPECT_FALSE(has(read("descriptors"), " 77 -> ")) << read("descriptors");
-  EXPECT_TRUE(has(read("descriptors"), " 2 -> /dev/null")) << read("descriptors");
-  EXPECT_TRUE(has(read("descriptors"), " 3 -> pipe:")) << read("descriptors");
-  EXPECT_TRUE(has(read("status"), "SigBlk:\t0000000000000000")) << read("status");
-  const std::string status = read("status");
-  const size_t ignored = status.find("SigIgn:");
-  ASSERT_NE(ignored, std::string::npos);
-  // 32 and 33 are the C library's own, which it does not let anybody change.
-  constexpr uint64_t kOfLibc = uint64_t{3} << 31;
-  EXPECT_EQ(std::stoull(status.substr(ignored + 7), nullptr, 16) & ~kOfLibc, 0u) << status;
-  EXPECT_EQ(read("cwd"), "/\n");
-}
-
 // ---- tasks
 
 TEST_F(SpankPlugin, TasksThatDoNotSeeTheAgentAreToldOnce) {

@@ -221,17 +221,6 @@ TEST_F(SpoolTest, OneLineThatGetsNoAnswerStarvesNoOther) {
   }
 }
 
-// What was not tried comes back before the one for whose sake it was not, however long its own pause is.
-TEST_F(SpoolTest, AnOlderLineDoesNotWaitForAYoungerOne) {
-  const std::string young = path(line(1, Accounting::kSacct, 5, -2)),
-                    old = path(line(2, Accounting::kSacct, 200, -1));
-  const int64_t before = due_at(old);
-  answer(kAway);
-  EXPECT_FALSE(flush_now().ok());
-  EXPECT_LT(due_at(old), due_at(young));
-  EXPECT_GT(due_at(old), before) << "the cluster has its pause";
-}
-
 TEST_F(SpoolTest, ALineWithoutARowStaysAndTheOthersAreTried) {
   line(1);
   line(2);

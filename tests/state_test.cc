@@ -627,22 +627,5 @@ TEST_F(StateTest, ARemovalIsLockedBeforeItIsSeen) {
   EXPECT_TRUE(state_.make_removal(record(9)).ok()) << "who made that was killed";
 }
 
-// What stat(2) and lstat(2) are of, and how, in the system call that both are.
-TEST_F(StateTest, WhatCannotBeLookedAtIsNotTrusted) {
-#ifdef SYS_newfstatat
-  for (const int flags : {0, AT_SYMLINK_NOFOLLOW}) {
-    const int status = in_child([&] {
-      const auto refuse = [=, this](CallArguments a) {
-        return a[3] == flags && path_ == reinterpret_cast<const char*>(a[1]) ? EIO : 0;
-      };
-      if (!before_call(SYS_newfstatat, refuse)) return 255;
-      return flags == 0 ? code_of(StateDir::open(path_)) : ensure_root_directory(path_, 0755).error().code;
-    });
-    if (status == 255) GTEST_SKIP() << "no system call can be trapped here";
-    EXPECT_EQ(status, EIO);
-  }
-#endif
-}
-
 }  // namespace
 }  // namespace monarch

@@ -415,14 +415,6 @@ TEST_F(LiveTest, WhileItHasASlurmstepd) {
   EXPECT_TRUE(on_tier().empty());
 }
 
-TEST_F(LiveTest, WhatIsAsideIsNoLivingJobs) {
-  const pid_t stepd = start_slurmstepd(job(1));
-  fill(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));
-  EXPECT_FALSE(stays(take({scratch_ / "tier"})));
-  EXPECT_TRUE(on_tier().empty());
-  EXPECT_EQ(state_of(stepd), 'S');
-}
-
 TEST_F(LiveTest, WhatHadARecordIsNotAskedFor) {
   const pid_t stepd = start_slurmstepd(job(1));
   JobRecord r = record(job(1));
@@ -623,17 +615,6 @@ TEST_F(NodeSweepTest, AtBootTheTiersGetTheirDirectories) {
   EXPECT_EQ(::stat((tier + "/monarch").c_str(), &st), 0) << "before any user can be in the way";
   EXPECT_EQ(st.st_mode & 07777, 0711u);
   wait_children();
-}
-
-TEST_F(NodeSweepTest, WhoIsDeadIsToldWithoutBeingTouched) {
-  (void)begin(dead(1));
-  JobRecord alive = record(job(2));
-  alive.agent = *identify(::getpid());
-  (void)begin(alive);
-  const Removal held = begin(dead(3));
-  ASSERT_TRUE(state_.lock_job({job(4), "n1", "c"}, true, 0).ok());
-  EXPECT_EQ(dead_jobs(state_), Names{key(1)}) << "it lives, somebody is at work on it, it is noted only";
-  EXPECT_EQ(jobs().size(), 4u);
 }
 
 // Of a job whose epilog does not come, as where slurmd is older than the plugin's line.

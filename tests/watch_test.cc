@@ -420,18 +420,6 @@ TEST_F(TrappedWatchTest, WithoutAListOfProcessesNoJobEnds) {
   EXPECT_TRUE(is_running(job.agent));
 }
 
-TEST_F(WatchTest, AHelperOfOursThatASlurmstepdAdoptedIsNoTask) {
-  const Stepd stepd = start_stepd(1, "0", "rr");
-  const JobRecord job = begin_job(1);
-  const Cgroups groups;
-  if (!groups.make(state_.helpers_cgroup(), 0).ok()) GTEST_SKIP() << "no control group can be made here";
-  groups.move(stepd.tasks[1], state_.helpers_cgroup());
-  stop(stepd.tasks[0]);
-  watch();
-  EXPECT_TRUE(noted(1, "suspended"));
-  groups.end(state_.helpers_cgroup(), 10000);
-}
-
 class EpilogTest : public NodeTest {
  protected:
   Status end(const JobRecord& r, const std::string& account_program = "") const {
@@ -490,26 +478,6 @@ TEST_F(EpilogTest, AnAgentThatHangsIsToldAndHoldsNothingUp) {
     mounts->check(log.find("does not end: it waits for the PFS") != std::string::npos, log);
     mounts->check(jobs().empty(), "the job is gone");
   });
-}
-
-TEST_F(EpilogTest, CountersThatCannotBeAreLost) {
-  for (const bool absurd : {false, true}) {
-    JobRecord r = record(absurd ? 2 : 1);
-    r.first_node = true;
-    (void)begin(r);
-    ASSERT_EQ(in_child([&] {
-                const Result<BoardFile> board = BoardFile::create(r.run_dir);
-                if (!board.ok() || !declare_alive(board->get()).ok()) return 1;
-                if (absurd) board->get()->shards[0].task[0] = uint64_t{1} << 62;
-                return ::chown((r.run_dir + "/board").c_str(), kUid, kUid);
-              }),
-              0);
-    EXPECT_TRUE(end(r, "/bin/true").ok());
-    ASSERT_EQ(lines().size(), 1u);
-    const std::string line = state_.path() + "/spool/" + lines()[0];
-    EXPECT_EQ(contents(line).find("counters=lost") != std::string::npos, absurd);
-    fs::remove(line);
-  }
 }
 
 TEST_F(EpilogTest, ALineIsLoggedAndOnTheFirstNodeLeftForSacctWherePolicyWantsIt) {
