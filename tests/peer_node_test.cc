@@ -324,25 +324,6 @@ TEST_F(PeerNodeTest, WhatATaskHasSeenAllNodesKnow) {
   EXPECT_GT(asked.times(), 0) << "no copy is compared with what a task says";
 }
 
-// As a file that is emptied and written anew just then: whichever look at it finds it empty.
-TEST_F(PeerNodeTest, AFileThatShrinksAndGrowsEndsNoAgent) {
-  for (int i = 0; i < 6; ++i) file(std::to_string(i), 2 * kMiB + 5);
-  start(2);
-  for (int i = 0; i < 6; ++i) {
-    const std::string name = std::to_string(i);
-    const ino_t inode = pfs_stat(name).st_ino;
-    std::atomic<int> looks{0};
-    const Intercept shrunk(Call::kFstatResult, [&](Arguments& a) {
-      if (a.st->st_ino == inode && looks++ == i) a.st->st_size = 0;
-      return 0;
-    });
-    nodes_[0]->placement->demand(rel(name));
-    EXPECT_TRUE(eventually([&] {
-      return nodes_[0]->state(name) == State::kPlaced || nodes_[0]->state(name) == State::kDropped;
-    })) << i;
-  }
-}
-
 TEST_F(PeerNodeTest, WhatTheJobMarksAllNodesHearOf) {
   file("f", 100000);
   file("g", 1);
@@ -598,29 +579,17 @@ TEST_F(PeerNodeTest, DataGoesByTheNetworkThatIsWanted) {
 // Nodes that do not agree do not get each other's files, and the log says why.
 TEST_F(PeerNodeTest, WhoHasOtherSettingsIsToldOf) {
   file("f", 1000);
-  const std::function<void()> changes[] = {
-      [&] { config_.stage_wait_max *= 2; },
-      [&] { job_.encrypt = true; },
-      [&] {
-        job_.nodes.push_back({kLoopback, {free_port()}});
-      },
-  };
-  for (const auto& change : changes) {
-    SCOPED_TRACE(&change - changes);
-    job_ = {};
-    (void)logged(scratch_, [&] {
-      for (int i = 0; i < 2; ++i) job_.nodes.push_back({kLoopback, {free_port()}});
-      job_.identity = "c.1.0";
-      start_one(0);
-      change();
-      start_one(1);
-      EXPECT_TRUE(nodes_[0]->place("f") && nodes_[1]->place("f"));
-      EXPECT_TRUE(eventually(
-          [&] { return contents(scratch_ / "log").find("it has other settings") != std::string::npos; }));
-      EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
-      nodes_.clear();
-    });
-  }
+  job_.nodes = nodes_here(2);
+  job_.identity = "c.1.0";
+  (void)logged(scratch_, [&] {
+    start_one(0);
+    config_.stage_wait_max *= 2;
+    start_one(1);
+    EXPECT_TRUE(nodes_[0]->place("f") && nodes_[1]->place("f"));
+    EXPECT_TRUE(eventually(
+        [&] { return contents(scratch_ / "log").find("it has other settings") != std::string::npos; }));
+    EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
+  });
 }
 
 }  // namespace

@@ -511,38 +511,6 @@ TEST_F(BadNodeTest, AnAnswerThatTakesFourSecondsIsTaken) {
   nodes[0].reset();
 }
 
-// The machine of a home, which also reads a file, is gone: its kernel confirms nothing.
-TEST_F(BadNodeTest, AMachineThatVanishesCostsLessThanHalfASecond) {
-  start(0);
-  start(2);
-  const std::string name = file_of(kBad, 2), read_there = file_of(0, 1);
-  EXPECT_EQ(answer_for(file_key(0, read_there)), MessageType::kRead);
-  const auto passes = [&] { return nodes[2]->peers->ask_walk(0, Walk()).ok(); };  // through the first one
-  EXPECT_TRUE(passes());
-  thinks.shut();
-  std::atomic<int> looks{0};
-  const Intercept kernel(Call::kConnectionInfoResult, [&](Arguments& a) {
-    a.tcp->tcpi_unacked = looks > 0 ? 1 : 0;
-    a.tcp->tcpi_last_ack_recv = 3'600'000;
-    ++looks;
-    return 0;
-  });
-  auto content = read_beside(0, name);
-  for (int ms = 0; nodes[0]->peers->counts().errors == 0; ms += patience::kPeerLookMs) {
-    ASSERT_LE(ms, 500);
-    EXPECT_TRUE(nodes[0]->clock.await_waiting(1));
-    const int before = looks;
-    nodes[0]->clock.advance_ms(patience::kPeerLookMs);
-    EXPECT_TRUE(eventually([&] { return looks > before; }));
-    EXPECT_TRUE(passes());
-  }
-  EXPECT_TRUE(content.get() == pfs.content(name)) << "the deputy is asked";
-  EXPECT_EQ(nodes[0]->peers->counts().timeouts + nodes[0]->peers->counts().alone, 0u);
-  expect_read(0, read_there);
-  EXPECT_EQ(nodes[0]->peers->counts().read_again, 1u) << "its lease has ended";
-  thinks.open();
-}
-
 TEST_F(BadNodeTest, WhatNobodySendsIsReadHereOnceTwoWereTried) {
   using Nodes = std::vector<NodeIndex>;
   const Nodes silent = {1, 2, kBad}, none = {0, kNodes};  // this one, and one that there is not
@@ -734,35 +702,6 @@ TEST_F(PeersTest, WhoHasWaitedForLongEnoughIsToldWhatIsKnown) {
   for (auto& content : both) EXPECT_TRUE(content.get() == pfs.content(name));
   EXPECT_EQ(pfs.reads, 1);
   EXPECT_EQ(nodes[0]->peers->counts().alone + nodes[2]->peers->counts().alone, 0u);
-}
-
-// The connection breaks meanwhile.
-TEST_F(PeersTest, OnlyTheLastCountIsWaitedForAndToldAgain) {
-  struct First : ControlHandler {
-    std::string message(NodeIndex, const MessageHeader& header, std::string_view body) override {
-      if (header.type != MessageType::kCount) return "";
-      heard.add(header, body);
-      if (heard.count<Count>() == 2) return break_connections(), "";
-      return encode(Pong());
-    }
-    Sayings heard;
-  } hears;
-  ControlOptions first_options = options.peers;
-  first_options.hello.node = 0;
-  ManualClock still;
-  Control first(first_options, &hears, still);
-  ASSERT_TRUE(first.start().ok());
-  start(1);
-  nodes[1]->peers->count({1, 1, 0, {}});
-  nodes[1]->peers->count({1, 2, 1, {}});
-  for (int i = 0; i < Members::kMostWrong; ++i) first.tell(1, encode(Told{1, {ToldFile()}}));
-  EXPECT_TRUE(first.ask(1, encode(Ping()), kPatienceMs).ok());
-  nodes[1]->peers->count({1, 3, 0, {}});  // of one that is left alone
-  nodes[1]->peers->count({1, 4, 1, {}});
-  std::vector<std::pair<uint64_t, bool>> turns;  // and whether an answer was asked for
-  for (const auto& [number, count] : hears.heard.numbered<Count>())
-    turns.emplace_back(count.turn, number != 0);
-  EXPECT_EQ(turns, (std::vector<std::pair<uint64_t, bool>>{{1, false}, {2, true}, {2, true}, {4, true}}));
 }
 
 }  // namespace
