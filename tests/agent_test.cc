@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,7 +22,6 @@
 #include "tests/loopback.h"
 #include "tests/scratch.h"
 #include "tests/tiers.h"
-#include "tests/trapped_calls.h"
 
 namespace fs = std::filesystem;
 
@@ -278,46 +276,6 @@ TEST_F(AgentTest, TellsWhatIsNotStaged) {
   EXPECT_TRUE(eventually([&] { return series().whole_ms > 0; }));
 }
 
-TEST_F(AgentTest, WhatIsExcludedIsNeverStaged) {
-  scratch_.file("pfs/a.log", noise(1000, 2));
-  scratch_.file("pfs/raw/b", noise(1000, 3));
-  fs::create_directory_symlink(scratch_ / "pfs", scratch_ / "other");
-  options_.datasets = {scratch_ / "other"};
-  options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
-  for (const std::string& globs : {std::string("*.log:raw/*"), "*.log:" + (scratch_ / "pfs/raw/*"),
-                                   "*.log:" + (scratch_ / "other/raw/b")}) {
-    SCOPED_TRACE(globs);
-    scratch_.dir("run");
-    options_.config.agent.exclude = globs;
-    ASSERT_EQ(start(), "ready\n");
-    EXPECT_TRUE(tells("staged-in"));
-    EXPECT_EQ(told("percent") + " " + told("files") + " " + told("failed"), "100 1 0");
-    {
-      const BoardFile shared = board();
-      const auto requests = [&] { return total(*shared.get(), AgentCounter::requests); };
-      for (const char* name : {"a.log", "raw/b"}) {
-        const uint64_t before = requests();
-        post_request(shared.get(), rel(name));
-        EXPECT_TRUE(eventually([&] { return requests() == before + 1; }));
-        set_invalid(shared.get(), rel(name).hash);  // as if the job wrote it
-        post_request(shared.get(), rel(name));
-        EXPECT_TRUE(eventually([&] { return requests() == before + 2; }));
-      }
-      CatalogReader reader;
-      ASSERT_TRUE(reader.open(options_.run_dir.c_str()));
-      for (const char* name : {"a.log", "raw/b"})
-        EXPECT_TRUE(eventually([&] {
-          const Found found = reader.find(rel(name));
-          const State state = found ? state_of(found.entry->state) : State::kKnown;
-          return state == State::kPass || state == State::kDropped;
-        })) << name;
-      EXPECT_EQ(staged(shared), 1u);
-      EXPECT_EQ(total(*shared.get(), AgentCounter::agent_opens_pfs), 1u);
-    }
-    end();
-  }
-}
-
 // A pattern with a path is of that place, and of none that has the same files below.
 TEST_F(AgentTest, WhatIsExcludedInOneDatasetIsStagedOfAnother) {
   for (const char* name : {"pfs/x", "other/x", "pfs/below/y"}) scratch_.file(name, noise(1000, 2));
@@ -337,26 +295,6 @@ TEST_F(AgentTest, TellsThatPrefetchRests) {
   EXPECT_TRUE(tells("suspended"));
   EXPECT_NE(told("percent"), "100");
   EXPECT_TRUE(eventually([&] { return told("files") == "21"; })) << "once the walk is through";
-}
-
-TEST_F(AgentTest, PrefetchRestsWhileNobodyUsesTheDataset) {
-  for (int i = 0; i < 60; ++i)
-    scratch_.file("pfs/d" + std::to_string(i % 4) + "/" + std::to_string(i), noise(1000, i));
-  options_.config.agent.prefetch = AgentConfig::Prefetch::kOn;
-  options_.config.agent.pfs_opens = 8;
-  options_.config.agent.prefetch_patience = 1;
-  scratch_.file("run/began", "0");
-  ASSERT_EQ(start(), "ready\n");
-  EXPECT_TRUE(eventually([&] { return told("unused") == "1"; }));
-  EXPECT_TRUE(tells("suspended"));
-  BoardFile shared = BoardFile::open(options_.run_dir).take();
-  EXPECT_LT(total(*shared.get(), AgentCounter::agent_opens_pfs), 60u);
-  count(shared.get(), TaskCounter::meta_served, 64);  // a script that looks
-  EXPECT_EQ(told("unused"), "1");
-  count(shared.get(), TaskCounter::opens_pfs);
-  EXPECT_TRUE(eventually([&] { return told("state") == "staged-in"; }));
-  EXPECT_EQ(told("unused"), "");
-  EXPECT_EQ(told("staged_files"), "61");
 }
 
 TEST_F(AgentTest, TasksAnswerFromListingsOnlyWhereBothAreWanted) {
@@ -452,19 +390,6 @@ TEST_F(AgentTest, EndsWhenItsRunDirectoryIsCovered) {
   if (!mounted) GTEST_SKIP() << "mounting needs root";
 }
 
-TEST_F(AgentTest, MayOpenAsManyFilesAsItCan) {
-  ASSERT_EQ(start([] {
-              rlimit files{};
-              ::getrlimit(RLIMIT_NOFILE, &files);
-              files.rlim_cur = 256;
-              ::setrlimit(RLIMIT_NOFILE, &files);
-            }),
-            "ready\n");
-  rlimit files{};
-  ASSERT_EQ(::prlimit(pid_, RLIMIT_NOFILE, nullptr, &files), 0);
-  EXPECT_EQ(files.rlim_cur, files.rlim_max);
-}
-
 // The rules are the administrator's; root looks at no path of the user's, so the agent applies them.
 TEST_F(AgentTest, WhereADatasetReallyIsCountsForTheRules) {
   fs::create_directory_symlink(scratch_ / "pfs", scratch_ / "link");
@@ -545,34 +470,6 @@ TEST_F(AgentTest, WithoutTheLibraryForPeersItGoesOnAlone) {
       EXPECT_TRUE(eventually([&] { return staged(shared) == 1; }));
     }
     end();
-  }
-}
-
-TEST_F(AgentTest, WhereADatasetIsThatCannotBeLookedUpIsNotServedIfThereAreRules) {
-#ifdef SYS_readlink
-  constexpr long kReadlink = SYS_readlink;
-  constexpr int kPath = 0;
-#else
-  constexpr long kReadlink = SYS_readlinkat;
-  constexpr int kPath = 1;
-#endif
-  for (const bool rules : {true, false}) {
-    scratch_.dir("run");
-    options_.config.datasets.deny.clear();
-    if (rules) options_.config.datasets.deny = {scratch_.dir("elsewhere")};
-    const std::string said = start([] {
-      if (!before_call(kReadlink, [](CallArguments a) {
-            return std::string_view(reinterpret_cast<const char*>(a[kPath])).starts_with("/proc/self/fd/")
-                       ? ENOENT
-                       : 0;
-          }))
-        ::_exit(77);
-    });
-    if (said.empty() && ended() == 77) GTEST_SKIP() << "not to be had here";
-    EXPECT_EQ(said, rules ? "dataset " + options_.datasets[0] + ": No such file or directory\n" : "ready\n");
-    if (!rules) ::kill(pid_, SIGTERM);
-    EXPECT_EQ(ended(), rules ? 1 : 0);
-    EXPECT_TRUE(nothing_is_left());
   }
 }
 

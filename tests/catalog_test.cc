@@ -84,27 +84,6 @@ TEST_F(CatalogTest, OnlyRegularFilesAreStaged) {
     EXPECT_EQ(word(std::to_string(type).c_str(), type), state_word(State::kPass, Reason::kNotRegular));
 }
 
-TEST_F(CatalogTest, TheHeaderTellsRootsPrefixesAndTiers) {
-  CatalogReader reader;
-  ASSERT_TRUE(reader.open(scratch_.path().c_str()));
-  const CatalogFacts& h = reader.facts();
-  EXPECT_EQ(h.root_count, 2u);
-  EXPECT_EQ(h.roots[1].dev, 2u);
-  EXPECT_EQ(h.prefix_count, 2u);
-  EXPECT_EQ(std::string(h.prefixes[1].path, h.prefixes[1].len), "/more");
-  EXPECT_EQ(h.prefixes[1].root, 1u);
-  EXPECT_EQ(h.tier_count, 2u);
-  EXPECT_STREQ(h.tiers[1].name, "ssd");
-  EXPECT_STREQ(h.tiers[1].path, "/ssd/job");
-  EXPECT_EQ(h.tiers[1].dev, 8u);
-  EXPECT_FALSE(reader.walked(0));
-  catalog_->set_walked(1);
-  EXPECT_FALSE(reader.walked(0));
-  EXPECT_TRUE(reader.walked(1));
-  for (const auto& file : fs::directory_iterator(scratch_.path()))
-    EXPECT_EQ(file.status().permissions(), static_cast<fs::perms>(0600)) << file.path();
-}
-
 TEST(Catalog, RefusesWhatDoesNotFitItsHeader) {
   Scratch scratch;
   const auto error = [&](const std::vector<RootView>& roots, const std::vector<PrefixView>& prefixes,

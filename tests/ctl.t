@@ -531,27 +531,6 @@ def report_of_file():
         fails(f"report: {what}", ["report", path], [f"read {path}: {why};"], remedy="name a file that 'monarchctl run --report' has written, or a job's number")
 
 
-def report_of_run():
-    dataset, tier = scratch("report.data"), scratch("report.tier")
-    e2e.make_tree(dataset, 30)
-    usual, reading = ["run", *e2e.options([dataset], {"t": (tier, "1G")})], 'for i in 1 2 3; do find "$1" -type f -exec cat {} + >/dev/null; done; echo out'
-    code, out, err = ctl(*usual, "--report", "-", "--", "taskset", "-c", str(min(os.sched_getaffinity(0))), "sh", "-c", reading, "sh", dataset,
-                         env=e2e.environment(), cwd=scratch("cwd"))
-    equal((code, err, out[:4], os.listdir(scratch("cwd"))), (0, "", "out\n", []), "run --report -: the command's output comes first, and no file is made")
-    counters = json.loads(out[4:])
-    equal((counters["opens"], counters["opens_tier"]), (90, 90), "the report is on standard output", out)
-    told = as_json("report", written("real.json", out[4:]))[1]
-    ok(0 < told["open_times"]["tier"]["timed"] < 90, "report of a real run: of its tier's copies some were timed", told)
-    equal((told.get("rule"), told.get("bytes_pfs"), told.get("bytes_read"), told.get("epochs")),
-          ("good", counters["agent"]["agent_bytes_pfs"], 3 * counters["agent"]["dataset_bytes"], 3), "report of a real run", told)
-    process = e2e.start([TOOL, *usual, "--", "sh", "-c", 'find "$1" -type f -exec cat {} + >/dev/null; echo; read x', "sh", dataset],
-                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=e2e.environment())
-    process.stdout.readline()
-    code, told, err = as_json("report", f"run.{process.pid}")
-    equal((code, told.get("source"), told.get("opens")), (0, "job", 30), "report of a job that runs", err)
-    process.communicate(b"\n", timeout=e2e.PATIENCE)
-
-
 def run_without_tier():
     """The tiers that `tiers` chooses; this user's and this dataset's are left out."""
     code, chosen, err = as_json("tiers")
@@ -925,5 +904,5 @@ def completion():
     ok("md5sum" in completed("run", "--dataset", "x", "--", "md5s"), "bash: the command after --")
 
 
-e2e.main(config_show, config_check, clean_of_runs, runs_that_hang, status_of_run, one_node.as_root(status_of_slurm), doctor, report_of_file, report_of_run, run_without_tier, run_refuses, run_waits, version, container_args, tiers, state_directory, report_of_sacct,
+e2e.main(config_show, config_check, clean_of_runs, runs_that_hang, status_of_run, one_node.as_root(status_of_slurm), doctor, report_of_file, run_without_tier, run_refuses, run_waits, version, container_args, tiers, state_directory, report_of_sacct,
          one_node.as_root(clean_and_flush_of_jobs), plan, completion)

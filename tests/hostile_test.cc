@@ -107,30 +107,6 @@ TEST(Groups, AreASet) {
   EXPECT_EQ(hash(std::vector<gid_t>(kMostGroups + 1, 5), 6), 0u) << "more than are compared";
 }
 
-// A signal handler may have 8 KiB of stack.
-TEST(Groups, TakeLittleStack) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer's threads need another stack";
-#endif
-  const auto taken = [](void* (*act)(void*)) {
-    constexpr size_t kBytes = 256 << 10;
-    std::vector<char> stack(kBytes, 0x5a);
-    pthread_attr_t attributes;
-    ::pthread_attr_init(&attributes);
-    EXPECT_EQ(::pthread_attr_setstack(&attributes, stack.data(), kBytes), 0);
-    pthread_t thread;
-    EXPECT_EQ(::pthread_create(&thread, &attributes, act, nullptr), 0);
-    ::pthread_join(thread, nullptr);
-    size_t untouched = 0;
-    while (stack[untouched] == 0x5a) ++untouched;
-    return kBytes - untouched;
-  };
-  (void)own_groups();  // the linker's work at a first call
-  const size_t native = taken([](void*) -> void* { return nullptr; });
-  const size_t with = taken([](void*) -> void* { return reinterpret_cast<void*>(uintptr_t{own_groups()}); });
-  EXPECT_LT(with, native + 1024);
-}
-
 // ---- lengths, numbers and references
 
 constexpr uint32_t kFiles = 400, kNamed = 60;

@@ -88,17 +88,6 @@ TEST(PeerNodes, WhatIsNoneIsToldWithItsLine) {
   EXPECT_EQ(error_of(many + "n ::1\n"), " more than 65536 nodes");
 }
 
-TEST(PeerNodes, ComeFromAFileThatErrorsName) {
-  const Scratch scratch;
-  EXPECT_EQ(read_nodes(scratch.file("two", "n1 ::1\nn2 ::1\n"), kPorts)->size(), 2u);
-  EXPECT_EQ(read_nodes(scratch / "none", kPorts).error().text,
-            "read " + (scratch / "none") + ": No such file or directory");
-  const std::string bad = scratch.file("bad", "n1 ::1\nx\n");
-  EXPECT_TRUE(read_nodes(bad, kPorts).error().text.starts_with(bad + ":2: 'x' is not"));
-  EXPECT_EQ(read_nodes(scratch.dir("d"), kPorts).error().text,
-            "read " + (scratch / "d") + ": Input/output error");
-}
-
 TEST(PeerKey, IsAllThatComes) {
   const int fd = pipe_with(std::string(32, 'k'));
   const Result<JobKey> key = take_key(fd);

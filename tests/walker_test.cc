@@ -54,19 +54,6 @@ TEST_F(PlacementTest, TheWalkMeasuresQuietByTheDirectorysOwnClock) {
   ASSERT_TRUE(eventually([&] { return walked(); }));
 }
 
-TEST_F(PlacementTest, TheWalkReadsAgainWhatChangedMeanwhile) {
-  scratch_.file("pfs/d/f", "x");
-  start();
-  start_walk();
-  ASSERT_TRUE(eventually([&] { return static_cast<bool>(catalog_->reader().find(rel("d/f"))); }));
-  scratch_.file("pfs/d/g", "x");
-  ASSERT_TRUE(eventually([&] { return walked(); }));
-  const Listing* listing = catalog_->reader().listing(rel("d"));
-  if (listing) {
-    EXPECT_EQ(listed(catalog_->reader(), rel("d")), read_directory(pfs_ + "/d"));
-  }
-}
-
 TEST_F(PlacementTest, DemandsAndTheWalkMeet) {
   config_.prefetch = AgentConfig::Prefetch::kOn;
   std::vector<std::string> files, directories;
