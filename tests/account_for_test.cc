@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/account_for.h"
 
-#include <sys/file.h>
-#include <sys/wait.h>
-
-#include <fstream>
-
 #include "runtime/base/json.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/nodes_told.h"
 #include "runtime/metadata/series.h"
-#include "runtime/node/cgroup.h"
 #include "runtime/node/life.h"
-#include "tests/hanging_fs.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
 

@@ -1,15 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/accounting.h"
 
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cstring>
-#include <filesystem>
-#include <functional>
 #include <memory>
-#include <utility>
 
 #include "runtime/layout/catalog_layout.h"
 #include "runtime/metadata/board.h"

@@ -1,12 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that the job wrote, staged again once they were left alone for stage_again seconds.
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <functional>
 
 #include "tests/placement_fixture.h"
 

@@ -1,24 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parts of an agent: what it tells of staging, whether anybody uses the dataset, and the library for peers.
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
 
 #include "runtime/agent/load_peers.h"
 #include "runtime/agent/progress.h"
 #include "runtime/agent/use_watch.h"
-#include "runtime/base/fd.h"
 #include "runtime/layout/board_client.h"
-#include "runtime/metadata/board.h"
-#include "tests/catalog_fixture.h"
-#include "tests/faulty_os.h"
 #include "tests/placement_fixture.h"
-#include "tests/scratch.h"
 
 namespace fs = std::filesystem;
 

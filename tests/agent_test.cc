@@ -6,13 +6,7 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-
-#include "runtime/base/fd.h"
 #include "runtime/config/dataset_rules.h"
 #include "runtime/layout/board_client.h"
 #include "runtime/metadata/board.h"
@@ -20,7 +14,6 @@
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/loopback.h"
-#include "tests/scratch.h"
 #include "tests/tiers.h"
 
 namespace fs = std::filesystem;

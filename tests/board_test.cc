@@ -1,22 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/metadata/board.h"
 
-#include <dirent.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 
-#include <algorithm>
-#include <atomic>
 #include <future>
-#include <thread>
 #include <utility>
 
 #include "preload/decide/waiting.h"
-#include "runtime/metadata/catalog.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/quiet.h"
-#include "tests/scratch.h"
 
 namespace monarch {
 namespace {

@@ -2,11 +2,7 @@
 // A catalog for one test, and what is entered in it.
 #pragma once
 
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-
 #include <memory>
-#include <string>
 
 #include "runtime/metadata/catalog.h"
 #include "tests/scratch.h"

@@ -3,10 +3,7 @@
 #include "runtime/metadata/catalog.h"
 
 #include <dirent.h>
-#include <gtest/gtest.h>
-#include <sys/stat.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <deque>
@@ -15,7 +12,6 @@
 #include <set>
 
 #include "tests/catalog_fixture.h"
-#include "tests/scratch.h"
 
 namespace monarch {
 namespace {

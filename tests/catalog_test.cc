@@ -3,7 +3,6 @@
 #include "runtime/metadata/catalog.h"
 
 #include <dirent.h>
-#include <gtest/gtest.h>
 
 #include <atomic>
 #include <random>
@@ -11,7 +10,6 @@
 
 #include "runtime/layout/path_hash.h"
 #include "tests/catalog_fixture.h"
-#include "tests/scratch.h"
 
 namespace monarch {
 namespace {

@@ -1,24 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/cgroup.h"
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <functional>
 
 #include "runtime/base/fd.h"
 #include "runtime/node/life.h"
 #include "tests/manual_clock.h"
 #include "tests/hanging_fs.h"
 #include "tests/private_mounts.h"
-#include "tests/scratch.h"
 
 namespace monarch {
 namespace {

@@ -2,19 +2,13 @@
 #include "runtime/metadata/change_watch.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "runtime/metadata/board.h"
 #include "tests/faulty_os.h"
 #include "tests/logged.h"
 #include "tests/quiet.h"
-#include "tests/scratch.h"
 
 namespace monarch {
 namespace {

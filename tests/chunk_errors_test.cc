@@ -1,15 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The staging of large files where a tier has no room, the agent is short of something, or a file was parked.
-#include <fcntl.h>
 
-#include <atomic>
-#include <cstring>
-#include <filesystem>
-#include <functional>
-#include <optional>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "runtime/placement/copying.h"
 #include "tests/gate.h"

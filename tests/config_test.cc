@@ -2,8 +2,6 @@
 #include "runtime/config/config.h"
 
 #include <fmt/format.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <map>
 #include <sstream>

@@ -4,23 +4,17 @@
 
 #include <fcntl.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <map>
 #include <optional>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "runtime/base/fd.h"
-#include "runtime/base/os.h"
 #include "runtime/base/uring.h"
 #include "runtime/metadata/board.h"
 #include "runtime/placement/copying.h"
 #include "tests/faulty_os.h"
 #include "tests/quiet.h"
-#include "tests/scratch.h"
 
 namespace monarch {
 namespace {

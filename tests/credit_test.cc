@@ -2,8 +2,6 @@
 // What prefetch reads that nobody has asked for has a bound, and grows with what the job reads.
 #include "runtime/placement/credit.h"
 
-#include <fstream>
-
 #include "tests/placement_fixture.h"
 
 namespace monarch {

@@ -2,8 +2,6 @@
 // A dataset's directories, under all their names.
 #include "runtime/metadata/dataset.h"
 
-#include <gtest/gtest.h>
-
 #include "runtime/layout/catalog_layout.h"
 #include "tests/private_mounts.h"
 #include "tests/scratch.h"

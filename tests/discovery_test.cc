@@ -3,15 +3,7 @@
 // directory, recorded machines, and this machine.
 #include "runtime/hierarchy/discovery.h"
 
-#include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
 #include "tests/machine.h"
 

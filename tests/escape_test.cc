@@ -3,19 +3,11 @@
 #include "runtime/base/escape.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <functional>
 #include <latch>
-#include <new>
-#include <thread>
 
-#include "runtime/base/log.h"
 #include "tests/logged.h"
-#include "tests/scratch.h"
 
 namespace monarch {
 namespace {

@@ -2,14 +2,7 @@
 // Root lowers a tier's quota, of a placement in this process.
 #pragma once
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/stat.h>
-
-#include <filesystem>
 #include <numeric>
-#include <string>
-#include <vector>
 
 #include "tests/placement_fixture.h"
 

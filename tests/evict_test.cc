@@ -2,12 +2,6 @@
 // Root lowers a tier's quota: copies are removed until no more is used, and staged again once there is room.
 #include "runtime/placement/evict.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-
-#include <atomic>
-#include <vector>
-
 #include "runtime/placement/copying.h"
 #include "tests/evict_fixture.h"
 

@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What can fail while a file is copied, as a whole or in chunks: the table of operation, error and outcome.
-#include <fcntl.h>
-#include <sys/stat.h>
 
-#include <filesystem>
-#include <functional>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "tests/placement_fixture.h"
 

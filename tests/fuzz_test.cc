@@ -4,12 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <set>
-#include <string>
 
 #include "build_config.h"
 #include "runtime/peer/messages.h"

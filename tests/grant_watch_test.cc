@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/agent/grant_watch.h"
 
-#include <gtest/gtest.h>
 #include <poll.h>
-
-#include <filesystem>
 
 #include "tests/scratch.h"
 

@@ -6,22 +6,12 @@
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <functional>
 #include <optional>
-#include <string>
 
 #include "tests/scratch.h"
 

@@ -2,13 +2,6 @@
 // The names of one file share one copy.
 #include "runtime/placement/hard_links.h"
 
-#include <sys/stat.h>
-
-#include <atomic>
-#include <filesystem>
-#include <vector>
-
-#include "runtime/base/os.h"
 #include "tests/placement_fixture.h"
 
 namespace monarch {

@@ -2,18 +2,12 @@
 // runtime/hierarchy, and the sweep of what it left behind.
 #include "runtime/hierarchy/hierarchy.h"
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <functional>
 #include <optional>
 
 #include "runtime/agent/sweep.h"
 #include "runtime/hierarchy/grant.h"
 #include "tests/faulty_os.h"
 #include "tests/manual_clock.h"
-#include "tests/scratch.h"
 #include "tests/stores.h"
 #include "tests/tiers.h"
 

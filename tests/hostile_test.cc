@@ -3,18 +3,13 @@
 // write anything else. And a run directory that is not this user's alone is not believed at all.
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <filesystem>
 #include <random>
 
 #include "runtime/layout/groups.h"
 #include "runtime/metadata/board.h"
-#include "runtime/metadata/catalog.h"
 #include "tests/catalog_fixture.h"
-#include "tests/scratch.h"
 
 namespace monarch {
 namespace {

@@ -1,16 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/identity.h"
 
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <fstream>
-#include <thread>
-
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"
 

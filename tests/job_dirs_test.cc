@@ -4,17 +4,10 @@
 #include "runtime/metadata/run_file.h"
 #include "runtime/node/job_dirs.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 #include <stdio.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
 #include <sys/xattr.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <filesystem>
 #include <map>
 
 #include "runtime/node/cgroup.h"

@@ -1,17 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/job_memory.h"
 
-#include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <string>
-#include <vector>
 
 #include "runtime/hierarchy/job_room.h"
 #include "tests/scratch.h"

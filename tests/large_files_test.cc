@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Large files: staged in chunks, or in part.
 
-#include <atomic>
 #include <mutex>
 
 #include "tests/placement_fixture.h"

@@ -1,14 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/ledger.h"
 
-#include <gtest/gtest.h>
-#include <sys/mount.h>
-#include <sys/vfs.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <atomic>
-
 #include "runtime/layout/catalog_layout.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/state.h"
@@ -16,7 +8,6 @@
 #include "tests/logged.h"
 #include "tests/manual_clock.h"
 #include "tests/private_mounts.h"
-#include "tests/scratch.h"
 #include "tests/trapped_calls.h"
 
 namespace monarch {

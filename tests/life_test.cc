@@ -2,10 +2,6 @@
 // Whether a job's agent had died before its job ended, with processes that this program plays.
 #include "runtime/node/life.h"
 
-#include <sys/syscall.h>
-
-#include <thread>
-
 #include "tests/node_fixture.h"
 
 namespace monarch {

@@ -3,9 +3,6 @@
 #include "runtime/hierarchy/locality.h"
 
 #include <numaif.h>
-#include <sched.h>
-
-#include <thread>
 
 #include "tests/machine.h"
 

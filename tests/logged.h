@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <functional>
 #include <memory>
-#include <string>
 
 #include "runtime/base/log.h"
 #include "tests/scratch.h"

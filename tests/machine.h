@@ -2,15 +2,6 @@
 // A made-up node for tests of what looks at the machine: a mount table, a tree of sysfs, directories.
 #pragma once
 
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <string>
-#include <vector>
-
 #include "runtime/hierarchy/discovery.h"
 #include "tests/scratch.h"
 

@@ -2,10 +2,7 @@
 #include "runtime/agent/membership.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sys/stat.h>
 
-#include <algorithm>
 #include <set>
 #include <sstream>
 #include <tuple>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/base/memory.h"
 
-#include <gtest/gtest.h>
-
 #include "tests/scratch.h"
 
 namespace monarch {

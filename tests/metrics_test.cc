@@ -1,16 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/metrics.h"
 
-#include <gtest/gtest.h>
-#include <time.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <iterator>
-#include <string>
-#include <vector>
-
-#include "runtime/base/os.h"
 #include "runtime/node/identity.h"
 #include "tests/node_fixture.h"
 

@@ -2,27 +2,12 @@
 // A node with one tier, and jobs of a user's on it, as root's helpers make them.
 #pragma once
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "runtime/node/cgroup.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/state.h"
 #include "tests/hanging_fs.h"
 #include "tests/logged.h"
 #include "tests/manual_clock.h"
-#include "tests/scratch.h"
 
 namespace monarch {
 

@@ -2,15 +2,7 @@
 // What reports tell of each node of a job, as JSON and back.
 #include "runtime/node/nodes_report.h"
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
@@ -18,7 +10,6 @@
 #include "runtime/metadata/run_file.h"
 #include "tests/faulty_os.h"
 #include "tests/private_mounts.h"
-#include "tests/scratch.h"
 
 namespace monarch {
 namespace {

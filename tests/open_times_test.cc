@@ -2,8 +2,6 @@
 // How long opens took, from a task's shard to a report.
 #include "runtime/node/open_times.h"
 
-#include <gtest/gtest.h>
-
 #include <memory>
 
 #include "runtime/layout/board_client.h"

@@ -3,11 +3,6 @@
 #include "runtime/base/paths.h"
 #include "runtime/base/remove_tree.h"
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <atomic>
 #include <mutex>
 #include <set>
 
@@ -15,7 +10,6 @@
 #include "runtime/base/size.h"
 #include "tests/faulty_os.h"
 #include "tests/private_mounts.h"
-#include "tests/scratch.h"
 
 namespace monarch {
 namespace {

@@ -3,19 +3,13 @@
 #include "runtime/peer/control.h"
 
 #include <netinet/tcp.h>
-#include <poll.h>
 
-#include <atomic>
 #include <future>
-#include <mutex>
-#include <optional>
-#include <thread>
 
 #include "runtime/peer/socket.h"
 #include "tests/faulty_os.h"
 #include "tests/manual_clock.h"
 #include "tests/peer_fixture.h"
-#include "tests/scratch.h"
 #include "tests/trapped_calls.h"
 
 namespace monarch {

@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that go from one node to another.
-#include <poll.h>
 
-#include <atomic>
-#include <condition_variable>
 #include <future>
 #include <map>
-#include <mutex>
-#include <thread>
 
-#include "runtime/peer/peers.h"
 #include "runtime/peer/socket.h"
 #include "runtime/peer/wire.h"
 #include "tests/faulty_os.h"

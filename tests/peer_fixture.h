@@ -3,20 +3,12 @@
 #pragma once
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "runtime/hierarchy/hierarchy.h"
 #include "runtime/metadata/board.h"
@@ -27,7 +19,6 @@
 #include "runtime/peer/peers.h"
 #include "runtime/peer/serve.h"
 #include "tests/loopback.h"
-#include "tests/scratch.h"
 #include "tests/tiers.h"
 
 namespace monarch {

@@ -5,10 +5,7 @@
 #include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
-#include <poll.h>
 
-#include <algorithm>
-#include <functional>
 #include <future>
 
 #include "tests/manual_clock.h"

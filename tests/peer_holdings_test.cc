@@ -2,17 +2,9 @@
 // What a node says of the files that it holds.
 #include "runtime/peer/holdings.h"
 
-#include <dirent.h>
-
-#include <atomic>
 #include <future>
 #include <map>
-#include <memory>
-#include <optional>
 #include <set>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"

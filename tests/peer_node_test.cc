@@ -3,11 +3,6 @@
 // once on the PFS, whichever of them needs it, and each node has it as it is there.
 #include "runtime/peer/node.h"
 
-#include <dirent.h>
-#include <poll.h>
-
-#include <atomic>
-#include <filesystem>
 #include <random>
 #include <set>
 #include <tuple>

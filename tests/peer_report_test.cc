@@ -3,11 +3,6 @@
 #include "runtime/peer/report.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
-
-#include <cstring>
-#include <functional>
-#include <thread>
 
 #include "runtime/base/fd.h"
 #include "tests/manual_clock.h"

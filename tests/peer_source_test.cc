@@ -2,12 +2,7 @@
 // A node's source of files, between two nodes that say what a test wants, and when.
 #include "runtime/peer/peer_source.h"
 
-#include <dirent.h>
-
-#include <atomic>
 #include <map>
-#include <mutex>
-#include <thread>
 
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"

@@ -3,16 +3,10 @@
 // node gets other bytes, whatever becomes of the others.
 #include "runtime/peer/peers.h"
 
-#include <netinet/tcp.h>
-
-#include <algorithm>
-#include <condition_variable>
 #include <future>
 #include <map>
-#include <mutex>
 #include <random>
 #include <sstream>
-#include <thread>
 #include <tuple>
 
 #include "runtime/layout/board_layout.h"

@@ -2,19 +2,7 @@
 // What the tests of placement and walk share: the agent without its requests, on real directories.
 #pragma once
 
-#include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <functional>
-#include <list>
-#include <memory>
 #include <optional>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "preload/decide/waiting.h"
 #include "runtime/metadata/board.h"
@@ -23,9 +11,7 @@
 #include "runtime/placement/placement.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
-#include "tests/manual_clock.h"
 #include "tests/quiet.h"
-#include "tests/scratch.h"
 #include "tests/stores.h"
 #include "tests/tiers.h"
 

@@ -2,13 +2,6 @@
 // The placement handler with real directories: copies, and what can go wrong.
 #include "runtime/placement/placement.h"
 
-#include <dirent.h>
-#include <sched.h>
-
-#include <algorithm>
-#include <atomic>
-#include <thread>
-
 #include "runtime/placement/copying.h"
 #include "tests/placement_fixture.h"
 

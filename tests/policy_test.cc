@@ -2,13 +2,8 @@
 #include "runtime/node/policy.h"
 
 #include <dlfcn.h>
-#include <grp.h>
 #include <pwd.h>
-#include <unistd.h>
 
-#include <cerrno>
-
-#include "runtime/base/os.h"
 #include "runtime/config/dataset_rules.h"
 #include "tests/node_fixture.h"
 #include "tests/trapped_calls.h"

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // In which order prefetch copies files of several pieces, and what becomes of those that wait for their turn.
-#include <algorithm>
-#include <atomic>
-#include <memory>
-#include <thread>
 
 #include "runtime/placement/credit.h"
 #include "tests/gate.h"

@@ -3,14 +3,8 @@
 #pragma once
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <unistd.h>
 
 #include <cstdio>
-#include <functional>
-#include <string>
 
 #include "tests/scratch.h"
 

@@ -2,7 +2,6 @@
 #include "runtime/node/probe.h"
 
 #include "tests/faulty_os.h"
-#include "tests/hanging_fs.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"

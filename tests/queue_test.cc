@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/placement/queue.h"
 
-#include <dirent.h>
-
-#include <list>
-
 #include "runtime/base/memory.h"
 #include "tests/placement_fixture.h"
 

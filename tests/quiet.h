@@ -3,11 +3,7 @@
 // goes on only then.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <sys/types.h>
-
-#include <cstdint>
-#include <functional>
 
 #include "tests/manual_clock.h"
 #include "tests/scratch.h"

@@ -2,13 +2,10 @@
 // What a task believes of a catalog: each value that is not what the agent would write, one by one.
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include "runtime/base/fd.h"
-#include "runtime/metadata/catalog.h"
 #include "tests/catalog_fixture.h"
-#include "tests/scratch.h"
 
 namespace monarch {
 namespace {

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime/base/remove_tree: what is emptied, and measured.
 #include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <atomic>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How often and how long the remover tries, and what it charges meanwhile.
-#include <sys/mman.h>
-#include "runtime/base/log.h"
-#include <time.h>
 
-#include <atomic>
 #include <list>
-#include <optional>
 
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/memory_tier.h"

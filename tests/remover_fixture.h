@@ -2,15 +2,8 @@
 // What the tests of the remover share: a job's removals, and what is left of them.
 #pragma once
 
-#include <fcntl.h>
-
-#include <atomic>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "runtime/node/removal.h"
 #include "tests/faulty_os.h"
 #include "tests/node_fixture.h"
 

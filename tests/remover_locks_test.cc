@@ -1,20 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a job's owner keeps locked in the kernel while the remover is at work, and processes that hang there.
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <atomic>
-#include <filesystem>
-#include <optional>
 
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/life.h"
-#include "tests/hanging_fs.h"
 #include "tests/private_mounts.h"
 #include "tests/remover_fixture.h"
 #include "tests/trapped_calls.h"

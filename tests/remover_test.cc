@@ -1,21 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
-#include <linux/magic.h>
-#include <poll.h>
-#include <signal.h>
 #include <sys/file.h>
-#include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <time.h>
 
-#include <cstring>
-#include <optional>
-
-#include "runtime/base/log.h"
 #include "runtime/base/mountinfo.h"
-#include "runtime/base/os.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/life.h"
 #include "runtime/node/memory_tier.h"

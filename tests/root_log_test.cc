@@ -3,7 +3,6 @@
 
 #include <sys/file.h>
 
-#include "tests/hanging_fs.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"

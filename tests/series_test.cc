@@ -3,9 +3,6 @@
 #include "runtime/metadata/series.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <memory>
 

@@ -3,12 +3,6 @@
 // whatever becomes of who walks, each comes to know all.
 #include "runtime/peer/share_walk.h"
 
-#include <atomic>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "runtime/base/throttle.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/slurmstepds.h"
 
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <filesystem>
-
 #include "tests/scratch.h"
 #include "tests/trapped_calls.h"
 

@@ -3,12 +3,10 @@
 #pragma once
 
 #include <dlfcn.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 
-#include <algorithm>
 #include <map>
 #include <set>
 #include <sstream>

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A job with a mount namespace of its own sees the run directory's file system, as the plugin shows it.
-#include <sys/mount.h>
 #include <sys/syscall.h>
-
-#include <fstream>
 
 #include "tests/private_mounts.h"
 #include "tests/spank_fixture.h"

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the SPANK plugin does. What it does inside the real Slurm is slurm.t's.
 #include <sys/file.h>
-#include <sys/stat.h>
 
-#include <cstdio>
-#include <filesystem>
 #include <regex>
-#include <sstream>
 
 #include "runtime/base/fd.h"
 #include "tests/hanging_fs.h"

@@ -1,23 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/spool.h"
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <filesystem>
 
 #include "runtime/base/log.h"
 #include "tests/manual_clock.h"
 #include "tests/faulty_os.h"
 #include "tests/hanging_fs.h"
 #include "tests/private_mounts.h"
-#include "tests/scratch.h"
 #include "tests/trapped_calls.h"
 
 namespace fs = std::filesystem;

@@ -2,18 +2,12 @@
 // All of a job's start but the agent itself, which this program is not: tests/node.t starts agents.
 #include "runtime/node/start.h"
 
-#include <fcntl.h>
-#include <sys/syscall.h>
-
-#include <fstream>
-
 #include "runtime/config/dataset_rules.h"
 #include "runtime/node/agent_conf.h"
 #include "runtime/node/epilog.h"
 #include "runtime/node/job_memory.h"
 #include "runtime/node/life.h"
 #include "tests/faulty_os.h"
-#include "tests/hanging_fs.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"

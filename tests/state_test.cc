@@ -1,32 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/state.h"
 
-#include <algorithm>
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <linux/magic.h>
-#include <signal.h>
 #include <sys/file.h>
-#include <sys/mount.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/vfs.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <set>
-#include <thread>
 
 #include "tests/manual_clock.h"
 #include "tests/faulty_os.h"
 #include "tests/hanging_fs.h"
 #include "tests/private_mounts.h"
-#include "tests/scratch.h"
 #include "tests/trapped_calls.h"
 
 namespace fs = std::filesystem;

@@ -3,23 +3,16 @@
 // agent does with it is tested by the tests of tiers and placement (tests/store.t).
 #include "runtime/store/store.h"
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/xattr.h>
 
-#include <functional>
 #include <optional>
 
-#include "runtime/hierarchy/tier.h"
 #include "tests/faulty_os.h"
 #include "tests/logged.h"
-#include "tests/manual_clock.h"
 #include "tests/quiet.h"
-#include "tests/scratch.h"
 #include "tests/stores.h"
 #include "tests/tiers.h"
 

@@ -3,7 +3,6 @@
 
 #include <sys/time.h>
 
-#include "runtime/base/os.h"
 #include "runtime/node/boot.h"
 #include "tests/faulty_os.h"
 #include "tests/node_fixture.h"

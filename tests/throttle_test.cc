@@ -2,9 +2,6 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/throttle.h"
 
-#include <gtest/gtest.h>
-
-#include <atomic>
 #include <optional>
 
 #include "tests/quiet.h"

@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls of runtime/hierarchy/tier.cc that fail: what is told of it, what is left, and what is not even
 // called.
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <utility>
-#include <vector>
 
-#include "runtime/hierarchy/tier.h"
 #include "tests/faulty_os.h"
 #include "tests/manual_clock.h"
-#include "tests/scratch.h"
 #include "tests/stores.h"
 #include "tests/tiers.h"
 

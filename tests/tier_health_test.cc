@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/placement/tier_health.h"
 
-#include <dirent.h>
-
 #include "tests/placement_fixture.h"
 
 namespace monarch {

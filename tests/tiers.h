@@ -2,9 +2,6 @@
 // Tiers in a test's scratch directory.
 #pragma once
 
-#include <filesystem>
-#include <string>
-
 #include "runtime/hierarchy/tier.h"
 #include "runtime/layout/catalog_layout.h"
 #include "tests/scratch.h"

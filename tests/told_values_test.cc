@@ -2,24 +2,15 @@
 // What one node tells another of files, and of their changes, and what that one makes of it.
 #include "runtime/peer/told_values.h"
 
-#include <dirent.h>
-#include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <time.h>
-
-#include <memory>
 #include <optional>
-#include <string>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "runtime/metadata/board.h"
 #include "runtime/peer/changes.h"
 #include "tests/catalog_fixture.h"
 #include "tests/faulty_os.h"
 #include "tests/manual_clock.h"
-#include "tests/scratch.h"
 
 namespace monarch {
 namespace {

@@ -3,19 +3,11 @@
 #include "runtime/base/uring.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <fstream>
 #include <memory>
-#include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "runtime/base/fd.h"
 #include "tests/faulty_os.h"

@@ -2,8 +2,6 @@
 // The walk, with the placement that it feeds.
 #include "runtime/metadata/walker.h"
 
-#include <fcntl.h>
-
 #include "tests/listed.h"
 #include "tests/placement_fixture.h"
 

@@ -2,13 +2,10 @@
 #include "runtime/node/watch.h"
 
 #include <sys/time.h>
-#include <time.h>
 
 #include "runtime/metadata/board.h"
-#include "runtime/node/cgroup.h"
 #include "runtime/node/epilog.h"
 #include "runtime/hierarchy/job_room.h"
-#include "tests/hanging_fs.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"

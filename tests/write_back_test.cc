@@ -2,15 +2,11 @@
 #include "runtime/placement/write_back.h"
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 
-#include <atomic>
 #include <optional>
-#include <vector>
 
 #include "tests/faulty_os.h"
 #include "tests/quiet.h"
-#include "tests/scratch.h"
 
 namespace monarch {
 namespace {
