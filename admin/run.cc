@@ -45,6 +45,7 @@
 #include "runtime/config/user_options.h"
 #include "runtime/hierarchy/tier.h"
 #include "runtime/metadata/board.h"
+#include "runtime/node/closing.h"
 #include "runtime/node/job_report.h"
 
 extern char** environ;
@@ -552,6 +553,17 @@ Result<BoardFile> start(const RunOptions& options, const Prepared& job, RunDirs*
   MONARCH_TRY(agent->start(options, file, job.datasets, job.key, *dirs));
   return BoardFile::open(dirs->run_dir());
 }
+// As a job's output ends.
+void tell_at_end(const RunOptions& options, const JobCounters& counters, const AgentProcess& agent) {
+  if (::getenv("MONARCH_IO_QUIET")) return;
+  Closing of;
+  if (!agent.lives()) of.agent = AgentEnd::kBefore;
+  if (counters[AgentCounter::no_fit_files] > 0) of.report = "give them more by --tier NAME:PATH:SIZE";
+  if (!options.report.empty() && options.report != kStandardOutput)
+    of.report += (of.report.empty() ? "" : "; ") + ("report: monarchctl report " + escaped(options.report));
+  std::fprintf(stderr, "monarchctl run: %s\n", closing_text(counters, of).c_str());
+}
+
 
 int run(const RunOptions& options) {
   const auto fail = [](const Error& error) {
@@ -571,7 +583,6 @@ int run(const RunOptions& options) {
   }
   if (options.staged.percent > 0)
     wait_until_staged(dirs.run_dir(), options.staged, [&] { return agent.lives(); });
-  const int64_t begin = os::clock_ns(CLOCK_MONOTONIC);
   note_begin(dirs.run_dir());
   const Fd file(::open((dirs.run_dir() + "/board").c_str(), O_RDONLY | O_CLOEXEC));
   const int status = run_command(options.command, dirs.run_dir());
@@ -584,19 +595,8 @@ int run(const RunOptions& options) {
         dirs.run_dir().c_str());
     return status == 0 && reports ? kOwnFailure : status;
   }
-  const int64_t patience_ns = int64_t{job.config.agent.prefetch_patience} * 1'000'000'000;
-  if (patience_ns > 0 && os::clock_ns(CLOCK_MONOTONIC) - begin > patience_ns && !has_been_used(*board->get()))
-    std::fprintf(
-        stderr,
-        "monarchctl run: the command has not used the dataset through Monarch, so prefetch has stopped: "
-        "programs that are statically linked, and containers without what monarchctl container-args "
-        "prints, read the file system itself\n");
   const JobCounters counters = counters_of(*board->get());
-  if (counters[AgentCounter::no_fit_files] > 0 && counters[AgentCounter::staged_files] == 0)
-    std::fprintf(
-        stderr,
-        "monarchctl run: the tiers had no room for any file of the dataset; give them more by --tier "
-        "NAME:PATH:SIZE\n");
+  if (status != kNotExecutable && status != kNotFound) tell_at_end(options, counters, agent);
   Series series;
   std::unique_ptr<NodesTold> nodes;
   if (reports) {  // the agent removes them

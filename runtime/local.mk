@@ -191,6 +191,7 @@ node_start = \
 	%D%/node/agent_conf.cc \
 	%D%/node/await.cc \
 	%D%/node/boot.cc \
+	%D%/node/closing.cc \
 	%D%/node/identity.cc \
 	%D%/node/job_facts.cc \
 	%D%/node/job_options.cc \

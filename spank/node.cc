@@ -17,7 +17,7 @@ constexpr uint32_t kBatchStep = 0xfffffffb;  // SLURM_BATCH_SCRIPT
 // What the agent's start told, for the tasks of this step.
 char run_dir[4096], preload[4096], remark[4096], without[16384];
 Wait wait_here;
-bool required, first_step;
+bool required;
 bool tried;
 
 // "PERCENT SECONDS"; what else stands there is nothing to wait for.
@@ -77,15 +77,6 @@ uint64_t memory_mib(spank_t sp) {
   return spank_get_item(sp, S_JOB_ALLOC_MEM, &mib) == ESPANK_SUCCESS ? mib : 0;
 }
 
-// Of the steps that have the job's output: the batch script, or without one the first.
-bool is_first_step(spank_t sp) {
-  uint32_t step = 0;
-  char kind[16] = "";
-  if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS) return false;
-  spank_getenv(sp, "ENVIRONMENT", kind, sizeof kind);
-  return step == kBatchStep || (step == 0 && strcmp(kind, "BATCH") != 0);
-}
-
 // `datasets` empty: what the prolog noted, or what is default, with the options `by_default`.
 void start(spank_t sp, const char* datasets, const char* by_default = "") {
   uint32_t job = 0, restart = 0;
@@ -95,10 +86,9 @@ void start(spank_t sp, const char* datasets, const char* by_default = "") {
       spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS ||
       spank_get_item(sp, S_JOB_GID, &gid) != ESPANK_SUCCESS)
     return;
-  first_step = is_first_step(sp);
   if (uid == 0) {
     slurm_info("monarch: JobId=%u is root's: it runs without Monarch", job);
-    if (first_step && node_id(sp) == 0) strcpy(without, "it is root's");
+    if (is_jobs_first_step(sp) && node_id(sp) == 0) strcpy(without, "it is root's");
     return;
   }
   spank_get_item(sp, S_SLURM_RESTART_COUNT, &restart);
@@ -146,7 +136,7 @@ void start(spank_t sp, const char* datasets, const char* by_default = "") {
   } else if (strncmp(answer, "tell ", 5) == 0 || strncmp(answer, "fail ", 5) == 0) {
     strcpy(without, answer + 5);  // its room is that of the answer
     required = *answer == 'f';
-  } else if (!answer[0] && first_step) {
+  } else if (!answer[0] && is_jobs_first_step(sp)) {
     snprintf(without, sizeof without, "its helper did not answer");
   }
   const char* why = without[0] ? without : strncmp(answer, "off ", 4) == 0 ? answer + 4 : "";
@@ -185,7 +175,14 @@ const char* agents_remark() { return remark; }
 Wait wait_of_step() { return wait_here; }
 const char* why_without() { return without; }
 bool is_required() { return required; }
-bool is_jobs_first_step() { return first_step; }
+
+bool is_jobs_first_step(spank_t sp) {
+  uint32_t step = 0;
+  char kind[16] = "";
+  if (spank_get_item(sp, S_JOB_STEPID, &step) != ESPANK_SUCCESS) return false;
+  spank_getenv(sp, "ENVIRONMENT", kind, sizeof kind);
+  return step == kBatchStep || (step == 0 && strcmp(kind, "BATCH") != 0);
+}
 
 void note_in_prolog() {
   const char* job = trusted("SLURM_JOB_ID");

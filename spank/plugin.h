@@ -106,8 +106,8 @@ const char* agents_remark();
 const char* why_without();
 // Whether the user wants the tasks to fail then.
 bool is_required();
-// Of the steps that have the job's output, the first, and an agent was to be started for it.
-bool is_jobs_first_step();
+// Of the steps that have the job's output: the batch script, or without one the first.
+bool is_jobs_first_step(spank_t sp);
 
 // task.cc: in slurmstepd, before a plugin such as pyxis starts a container for the step's tasks: sets what
 // enroot's hook needs of the step's environment.
@@ -127,9 +127,9 @@ void wait_until_staged(spank_t sp, const char* run_dir, Wait wait);
 void note_begin(const char* run_dir, int seconds);
 // As root, after that: the child that noted it may hang in the kernel.
 void leave_hanging_behind();
-// When a task has ended, as root: tells the user, in the job's output, that no program has used the dataset,
-// if the agent says so.
-void tell_unused(spank_t sp, const char* run_dir);
+// When a task has ended, as root: the last one of the job's first step on its first node tells the user what
+// the PFS was spared, or why it was not.
+void tell_at_end(spank_t sp);
 
 // defaults.cc: whether monarch.conf, or a word of plugstack.conf, has datasets for jobs that name none.
 bool may_have_default();

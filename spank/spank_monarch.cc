@@ -92,8 +92,7 @@ MONARCH_PUBLIC int slurm_spank_task_init(spank_t sp, int, char**) {
 
 // slurmstepd, as root, when a task has ended.
 MONARCH_PUBLIC int slurm_spank_task_exit(spank_t sp, int, char**) {
-  if (spank_context() == S_CTX_REMOTE && is_jobs_first_step() && !request().refused)
-    tell_unused(sp, started_run_dir());
+  if (spank_context() == S_CTX_REMOTE && !request().refused) tell_at_end(sp);
   return ESPANK_SUCCESS;
 }
 

@@ -104,8 +104,8 @@ void unset_environment(spank_t sp) {
 int node_run_dir = -1;
 
 // Whether nobody has told this job so on this node.
-bool is_first_to_tell() {
-  if (node_run_dir < 0) return is_jobs_first_step();
+bool is_first_to_tell(spank_t sp) {
+  if (node_run_dir < 0) return is_jobs_first_step(sp);
   const int fd = openat(node_run_dir, "told", O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   struct stat st;
   const bool first = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &st) == 0 && st.st_size == 0 &&
@@ -146,12 +146,12 @@ void tell_user(spank_t sp) {
     dprintf(STDERR_FILENO, "monarch: the job %s on %s: %s\n",
             is_required() ? "fails, as --monarch-capacity has ,require," : "runs without Monarch",
             trusted("SLURMD_NODENAME"), why_without());
-  if (hidden[0] && is_first_to_tell())
+  if (hidden[0] && is_first_to_tell(sp))
     dprintf(STDERR_FILENO,
             "monarch: the job runs without Monarch on %s: its programs do not see %s (a private /tmp or a "
             "container?)\n",
             trusted("SLURMD_NODENAME"), hidden);
-  if (unseen[0] && is_jobs_first_step())
+  if (unseen[0] && is_jobs_first_step(sp))
     dprintf(STDERR_FILENO,
             "monarch: the job's programs on %s do not see %s (a private /tmp or /dev/shm?): files there "
             "are not served; the administrator can choose a tier, or you a dataset, elsewhere\n",

@@ -2,9 +2,8 @@
 // --monarch-wait: a task of the job's first step on a node waits, as the user and before it executes, until
 // enough of the dataset is staged there. It sleeps and reads a small file that the job's agent writes
 // (MONARCH_IO_STATE): a signal ends it as it ends any task, and its time is bounded whatever that file says.
-// And what the agent is told of tasks, and they of it, by such files.
+// And what the agent is told of tasks by such files, and what the job's output ends with.
 #include <fcntl.h>
-#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -29,7 +28,7 @@ constexpr int64_t kFirstLineMs = 2000, kMostBetweenLinesMs = 60000;
 
 struct State {
   char name[16];
-  unsigned long long percent, staged_files, staged_bytes, no_room, failed, unused;
+  unsigned long long percent, staged_files, staged_bytes, no_room, failed;
 };
 
 // The value of a line KEY=VALUE; 0 if there is none.
@@ -64,7 +63,6 @@ bool read_state(const char* run_dir, State* state) {
   state->staged_bytes = number_of(text, "staged_bytes");
   state->no_room = number_of(text, "no_room");
   state->failed = number_of(text, "failed");
-  state->unused = number_of(text, "unused");
   return true;
 }
 
@@ -229,44 +227,31 @@ void write_begin(const char* run_dir, int64_t ms, Begin begin) {
 pid_t hanging = -1;
 
 // What is in the run directory is the user's, and may be made to hang who asks for it: a child does `work`,
-// with nothing of slurmstepd's open, and is waited for half a second. What it returned; -1: nothing.
+// with nothing of slurmstepd's open, and is waited for half a second.
 template <typename Work>
-int in_child(const Work& work) {
+void in_child(const Work& work) {
   constexpr int kLooks = 500, kLooksWhenKilled = 50;
   const pid_t pid = fork();
   if (pid == 0) {
     close_from(0);
-    _exit(work());
+    work();
+    _exit(0);
   }
-  if (pid < 0) return -1;
-  int status = 0;
+  if (pid < 0) return;
   pid_t gone = 0;
   for (int i = 0; i < kLooks + kLooksWhenKilled; ++i) {
     if (i == kLooks) kill(pid, SIGKILL);
-    if ((gone = waitpid(pid, &status, WNOHANG)) != 0) break;
+    if ((gone = waitpid(pid, nullptr, WNOHANG)) != 0) break;
     usleep(1000);
   }
   if (gone == 0) hanging = pid;
-  return gone == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-bool is_unused(uid_t uid, gid_t gid, const char* run_dir) {
-  constexpr int kUnused = 7;
-  return in_child([&] {
-           State state = {};
-           if (setgroups(0, nullptr) != 0 || setgid(gid) != 0 || setuid(uid) != 0) return 1;
-           return read_state(run_dir, &state) && state.unused ? kUnused : 0;
-         }) == kUnused;
 }
 
 }  // namespace
 
 void note_begin(const char* run_dir, int seconds) {
   const int64_t ms = now_ms() + seconds * int64_t{1000};
-  in_child([&] {
-    write_begin(run_dir, ms, Begin::kFirst);
-    return 0;
-  });
+  in_child([&] { write_begin(run_dir, ms, Begin::kFirst); });
 }
 
 void leave_hanging_behind() {
@@ -274,28 +259,22 @@ void leave_hanging_behind() {
   hanging = -1;
 }
 
-void tell_unused(spank_t sp, const char* run_dir) {
-  uint32_t task = 0, node = 0, job = 0;
-  char job_text[24];
-  uid_t uid = 0;
-  gid_t gid = 0;
-  char value[8];
-  (void)spank_get_item(sp, S_JOB_NODEID, &node);  // not known: as on the first
-  if (!*run_dir || spank_get_item(sp, S_TASK_ID, &task) != ESPANK_SUCCESS || task != 0 || node != 0 ||
-      spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS || uid == 0 ||
-      spank_get_item(sp, S_JOB_GID, &gid) != ESPANK_SUCCESS ||
+void tell_at_end(spank_t sp) {
+  constexpr int kPatienceMs = 1000;
+  static uint32_t ended;
+  uint32_t tasks = 1, node = 0, job = 0;
+  char job_text[24], value[8], line[1024] = "";
+  (void)spank_get_item(sp, S_JOB_LOCAL_TASK_COUNT, &tasks);  // not known: one
+  (void)spank_get_item(sp, S_JOB_NODEID, &node);             // not known: the first
+  if (++ended < tasks || node != 0 || !is_jobs_first_step(sp) ||
       spank_getenv(sp, "MONARCH_IO_QUIET", value, sizeof value) != ESPANK_ENV_NOEXIST ||
-      spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS || is_known(decimal(job, job_text), "/by_default"))
+      spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS ||
+      !is_known(decimal(job, job_text), "/record.json") || is_known(job_text, "/no_closing_line"))
     return;
-  const bool unused = is_unused(uid, gid, run_dir);
-  leave_hanging_behind();
-  if (!unused) return;
-  // slurmstepd's own errors are what reaches the job's output by now.
-  slurm_error(
-      "monarch: no program of this job has used its dataset through Monarch, so prefetch has stopped on %s: "
-      "programs that are statically linked, and containers without what monarchctl container-args prints, "
-      "read the file system itself; without --monarch-dataset nothing is staged for them",
-      trusted("SLURMD_NODENAME"));
+  Arguments arguments("--close", job_text);
+  arguments.add("--reply-fd");  // its number follows
+  run_monarchd(arguments, kPatienceMs, line, sizeof line);
+  if (line[0]) say(line);  // slurmstepd's standard error is the job's
 }
 
 void wait_until_staged(spank_t sp, const char* run_dir, Wait wait) {

@@ -5,6 +5,7 @@
 
 #include "runtime/layout/catalog_layout.h"
 #include "runtime/metadata/board.h"
+#include "runtime/node/closing.h"
 #include "runtime/node/job_report.h"
 #include "runtime/node/job_status.h"
 #include "tests/scratch.h"
@@ -343,6 +344,43 @@ TEST_F(CommentLine, IsShortWhateverAJobCounts) {
   const std::string text = line();
   EXPECT_LE(text.size(), 255u);
   EXPECT_NE(text.find("ops=+99999%"), std::string::npos) << text;
+}
+
+TEST_F(CommentLine, TheOutputEndsWithWhatThePfsWasSpared) {
+  Closing of;
+  const auto text = [&] { return closing_text(counters_, of); };
+  EXPECT_TRUE(text().starts_with("no program has used the dataset through Monarch: programs that are st"));
+  at(TaskCounter::opens_pfs) = 1;
+  EXPECT_EQ(text(), "read 0, 0 of it from the PFS");
+  counters_.read_bytes_tier[0] = counters_.read_bytes_tier[2] = 246 << 20;
+  at(TaskCounter::read_bytes_pfs) = 246 << 20;
+  at(TaskCounter::wait_ns) = 999'999'999;
+  EXPECT_EQ(text(), "read 738M, 246M of it from the PFS");
+  at(AgentCounter::agent_bytes_pfs) = 492 << 20;
+  EXPECT_EQ(text(), "read 738M, 738M of it from the PFS; each file was read about once");
+  at(AgentCounter::agent_bytes_pfs) = 1000 << 20;
+  EXPECT_EQ(text(), "read 738M; 1.22G came from the PFS; each file was read about once");
+  at(TaskCounter::mmap_bytes) = 1 << 20;
+  at(AgentCounter::agent_bytes_pfs) = 0;
+  EXPECT_EQ(text(), "read 738M and mapped 1.00M; 246M came from the PFS") << "of what is not known";
+  at(TaskCounter::mmap_bytes) = 0;
+  for (const auto& [s, waited] : {std::pair{1, "1 s"}, {119, "119 s"}, {299, "4 min"}, {7200, "2 h"}}) {
+    at(TaskCounter::wait_ns) = static_cast<uint64_t>(s) * 1'000'000'000;
+    EXPECT_EQ(text(), std::string("read 738M, 246M of it from the PFS; ") + waited + " of waiting for files");
+  }
+  at(TaskCounter::wait_ns) = 0;
+  const std::string read = "read 738M, 246M of it from the PFS; ";
+  at(AgentCounter::no_fit_files) = 1;
+  EXPECT_EQ(text(), read + "the tiers had no room for 1 file");
+  at(AgentCounter::no_fit_files) = 2;
+  at(AgentCounter::tier_errors) = 1;
+  EXPECT_EQ(text(), read + "a tier failed, tell the administrator");
+  of = {"n1", 4, AgentEnd::kBefore, "report on n1: monarchctl report 8"};
+  EXPECT_EQ(text(), "on n1, one of 4 nodes: " + read +
+                        "the agent ended early, and the rest came from the PFS; report on n1: monarchctl "
+                        "report 8");
+  counters_.others.read_bytes_tier = 1 << 30;
+  EXPECT_TRUE(text().starts_with("on n1, one of 4 nodes: read 738M, ")) << "of this node alone";
 }
 
 }  // namespace

@@ -72,7 +72,8 @@ TEST_F(ConfigFile, ReadsEveryKey) {
       {"peer", "enabled=off network=10.1.0.0/16 ports=1024-65535 encrypt=on"},
       {"accounting", "account=log"},
       {"policy",
-       "enabled=on deny_users= deny_groups=c max_prefetch=auto max_wait=0 job_capacity=2G max_files=10M "
+       "enabled=on deny_users= deny_groups=c max_prefetch=auto max_wait=0 closing_line=off job_capacity=2G "
+       "max_files=10M "
        "pfs_bandwidth=1G pfs_opens=100 pfs_stats=none"},
       {"policy.partition.GPU.a", "enabled=off"},
       {"policy.qos.high", "max_files=none"},

@@ -110,6 +110,17 @@ def check_line(name, job, data, times):
     ok(100 * (times - 1) * data.FILES / opens - more - 0.1 <= hits <= 100 and got.get("ops", "")[-1:] == "%", f"{name}: its hits", line)
 
 
+def check_closing(name, job, why=""):
+    """A job's output ends with one line, whose numbers are those of the line in sacct."""
+    if cluster.late_agents(job):
+        print(f"# {name}: an agent was late")
+        return
+    spared, read = fields(cluster.comment(job)).get("pfs", "0/0").split("/")
+    want = rf"monarch: read {read}, {spared} of it from the PFS{why}(; \d+ s of waiting for files)?; report on node\d: monarchctl report {job}\n"
+    equal([re.fullmatch(want, line) is not None for line in cluster.closing(job)], [True], f"{name}: the line at its output's end",
+          cluster.closing(job), want)
+
+
 def about(got, least, most=None):
     """Whether a number of three digits is that, or between those."""
     return 0.994 * least <= got <= 1.006 * (least if most is None else most)
@@ -131,6 +142,7 @@ def one_node():
     yield
     check_job(f"{variant}one node", job, data, 3)
     check_line(f"{variant}one node", job, data, 3)
+    check_closing(f"{variant}one node", job)
     starts = 1 if variant in (UNSET, ALLOC) else 2  # the extern step comes with Contain
     equal(cluster.calls_for(job), ["--prolog", *["--start"] * starts, "--epilog"], f"{variant}one node: what ran as root",
           cluster.log_of(job))
@@ -286,7 +298,8 @@ def agent_killed():
           (f"{size_text(2 * data.bytes - staged)}/{size_text(2 * data.bytes)}", size_text(staged), "1/1"),
           "agent killed in mid-epoch: the line in sacct", line)
     equal((line.get("agent"), line.get("err")), ("died", "1"), "agent killed in mid-epoch: and that it died", line)
-    contains(cluster.log_of(job), ["its agent had died"], "agent killed in mid-epoch: which root's log says")
+    check_closing("agent killed in mid-epoch", job, "; the agent ended early, and the rest came from the PFS")
+    contains(cluster.log_of(job), [": error: JobId", "its agent had died"], "agent killed in mid-epoch: which root's log says")
     cluster.nothing_left("agent killed in mid-epoch")
 
 

@@ -23,6 +23,7 @@ PATIENCE = 300 * e2e.SLOW  # seconds that a job may take to begin and end before
 USER = "monarchlab"
 MOST_LATE, MOST_IN_VAIN = 4, 5  # agents, and percent of all opens, in a run of a test program
 HELD = "touch half.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done"  # in a script: until Cluster.go()
+CLOSING = re.compile(rb"^monarch: (?:on \S+, one of \d+ nodes: )?(?:read \d|no program has|what the job read is).*\n", re.M)
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
 
 
@@ -218,7 +219,7 @@ exit $code
 
     def calls_for(self, job):
         """How the plugin ran monarchd for that job: --prolog, --start, --epilog."""
-        return [words[0] for words in self._calls(job) if words[0] != "took"]
+        return [words[0] for words in self._calls(job) if words[0] not in ("took", "--close")]
 
     def epilog_ms(self, job):
         """How long each of the job's epilogs took."""
@@ -364,8 +365,14 @@ exit $code
         return "\n".join(lines)
 
     def output(self, job):
+        """What it printed, without its closing()."""
         with open(f"{self.out}/{job}", "rb") as file:
-            return file.read()
+            return CLOSING.sub(b"", file.read())
+
+    def closing(self, job):
+        """The lines by which Monarch tells what the PFS was spared; one if it comes to that."""
+        with open(f"{self.out}/{job}", "rb") as file:
+            return [line.decode() for line in CLOSING.findall(file.read())]
 
     def comment(self, job, seconds=30):
         """The job's SystemComment, once there is one."""

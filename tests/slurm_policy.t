@@ -79,6 +79,14 @@ def by_job():
         refused(f"not the {kind}", off.format(""), other)
 
 
+def closing_line():
+    """An administrator can switch off what a job's output ends with, and not for all jobs."""
+    configure("[policy]\nclosing_line = off\n[policy.partition.closed]\nclosing_line = on\n")
+    for partition, lines in ("main", 0), ("closed", 1):
+        job = served(f"closing_line, {partition}", f"--partition={partition}")
+        equal(len(cluster.closing(job)), lines, f"closing_line, {partition}: what the output ends with", cluster.closing(job))
+
+
 def of_liars():
     """The job's environment is the user's."""
     configure("[policy.partition.closed]\nenabled = off\n[policy.account.students]\nenabled = off\n[policy.qos.long]\nenabled = off\n")
@@ -145,4 +153,4 @@ if reason := slurm_lab.why_no_slurm():
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 begin()
-e2e.main(by_job, of_liars, defaults, words, leaves_nothing)
+e2e.main(by_job, closing_line, of_liars, defaults, words, leaves_nothing)

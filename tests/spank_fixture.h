@@ -164,12 +164,12 @@ class SpankPlugin : public testing::Test {
   void forget_said() { (void)!::ftruncate(fake_.said, 0); }
 
   // What the hook writes to its standard error, a task's.
-  std::string told() {
+  std::string told(const std::string& by = "task_init") {
     const int own = ::dup(STDERR_FILENO);
     const int file =
         ::open((scratch_ / "stderr").c_str(), O_CREAT | O_TRUNC | O_APPEND | O_WRONLY | O_CLOEXEC, 0600);
     ::dup2(file, STDERR_FILENO);
-    hook("task_init");
+    hook(by);
     ::dup2(own, STDERR_FILENO);
     ::close(file);
     ::close(own);

@@ -861,32 +861,42 @@ TEST_F(SpankWait, TheAgentIsToldWhenTheFirstTaskBegins) {
   EXPECT_LE(began_in_ms(), 0) << "the wait is over";
 }
 
-TEST_F(SpankWait, TellsAtTheEndThatNothingWasUsed) {
-  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-  const auto tells = [&](const std::map<spank_item, uint32_t>& items) {
-    step(items);
-    for (const char* path : {"", "run", "run/state"})
-      if (::access((scratch_ / path).c_str(), F_OK) == 0)
-        (void)!::chown((scratch_ / path).c_str(), 1000, 1000);
-    ::chmod(scratch_.path().c_str(), 0755);
-    forget_said();
-    hook("task_exit");
-    return has(said(), "no program of this job has used its dataset");
+// As monarchd --close has it, by the last task of the first step on the first node.
+TEST_F(SpankPlugin, TellsAtTheEndWhatThePfsWasSpared) {
+  helper("[ \"$1\" != --close ] || echo 'read 7M' >&3");
+  using Items = std::map<spank_item, uint32_t>;
+  const auto told_by = [&](const Items& items, const std::map<std::string, std::string>& environment = {}) {
+    fake_.items.erase(S_JOB_LOCAL_TASK_COUNT);
+    step(items, environment);
+    return told("task_exit");
   };
-  const std::map<spank_item, uint32_t> batch = {
-      {S_JOB_STEPID, kBatchStep}, {S_JOB_NODEID, 0}, {S_TASK_ID, 0}};
-  tell("suspended", 10, "unused=1\n");
-  EXPECT_TRUE(tells(batch));
-  EXPECT_FALSE(tells({{S_TASK_ID, 1}})) << "another task";
-  EXPECT_FALSE(tells({{S_TASK_ID, 0}, {S_JOB_NODEID, 1}})) << "another node";
-  EXPECT_FALSE(tells({{S_JOB_NODEID, 0}, {S_JOB_STEPID, 3}})) << "a later step";
-  for (const char* more : {"unused=0\n", "", "used=1\n"}) {
-    tell("staged-in", 100, more);
-    EXPECT_FALSE(tells(batch)) << more;
-  }
-  std::filesystem::remove(scratch_ / "run/state");
-  ASSERT_EQ(::mkfifo((scratch_ / "run/state").c_str(), 0600), 0);
-  EXPECT_FALSE(tells(batch)) << "nobody waits for who writes it";
+  const Items batch = {{S_JOB_STEPID, kBatchStep}, {S_JOB_NODEID, 0}};
+  const std::string line = "monarch: read 7M\n";
+  EXPECT_EQ(told_by(batch), "") << "it has no agent";
+  const std::string known = scratch_.file("state/jobs/cluster.7.n1/record.json", "");
+  EXPECT_EQ(told_by(batch), line);
+  EXPECT_TRUE(has(arguments(), "--job 7 --cluster cluster --node n1 --reply-fd 3")) << arguments();
+  EXPECT_EQ(told_by(batch, {{"MONARCH_IO_QUIET", ""}}), "");
+  EXPECT_EQ(told_by({{S_JOB_STEPID, kBatchStep}, {S_JOB_NODEID, 1}}), "") << "another node";
+  EXPECT_EQ(told_by({{S_JOB_STEPID, 0}, {S_JOB_NODEID, 0}}), line) << "srun";
+  EXPECT_EQ(told_by({{S_JOB_STEPID, 0}}, {{"ENVIRONMENT", "BATCH"}}), "") << "the batch script tells";
+  EXPECT_EQ(told_by({{S_JOB_STEPID, 3}}), "") << "a later step";
+  EXPECT_EQ(told_by({{S_JOB_STEPID, 0}, {S_JOB_LOCAL_TASK_COUNT, 2}}), "") << "another task runs";
+  EXPECT_EQ(told("task_exit"), line) << "the last task";
+  scratch_.file("state/jobs/cluster.7.n1/no_closing_line", "");
+  EXPECT_EQ(told_by(batch), "") << "switched off";
+  std::filesystem::remove(scratch_ / "state/jobs/cluster.7.n1/no_closing_line");
+  load();
+  fake_.items[S_JOB_STEPID] = kBatchStep;
+  init(S_CTX_REMOTE);
+  option("no-monarch", nullptr, 1);
+  hook("init_post_opt");
+  EXPECT_EQ(told("task_exit"), "") << "--no-monarch";
+  helper("[ \"$1\" != --close ] || exec sleep 600");
+  seconds_a_look = 1;
+  EXPECT_EQ(told_by(batch), "") << "a helper that hangs is not waited for";
+  seconds_a_look = 0;
+  EXPECT_TRUE(has(said(), "--close took longer than 1000 ms")) << said();
 }
 
 // Who owns the run directory can mount there what never answers, or keep it locked in the kernel. The hooks
@@ -908,9 +918,7 @@ TEST_F(SpankWait, WhoMakesTheRunDirectoryHangHoldsUpNoStep) {
         if (!groups.have(pid)) return false;
       return hang == 1 && !HasFailure();
     };
-    for (const std::vector<std::string>& hooks :
-         {std::vector<std::string>{"user_init", "task_post_fork"}, {"task_exit"}})
-      mounts->check(is_soon_done([&] { return leaves_one_behind(hooks); }), hooks.front());
+    mounts->check(is_soon_done([&] { return leaves_one_behind({"user_init", "task_post_fork"}); }), "hooks");
   });
 }
 

@@ -182,6 +182,7 @@ struct PolicyKeys {
   List deny_options;                           // names of options that jobs cannot use
   std::optional<std::string> max_prefetch;     // "all", "auto" or "off": no more is prefetched than by that
   std::optional<int> max_wait;                 // seconds that a job can wait for staging; 0: it cannot
+  std::optional<bool> closing_line;            // whether a job's output ends with what the PFS was spared
 };
 
 struct PolicySection {
@@ -201,7 +202,9 @@ struct Config {
   ReportsConfig reports;
   std::vector<TierConfig> tiers;  // in the order in which they are filled
   std::vector<PolicySection> policies;
-  DatasetRules datasets;  // of one job; not configured
+  // Of one job; not configured.
+  DatasetRules datasets;
+  bool closing_line = true;
 };
 
 // Reads an INI file (monarch.conf(5)). An unknown section or key, a bad value, a key or tier given

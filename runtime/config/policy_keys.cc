@@ -179,7 +179,8 @@ const Keys<PolicyKeys>& policy_keys() {
       key_of<P>("default_options", &P::default_options, &parse_default_options, as_it_is),
       list_key("deny_options", &P::deny_options, &add_options),
       key_of<P>("max_prefetch", &P::max_prefetch, &parse_max_prefetch, as_it_is),
-      key_of<P>("max_wait", &P::max_wait, &parse_max_wait, [](int n) { return std::to_string(n); })};
+      key_of<P>("max_wait", &P::max_wait, &parse_max_wait, [](int n) { return std::to_string(n); }),
+      key_of<P>("closing_line", &P::closing_line, &parse_switch, &switch_text)};
   return keys;
 }
 

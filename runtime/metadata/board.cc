@@ -200,16 +200,17 @@ OthersTotals others_of(const Board& board) {
   return {std::bit_cast<NodeCounts>(words), from.ended.load(std::memory_order_relaxed)};
 }
 
-bool has_been_used(const Board& board) {
+bool has_used(const NodeCounts& c) {
   constexpr uint64_t kFewLooks = 64;
-  const auto uses = [](const NodeCounts& c) {
-    return c.opens_tier + c[TaskCounter::opens_pfs] + c[TaskCounter::mmap_bytes] + c[TaskCounter::waits] !=
-               0 ||
-           c[TaskCounter::meta_pfs] + c[TaskCounter::meta_served] > kFewLooks;
-  };
-  // What other nodes got from this one their tasks have opened: each node prefetches for itself.
-  return total(board, AgentCounter::served_files) != 0 || uses(node_counts(board, {})) ||
-         (board.nodes.load(std::memory_order_relaxed) > 1 && uses(others_of(board).counts));
+  return c.opens_tier + c[TaskCounter::opens_pfs] + c[TaskCounter::mmap_bytes] + c[TaskCounter::waits] != 0 ||
+         c[TaskCounter::meta_pfs] + c[TaskCounter::meta_served] > kFewLooks ||
+         // What other nodes got from this one their tasks have opened: each node prefetches for itself.
+         c[AgentCounter::served_files] != 0;
+}
+
+bool has_been_used(const Board& board) {
+  return has_used(node_counts(board, {})) ||
+         (board.nodes.load(std::memory_order_relaxed) > 1 && has_used(others_of(board).counts));
 }
 
 bool is_clean_relative(const char* path, size_t len) {

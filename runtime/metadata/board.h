@@ -105,6 +105,7 @@ OpenTimes open_times(const Board& board);
 // Whether the job has used what is below the roots: opened or mapped a file there, on any node of which this
 // one knows. That a script looks whether a directory is there is no use yet; a walk over it is.
 bool has_been_used(const Board& board);
+bool has_used(const NodeCounts& counts);  // the same of what was counted
 
 // All that the board counts; `tiers`: what each is made of, in the hierarchy's order.
 NodeCounts node_counts(const Board& board, const std::vector<Medium>& tiers);

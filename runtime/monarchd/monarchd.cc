@@ -20,6 +20,7 @@
 #include "runtime/config/dataset_rules.h"
 #include "runtime/hierarchy/grant.h"
 #include "runtime/node/boot.h"
+#include "runtime/node/closing.h"
 #include "runtime/node/epilog.h"
 #include "runtime/node/keeper.h"
 #include "runtime/node/root_log.h"
@@ -50,7 +51,7 @@ struct Options {
 
   bool as_user = false;  // the agent becomes request.user first
   bool prolog = false, start = false, epilog = false, flush = false, keep = false, sweep = false,
-       tell = false;
+       tell = false, close = false;
   monarch::StartRequest request;
   std::string account = PKGLIBEXECDIR "/monarch_account", account_instead;
   int reply_fd = -1;
@@ -179,9 +180,17 @@ int reply(const Options& o, const Result<monarch::Started>& started) {
   return 1;
 }
 
+// Tells the plugin what the job's output ends with, in one line.
+int close_job(const Options& o) {
+  const Result<monarch::StateDir> state = monarch::StateDir::open(o.request.state_dir);
+  if (!state.ok()) return fail(state.error());
+  const std::string line = monarch::escaped(monarch::closing_of_job(*state, o.request.job, o.config)) + "\n";
+  return ::write(o.reply_fd, line.data(), line.size()) == static_cast<ssize_t>(line.size()) ? 0 : 1;
+}
+
 int run_as_root(Options& o) {
   if (::geteuid() != 0)
-    return fail({EPERM, "--prolog, --start, --epilog, --flush, --keep and --sweep are for root"});
+    return fail({EPERM, "--prolog, --start, --close, --epilog, --flush, --keep and --sweep are for root"});
   monarch::end_without_memory("monarchd", o.start ? "root's helper ends, and the job runs without Monarch"
                                                   : "root's helper ends, and the next one goes on");
   monarch::RootLog log(o.request.state_dir, o.log);
@@ -192,6 +201,7 @@ int run_as_root(Options& o) {
     return swept.ok() ? 0 : 1;
   }
   const Status named = monarch::check_names(o.request.job);
+  if (o.close) return named.ok() ? close_job(o) : 1;
   if (o.start) {
     const int status = reply(o, named.ok() ? monarch::start_agent(o.request) : named.error());
     monarch::ensure_keeper(o.keeper());
@@ -284,6 +294,7 @@ int main(int argc, char** argv) {
 
   app.add_flag("--prolog", o.prolog, "note the job's datasets for the extern step").group("Root");
   app.add_flag("--start", o.start, "start the job's agent unless it runs").group("Root");
+  app.add_flag("--close", o.close, "tell what the output of the job ends with").group("Root");
   app.add_flag("--epilog", o.epilog, "end the job's agent, clean up, account").group("Root");
   app.add_flag("--flush", o.flush, "write the spooled lines for sacct").group("Root");
   app.add_flag("--keep", o.keep, "watch over what the helpers leave to do, until nothing is left")
@@ -320,7 +331,8 @@ int main(int argc, char** argv) {
   app.add_flag("--tasks", o.request.tasks, "with --start: the step has tasks, which can wait").group("Root");
   app.add_flag("--own-mounts", o.request.own_mounts, "with --start: the job has a mount namespace of its own")
       .group("Root");
-  app.add_option("--reply-fd", o.reply_fd, "descriptor that is told what --start did").group("Root");
+  app.add_option("--reply-fd", o.reply_fd, "descriptor that is told what --start did, or what --close tells")
+      .group("Root");
   if (const std::optional<int> status = app.parse(argc, argv, kUsage)) return *status;
 
   o.config = monarch::with_words(o.config, words);
@@ -335,7 +347,8 @@ int main(int argc, char** argv) {
   const char* slurm_conf = std::getenv("SLURM_CONF");
   o.request.of_cluster = {slurm_conf ? slurm_conf : "", o.config, o.account};
   if (app.has("--account-program")) o.account_instead = o.account;
-  const bool of_job = o.prolog || o.start || o.epilog, root = of_job || o.flush || o.keep || o.sweep;
+  const bool of_job = o.prolog || o.start || o.close || o.epilog,
+             root = of_job || o.flush || o.keep || o.sweep;
   const bool job = o.request.job.job != 0 && monarch::is_plain_name(o.request.job.node) &&
                    monarch::is_plain_name(o.request.job.cluster);
   if (!parse_groups(groups, &o.request.user.groups) || (of_job && !job)) {

@@ -25,7 +25,7 @@ Status keep_line(const StateDir& state, const JobRecord& record, const JobCounte
                  Accounting accounting, AgentEnd agent) {
   const std::string line = comment_line(record, counters, agent);
   if (agent == AgentEnd::kBefore)
-    spdlog::warn(
+    spdlog::error(
         "JobId={} node={} its agent had died: files that were not placed by then came from the PFS; "
         "the kernel's log says whether memory was short; a job that kills its user's processes ends "
         "it, too",

@@ -206,6 +206,7 @@ Result<Config> apply_policy(const Config& config, const JobFacts& facts, const s
   policy.set(&K::pfs_bandwidth, &mine.agent.pfs_bandwidth);
   policy.set(&K::pfs_opens, &mine.agent.pfs_opens);
   policy.set(&K::pfs_stats, &mine.agent.pfs_stats);
+  policy.set(&K::closing_line, &mine.closing_line);
   return mine;
 }
 

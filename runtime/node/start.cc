@@ -24,6 +24,7 @@
 #include "runtime/node/account_for.h"
 #include "runtime/node/agent_conf.h"
 #include "runtime/node/cgroup.h"
+#include "runtime/node/closing.h"
 #include "runtime/node/job_dirs.h"
 #include "runtime/node/job_facts.h"
 #include "runtime/node/job_memory.h"
@@ -552,6 +553,9 @@ Result<Started> start_agent(const StartRequest& asked) {
   if (started.ok()) note_anchor(*state, request.job);
   if (started.ok()) started = note_or_forget(*state, no_peers_file(request.job), fresh.alone);
   if (started.ok()) started = note_or_forget(*state, remark_file(request.job), fresh.remark);
+  if (started.ok())
+    started = note_or_forget(*state, "jobs/" + request.job.key() + "/" + kNoClosingLine,
+                             config->closing_line ? "" : "\n");
   if (started.ok()) started = note_wait(*state, request.job, questions.options());
   if (started.ok()) started = state->write(serves_file(request.job), *datasets);
   if (!started.ok()) {
