@@ -16,6 +16,7 @@
 #include "build_config.h"
 #include "runtime/base/argv.h"
 #include "runtime/base/paths.h"
+#include "runtime/node/spool.h"
 #include "runtime/node/state.h"
 
 namespace monarch::admin {
@@ -65,8 +66,12 @@ int flush_verb(const FlushOptions& options) {
     std::printf("%s for sacct waited, %s now\n", counted(before, "line").c_str(),
                 after == 0 ? "none does" : counted(after, "does", "do").c_str());
   if (status == 0 && after == 0) return 0;
-  return fail("flush", counted(after, "line waits", "lines wait") +
-                           " for sacct still: is slurmdbd there ('monarchctl doctor')?");
+  const bool no_row = WIFEXITED(status) && WEXITSTATUS(status) == kExitNoRow;
+  return fail("flush",
+              counted(after, "line waits", "lines wait") + " for sacct still: " +
+                  (no_row ? "slurmdbd answers, and has no row of these jobs yet, as of one that has just "
+                            "ended; run it again in a minute"
+                          : "is slurmdbd there ('monarchctl doctor')?"));
 }
 
 }  // namespace

@@ -727,7 +727,10 @@ def runs_that_hang():
 def clean_and_flush_of_jobs():
     with contextlib.closing(one_node.Node("left")) as n:
         where, ids = ["--state-dir", n.state], [one_node.FIRST + number for number in (3, 4)]
-        n.account = "/bin/true"
+        def answers(code):
+            return written("account", f"#!/bin/sh\nexit {code}\n", 0o755)
+
+        n.account = answers(0)
         n.configure("account = spool\n")
 
         def found(*words):
@@ -766,6 +769,12 @@ def plan():
     words = [data, "--capacity", "1G"]
     code, told, err = as_json("plan", *words)
     space, total = sum((size + 4095) // 4096 * 4096 for size in sizes), sum(sizes)
+        for answer, why in (1, "is slurmdbd there ('monarchctl doctor')?"), (4, "slurmdbd answers, and has no row of these jobs yet"):
+            answers(answer)
+            code, out, err = ctl("flush", *where, "--config", n.config)
+            equal((code, out), (1, "2 lines for sacct waited, 2 do now\n"), f"flush: monarch_account ends with {answer}", err)
+            contains(err.splitlines()[-1], ["2 lines wait for sacct still: " + why], f"flush: what that means, {answer}")
+        answers(0)
     equal((code, err, *(told.get(key) for key in ("files", "bytes", "space", "links", "others", "directories"))),
           (0, "", len(sizes) + 1, total, space, 1, 1, 2 * len(sizes) + 2), "plan: what is there")
     equal([(b["files"], b["bytes"]) for b in told["sizes"]],

@@ -217,8 +217,9 @@ TEST_F(SpoolTest, ALineWithoutARowStaysAndTheOthersAreTried) {
   answer(kNoRow);
   EXPECT_FALSE(flush_now().ok());
   EXPECT_EQ(called().size(), 2u);
+  EXPECT_EQ(flush_now(Lines::kAll).error().code, ENODATA) << "a person is told";
   fs::remove(program_);
-  EXPECT_FALSE(flush_now(Lines::kAll).ok()) << "no helper, no answer";
+  EXPECT_EQ(flush_now(Lines::kAll).error().code, EAGAIN) << "no helper, no answer";
   EXPECT_EQ(state_.spooled().size(), 2u);
 }
 

@@ -218,7 +218,7 @@ int run_as_root(Options& o) {
     done = state.ok() ? monarch::flush(*state, {o.account_instead, o.account}, spool, monarch::Lines::kAll)
                       : Status(state.error());
     if (!done.ok()) monarch::spdlog::error("{}", done.error().text);
-    return done.ok() ? 0 : 1;
+    return done.ok() ? 0 : done.error().code == ENODATA ? monarch::kExitNoRow : 1;
   }
   if (done.ok()) return 0;
   monarch::spdlog::error("JobId={} node={}: {}", o.request.job.job, o.request.job.node, done.error().text);

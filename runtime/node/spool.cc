@@ -361,6 +361,9 @@ Status flush(const StateDir& state, const AccountPrograms& programs, const Spool
   }
   if (!pass.trouble.empty() && which == Lines::kDue) warn_of_trouble(state, pass.trouble);
   if (left == 0) return {};
+  if (which == Lines::kAll && pass.away.empty())
+    return Error{ENODATA, lines_that(left, "waits", "wait") + " in " + dir +
+                              ": slurmdbd answers, and has no row of their jobs yet; run it again later"};
   return Error{EAGAIN, lines_that(left, "waits", "wait") + " in " + dir + "; " +
                            (pass.trouble.empty() ? "is slurmdbd up?" : remedy(pass.trouble))};
 }

@@ -51,9 +51,12 @@ struct AccountPrograms {
 // Drops what is too old or too much, and hands lines to the accounting helpers, one after the other, each for
 // at most 20 s; first that whose time came first. When a cluster's slurmdbd cannot be reached, or its helper
 // does not answer, it leaves out the others of that cluster, and next time they come first; with kDue, all
-// after 30 s. An error says how many wait. Another flush at the same time is waited for, 60 s. A
-// helper that cannot run is logged, with kDue once an hour.
+// after 30 s. An error says how many wait; ENODATA: with kAll, all for rows that come later. Another flush at
+// the same time is waited for, 60 s. A helper that cannot run is logged, with kDue once an hour.
 Status flush(const StateDir& state, const AccountPrograms& programs, const SpoolConfig& config, Lines lines);
+
+// The exit status of `monarchd --flush` for ENODATA.
+inline constexpr int kExitNoRow = 3;
 
 // The keeper's: whether a job on this node needs its `times`, and asking the job's cluster for them, by the
 // job's helper, or `program` where that cannot be executed.
