@@ -59,10 +59,8 @@ Json job_json(const Job& job) {
   const JobCounters& c = job.status->counters;
   const Opens opens = opens_of(c);
   out["files"] = {{"staged", p.files}, {"all", p.all_files}, {"percent", percent(p.files, p.all_files)}};
-  out["bytes"] = {{"staged", p.bytes},
-                  {"all", p.all_bytes},
-                  {"estimated", p.estimated},
-                  {"percent", percent(p.bytes, p.all_bytes)}};
+  out["bytes"] = {
+      {"staged", p.bytes}, {"all", p.all_bytes}, {"estimated", p.estimated}, {"percent", staged_percent(p)}};
   out["bytes_per_second"] = job.bytes_per_second;
   out["eta_seconds"] = p.eta_seconds;
   out["full"] = job.status->full == 1;
@@ -98,7 +96,9 @@ Colour colour_of(JobState state) {
 std::string percent_text(const std::optional<double>& value, bool estimated) {
   if (!value) return "-";
   char text[32];
-  std::snprintf(text, sizeof text, "%s%.0f%%", estimated ? "~" : "", *value);
+  // What is not all is not 100%.
+  std::snprintf(text, sizeof text, "%s%.0f%%", estimated ? "~" : "",
+                *value < 100 ? std::min(*value, 99.0) : 100);
   return text;
 }
 

@@ -461,6 +461,11 @@ std::optional<double> percent(uint64_t part, const std::optional<uint64_t>& whol
   return 100.0 * static_cast<double>(std::min(part, *whole)) / static_cast<double>(*whole);
 }
 
+std::optional<double> staged_percent(const Progress& p) {
+  const std::optional<double> part = percent(p.bytes, p.all_bytes);
+  return part && p.all_files && p.files < *p.all_files ? std::min(*part, 99.0) : part;
+}
+
 Progress progress_of(const Job& job) {
   Progress p;
   if (!job.status) return p;

@@ -38,7 +38,8 @@ const char* state_name(JobState state);
 inline bool is_run(const std::string& id) { return id.starts_with("run."); }
 
 struct Job {
-  std::string id;  // Slurm's number, or as is_run()
+  std::string id;         // Slurm's number, or as is_run()
+  std::string part = {};  // "4711_3", of one that was named by its array's number
   std::string cluster, node;
   uid_t uid = 0;
   gid_t gid = 0;
@@ -92,6 +93,8 @@ struct Progress {
   std::optional<uint64_t> eta_seconds;
 };
 Progress progress_of(const Job& job);
+// What is placed of the bytes; 100 only once all files are: of one that cannot be read nobody knows the size.
+std::optional<double> staged_percent(const Progress& progress);
 // part / whole in percent, at most 100; nothing: the whole is not known, or is nothing.
 std::optional<double> percent(uint64_t part, const std::optional<uint64_t>& whole);
 

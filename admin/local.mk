@@ -21,6 +21,7 @@ monarchctl_SOURCES = \
 	%D%/report_json.h \
 	%D%/screen.h \
 	%D%/slurm_facts.h \
+	%D%/slurm_ids.h \
 	%D%/tiers.h \
 	%D%/timeline.h \
 	%D%/wait.h
@@ -45,6 +46,7 @@ ctl_run = \
 	%D%/plan.cc \
 	%D%/run.cc \
 	%D%/slurm_facts.cc \
+	%D%/slurm_ids.cc \
 	%D%/version.cc \
 	%D%/wait.cc
 ctl_top = \

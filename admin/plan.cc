@@ -23,6 +23,7 @@
 #include "admin/defaults.h"
 #include "admin/kept.h"
 #include "admin/output.h"
+#include "admin/slurm_ids.h"
 #include "admin/tiers.h"
 #include "admin/timeline.h"
 #include "build_config.h"
@@ -232,10 +233,11 @@ Result<double> rate_in(const std::string& file) {
 Result<Rate> named_rate(const PlanOptions& options) {
   std::string file = options.like;
   if (names_job(options.like)) {
-    const std::vector<Kept> kept = kept_reports(options.state_dir, options.like);
+    const std::string name = by_own_number(options.like);
+    const std::vector<Kept> kept = kept_reports(options.state_dir, name);
     std::set<std::string> clusters;
     for (const Kept& one : kept) clusters.insert(one.cluster);
-    MONARCH_TRY(check_one(options.like, clusters));
+    MONARCH_TRY(check_one(name, clusters));
     if (kept.empty())
       return bad_input("no report of job " + options.like +
                        " is kept here; name one that has ended on this node, at most report_days ago, or a "

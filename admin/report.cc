@@ -31,6 +31,7 @@
 #include "admin/output.h"
 #include "admin/page.h"
 #include "admin/report_json.h"
+#include "admin/slurm_ids.h"
 #include "admin/timeline.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
@@ -40,8 +41,6 @@
 
 namespace monarch::admin {
 namespace {
-constexpr int kSacctPatienceMs = 10000;
-
 using Rows = std::vector<std::vector<std::string>>;
 
 struct ReportOptions {
@@ -539,32 +538,6 @@ int tell_line(const ReportOptions& options, const std::string& state, const std:
   return 0;
 }
 
-// What sacct prints of a job, with '=' before it, or with '!' where it fails.
-Result<std::string> ask_sacct(const std::string& name, const char* fields) {
-  const size_t at = name.find('@');
-  std::vector<std::string> words = {"sacct", "-nPX", "-j", name.substr(0, at), "-o", fields};
-  if (at != std::string::npos) words.insert(words.end(), {"-M", name.substr(at + 1)});
-  Question asked([&] {
-    int status;
-    const std::string said = run_program(words, &status);
-    if (status == 127 << 8) return std::string("!there is no sacct here");
-    return (status == 0 ? "=" : "!") + said;
-  });
-  return asked.answer(kSacctPatienceMs);
-}
-
-// The name by the number of its own that Slurm has given to an element of an array (4711_3) or a component of
-// a heterogeneous job (4711+1), by which all else knows it; as it is where it is none, or sacct does not
-// tell.
-std::string by_own_number(const std::string& name) {
-  const size_t at = std::min(name.find('@'), name.size());
-  if (name.substr(0, at).find_first_of("_+") == std::string::npos) return name;
-  const Result<std::string> answer = ask_sacct(name, "JobIDRaw");
-  const bool said = answer.ok() && !answer->empty() && (*answer)[0] == '=';
-  const std::string number = said ? answer->substr(1, answer->find_first_not_of("0123456789", 1) - 1) : "";
-  return number.empty() || answer->substr(1) != number + "\n" ? name : number + name.substr(at);
-}
-
 // Slurm numbers the elements of an array, and the components of a heterogeneous job, together too: then there
 // is a line of each.
 std::vector<std::string> rows_of(const std::string& said, const std::string& number) {
@@ -638,6 +611,10 @@ int report_verb(const ReportOptions& options) {
     if (is_named(job, name)) clusters.insert(job.cluster);
   for (const Kept& one : kept) clusters.insert(one.cluster);
   if (const Status one = check_one(name, clusters); !one.ok()) return fail("report", one.error());
+  if (name == options.what && !clusters.empty() && !is_run(name))
+    if (const std::vector<JobPart> parts = parts_of(name); parts.size() > 1)
+      return fail("report", "job " + name + " has " + std::to_string(parts.size()) +
+                                " parts; name one: " + names_of(parts));
   const Job* untold = nullptr;
   for (const Job& job : *jobs) {
     if (!is_named(job, name)) continue;
@@ -676,6 +653,13 @@ int report_verb(const ReportOptions& options) {
 }
 
 }  // namespace
+
+int report_of_kept(const std::string& name, const std::string& state_dir) {
+  ReportOptions options;
+  options.what = name;
+  options.state_dir = state_dir;
+  return report_verb(options);
+}
 
 void add_report(CommandLine app, int* status) {
   auto options = std::make_shared<ReportOptions>();

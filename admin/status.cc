@@ -2,6 +2,7 @@
 // monarchctl status: the jobs with Monarch on this node, and how far they are.
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,8 +11,10 @@
 #include "admin/defaults.h"
 #include "admin/job_text.h"
 #include "admin/jobs.h"
+#include "admin/kept.h"
 #include "admin/node_rows.h"
 #include "admin/output.h"
+#include "admin/slurm_ids.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/size.h"
@@ -30,10 +33,9 @@ void print_list(const std::vector<Job>& jobs) {
   for (const Job& job : jobs) {
     const Progress p = progress_of(job);
     const bool told = job.status.has_value();
-    rows.push_back({word(name_of(job, jobs)), word(user_text(job)),
-                    percent_text(percent(p.bytes, p.all_bytes), p.estimated),
-                    told ? format_size(p.bytes) : "-", rate_text(job),
-                    p.eta_seconds ? time_text(*p.eta_seconds) : "-", hit_text(job),
+    rows.push_back({word(job.part.empty() ? name_of(job, jobs) : job.part), word(user_text(job)),
+                    percent_text(staged_percent(p), p.estimated), told ? format_size(p.bytes) : "-",
+                    rate_text(job), p.eta_seconds ? time_text(*p.eta_seconds) : "-", hit_text(job),
                     told ? std::to_string(job.status->counters[TaskCounter::opens_pfs]) : "-",
                     paint(colour_of(job.state), state_name(job.state)) +
                         (job.reason.empty() ? "" : ": " + escaped(job.reason))});
@@ -67,7 +69,7 @@ void print_job(const Job& job) {
   line("Bytes",
        format_size(p.bytes) +
            (p.all_bytes ? std::string(" of ") + (p.estimated ? "about " : "") + format_size(*p.all_bytes) +
-                              " (" + percent_text(percent(p.bytes, p.all_bytes), p.estimated) + ")"
+                              " (" + percent_text(staged_percent(p), p.estimated) + ")"
                         : "") +
            (job.status->full ? "; the tiers are full" : ""));
   if (job.bytes_per_second)
@@ -112,6 +114,16 @@ void print_others(const Job& job) {
           : ": its nodes do not get files from each other, and each tells its own");
 }
 
+// Of a part it notes the name.
+bool is_one_of(const std::vector<JobPart>& parts, Job* job) {
+  for (const JobPart& part : parts) {
+    if (!is_named(*job, part.number)) continue;
+    if (parts.size() > 1) job->part = part.name;
+    return true;
+  }
+  return false;
+}
+
 std::string where_to_ask(const std::string& job) {
   if (is_run(job)) return "a run is on the node where it was started, until its command ends";
   return "'squeue -j " + job.substr(0, job.find('@')) + "' tells the job's nodes";
@@ -121,17 +133,29 @@ int status(const StatusOptions& options) {
   Result<std::vector<Job>> found = find_jobs(options.state_dir);
   if (!found.ok()) return fail("status", found.error());
   std::vector<Job> jobs = found.take();
-  if (!options.job.empty()) std::erase_if(jobs, [&](const Job& job) { return !is_named(job, options.job); });
+  std::vector<JobPart> parts;
+  if (!options.job.empty()) {
+    const std::string name = by_own_number(options.job);
+    if (name == options.job && !is_run(name)) parts = parts_of(name);
+    if (parts.empty()) parts = {{"", name}};
+    std::erase_if(jobs, [&](Job& job) { return !is_one_of(parts, &job); });
+    std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
+      return ::strverscmp(a.part.c_str(), b.part.c_str()) < 0;
+    });
+    if (jobs.empty() && parts.size() == 1 && !options.json && !kept_reports(options.state_dir, name).empty())
+      return report_of_kept(options.job, options.state_dir);
+  }
   if (!options.job.empty() && jobs.empty())
-    return fail("status", no_job_text(options.job) + "; 'monarchctl status' lists those that are, and " +
-                              where_to_ask(options.job));
+    return fail("status", no_job_text(options.job) +
+                              (parts.size() > 1 ? ", nor one of its parts " + names_of(parts) : "") +
+                              "; 'monarchctl status' lists those that are, and " + where_to_ask(options.job));
   if (options.json) {
     Json list = Json::array();
     for (const Job& job : jobs) list.push_back(whole_json(job));
     print_json({{"version", PACKAGE_VERSION}, {"jobs", list}});
   } else if (jobs.empty()) {
     std::puts(no_job_text("").c_str());
-  } else if (options.job.empty()) {
+  } else if (options.job.empty() || parts.size() > 1) {
     print_list(jobs);
   } else {
     for (size_t i = 0; i < jobs.size(); ++i) {
@@ -147,17 +171,15 @@ int status(const StatusOptions& options) {
 
 void add_status(CommandLine app, int* status_of_run) {
   auto options = std::make_shared<StatusOptions>();
-  app.add_option("JOBID", options->job,
-                 "this job only, with its tiers and fallbacks: Slurm's number, NUMBER@CLUSTER where two "
-                 "clusters have that, or run.PID")
+  app.add_option(
+         "JOBID", options->job,
+         "this job only, with its tiers and fallbacks, or the report of one that has ended here: Slurm's "
+         "number, NUMBER_INDEX of an array, NUMBER@CLUSTER where two clusters have that, or run.PID")
       .check([](const std::string& id) {
-        const size_t at = id.find('@'), begin = is_run(id) ? 4 : 0;
-        const std::string number = id.substr(begin, at == std::string::npos ? at : at - begin);
-        if (!number.empty() && number.find_first_not_of("0123456789") == std::string::npos)
-          return std::string();
-        return "'" + id +
-               "' is no job; give its number, as 4711 (an element of an array has its own, as 'squeue -O "
-               "JobID' tells), 4711@CLUSTER, or run.PID";
+        return names_job(id) ? std::string()
+                             : "'" + id +
+                                   "' is no job; give its number, as 4711, 4711_3 of an array, 4711@CLUSTER, "
+                                   "or run.PID";
       });
   app.add_flag("--json", options->json, "print every field as JSON; sizes in bytes");
   add_state_dir(app, &options->state_dir);

@@ -67,7 +67,7 @@ double number_of(const Job& job, Column column) {
   const Opens opens = opens_of(c);
   switch (column) {
     case kStaged:
-      return percent(p.bytes, p.all_bytes).value_or(-1);
+      return staged_percent(p).value_or(-1);
     case kRate:
       return job.bytes_per_second ? static_cast<double>(*job.bytes_per_second) : -1;
     case kHit:
@@ -126,7 +126,7 @@ std::vector<std::string> row_of(const Job& job, const std::vector<Job>& jobs) {
   return {word(name_of(job, jobs)),
           word(user_text(job)),
           state_name(job.state),
-          percent_text(percent(p.bytes, p.all_bytes), p.estimated),
+          percent_text(staged_percent(p), p.estimated),
           rate_text(job),
           hit_text(job),
           job.status ? format_size(pfs_bytes(job.status->counters)) : "-",

@@ -334,6 +334,14 @@ TEST_F(CommentLine, OfSeveralNodesHasTheirSums) {
   EXPECT_NE(line().find(" nodes=3/3 "), std::string::npos) << "not more than there are: " << line();
 }
 
+TEST_F(CommentLine, OneFileThatIsMissingIsNot100Percent) {
+  at(AgentCounter::walk_files) = 1000;
+  for (const auto& [files, text] : {std::pair{999u, " staged=99% "}, {1000u, " staged=100% "}}) {
+    at(AgentCounter::staged_files) = files;
+    EXPECT_NE(line().find(text), std::string::npos) << line();
+  }
+}
+
 TEST_F(CommentLine, IsShortWhateverAJobCounts) {
   for (int i = 0; i < 40; ++i) {
     record_.tiers.push_back({});

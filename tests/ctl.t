@@ -234,7 +234,7 @@ def status_of_run():
     equal(job["files"]["staged"], 40, "after the agent's death the numbers are there")
     process.communicate(b"\n", timeout=e2e.PATIENCE)
     fails("a run that is not there", ["status", name], [f"no job {name} with Monarch on this node"])
-    fails("a task of an array", ["status", "4711_3"], ["see 'monarchctl status --help'", "squeue -O JobID"], want=2)
+    fails("what is no job", ["status", "4711.x"], ["see 'monarchctl status --help'", "as 4711, 4711_3 of an array"], want=2)
 
 
 def status_of_slurm():
@@ -290,6 +290,39 @@ def status_of_slurm():
             equal((job.get("state"), "files" in job), ("unknown", False), f"root believes nothing: {name}", job)
         n.end(int(number))
         ok(e2e.wait_until(lambda: not job_of(as_json("status", *where)[1], number)), "and it is gone")
+
+
+def unreadable():
+    """One file that cannot be read is not placed: nothing says 100 %."""
+    with contextlib.closing(one_node.Node("unreadable")) as n:
+        number, where = str(one_node.FIRST + 6), ["--state-dir", n.state]
+        os.chmod(next(os.path.join(d, files[0]) for d, _, files in os.walk(n.data) if files), 0)
+        n.begin(int(number))
+        job = awaited(number, "staged-in", where)
+        equal((job["files"]["staged"], job["files"]["all"], job["bytes"]["percent"]), (29, 30, 99), "unreadable: status --json", job)
+        texts = [ctl("status", *words, *where)[1] for words in ((), (number,))]
+        ok(not any("100%" in text for text in texts) and all("99%" in text for text in texts), "unreadable: status", *texts)
+        n.end(int(number))
+
+
+def parts_of_array():
+    """By the names that squeue has for the elements, which root's helpers know by their own numbers."""
+    with contextlib.closing(one_node.Node("array")) as n:
+        first, last = one_node.FIRST + 8, one_node.FIRST + 9
+        for job in first, last:
+            n.begin(job)
+        written("array/squeue", f"#!/bin/sh\ncase $* in *{last}*) printf '{last}_1|{first}\\n{last}_2|{last}\\n';; *) echo '{first}|{first}';; esac\n", 0o755)
+        where, env = ["--state-dir", n.state], e2e.native_environment(PATH=f"{n.dir}:{os.environ['PATH']}")
+        found = as_json("status", f"{last}_1", *where, env=env)[1]
+        equal([job["job"] for job in found.get("jobs", [])], [str(first)], "status NUMBER_INDEX: that element")
+        lines = ctl("status", str(last), *where, env=env)[1].splitlines()
+        equal([line.split()[0] for line in lines], ["JOB", f"{last}_1", f"{last}_2"], "status of an array: its elements", lines)
+        fails("report of an array", ["report", str(last), *where], [f"job {last} has 2 parts; name one: {last}_1, {last}_2"], env=env)
+        for job in first, last:
+            n.end(job)
+        for name, element in (f"{last}_1", first), (str(first), first), (f"{last}_2", last):
+            code, out, err = ctl("status", name, *where, env=env)
+            ok(code == 0 and re.match(rf"Job +{name} .*\(ended\)", out), f"status {name}, which has ended: the report of {element}", out, err)
 
 
 # ---- doctor
@@ -655,7 +688,7 @@ def report_of_sacct():
     equal((code, told.get("source"), told.get("state"), told.get("line", {}).get("pfs"), told.get("rule")),
           (0, "sacct", "COMPLETED", "3.81M/7.63M", "good"), "report of sacct's line", err)
     with open(f"{bins}/asked", encoding="utf-8") as file:
-        equal(file.read(), "-nPX -j 4711 -o JobID,State,SystemComment -M one\n", "report JOBID@CLUSTER: sacct is asked for that cluster's job")
+        equal(file.read(), "-nPX -o JobID,State,SystemComment -j 4711 -M one\n", "report JOBID@CLUSTER: sacct is asked for that cluster's job")
     sacct(good.replace("err=0", "err=1 agent=died"))
     equal(as_json("report", "4711", env=env)[1].get("rule"), "agent-died", "advice by sacct's line: the agent died")
     for name, row, end, parts in [
@@ -749,6 +782,12 @@ def clean_and_flush_of_jobs():
         equal((on_tier(), os.listdir(f"{n.state}/jobs"), os.listdir(f"{n.state}/removing")),
               ([f"c-1.{ids[1]}.0.n1.x"], [f"c-1.{ids[1]}.n1.x"], []), "and leaves the job that lives")
         n.end(ids[1])
+        for answer, why in (1, "is slurmdbd there ('monarchctl doctor')?"), (4, "slurmdbd answers, and has no row of these jobs yet"):
+            answers(answer)
+            code, out, err = ctl("flush", *where, "--config", n.config)
+            equal((code, out), (1, "2 lines for sacct waited, 2 do now\n"), f"flush: monarch_account ends with {answer}", err)
+            contains(err.splitlines()[-1], ["2 lines wait for sacct still: " + why], f"flush: what that means, {answer}")
+        answers(0)
         code, out, err = ctl("flush", *where, "--config", n.config)
         equal((code, out), (0, "2 lines for sacct waited, none does now\n"), "flush: those of the job that has ended and of the one that was removed", err)
         equal(as_json("flush", *where, "--config", n.config)[1].get("waited"), 0, "nothing waits any more")
@@ -769,12 +808,6 @@ def plan():
     words = [data, "--capacity", "1G"]
     code, told, err = as_json("plan", *words)
     space, total = sum((size + 4095) // 4096 * 4096 for size in sizes), sum(sizes)
-        for answer, why in (1, "is slurmdbd there ('monarchctl doctor')?"), (4, "slurmdbd answers, and has no row of these jobs yet"):
-            answers(answer)
-            code, out, err = ctl("flush", *where, "--config", n.config)
-            equal((code, out), (1, "2 lines for sacct waited, 2 do now\n"), f"flush: monarch_account ends with {answer}", err)
-            contains(err.splitlines()[-1], ["2 lines wait for sacct still: " + why], f"flush: what that means, {answer}")
-        answers(0)
     equal((code, err, *(told.get(key) for key in ("files", "bytes", "space", "links", "others", "directories"))),
           (0, "", len(sizes) + 1, total, space, 1, 1, 2 * len(sizes) + 2), "plan: what is there")
     equal([(b["files"], b["bytes"]) for b in told["sizes"]],

@@ -138,7 +138,8 @@ std::string comment_line(const JobRecord& record, const JobCounters* counters, A
   for (const auto& [medium, placed] : placed_by_medium(record, *counters))
     line += " " + medium + "=" + format_size(placed);
   const uint64_t staged = staged_once(c);
-  line += fmt::format(" staged={:.0f}%", share(staged, std::max(c[AgentCounter::walk_files], staged)));
+  const uint64_t files = std::max(c[AgentCounter::walk_files], staged);
+  line += fmt::format(" staged={:.0f}%", std::min(share(staged, files), staged < files ? 99.0 : 100.0));
   if (counters->nodes > 1) line += " peer=" + format_size(c[AgentCounter::peer_bytes]);
   line += fmt::format(" {} err={}{}", nodes, errors, died);
   line += if_any("evicted", c[AgentCounter::evicted_files]);
