@@ -423,14 +423,14 @@ Status check_for_user(const TierConfig& tier, const std::vector<std::string>& da
   return check_writable(alone);
 }
 
-// A tier that can be had, for a message.
+// ", for example ..." of a tier that can be had, for a message; "": none is known.
 std::string example_tier(const std::vector<std::string>& datasets) {
   TierConfig tier;
   for (const char* const path : {"/tmp", "/var/tmp", "/dev/shm"}) {
     tier.path = path;
-    if (check_for_user(tier, datasets).ok()) return "--tier ssd:" + tier.path + ":10G";
+    if (check_for_user(tier, datasets).ok()) return ", for example --tier ssd:" + tier.path + ":10G";
   }
-  return "--tier ssd:/scratch:10G";
+  return "";
 }
 
 // What `monarchctl tiers` chooses, of that what this user and these datasets can have; says which.
@@ -459,8 +459,7 @@ Result<std::vector<TierConfig>> choose_tiers(const std::vector<std::string>& dat
   }
   if (tiers.empty())
     return bad_input(
-        "no tier can be chosen on this node, see 'monarchctl tiers'; give --tier NAME:PATH:SIZE, for "
-        "example " +
+        "no tier can be chosen on this node, see 'monarchctl tiers'; give --tier NAME:PATH:SIZE" +
         example_tier(datasets));
   return tiers;
 }
@@ -553,6 +552,7 @@ Result<BoardFile> start(const RunOptions& options, const Prepared& job, RunDirs*
   MONARCH_TRY(agent->start(options, file, job.datasets, job.key, *dirs));
   return BoardFile::open(dirs->run_dir());
 }
+
 // As a job's output ends.
 void tell_at_end(const RunOptions& options, const JobCounters& counters, const AgentProcess& agent) {
   if (::getenv("MONARCH_IO_QUIET")) return;
@@ -563,7 +563,6 @@ void tell_at_end(const RunOptions& options, const JobCounters& counters, const A
     of.report += (of.report.empty() ? "" : "; ") + ("report: monarchctl report " + escaped(options.report));
   std::fprintf(stderr, "monarchctl run: %s\n", closing_text(counters, of).c_str());
 }
-
 
 int run(const RunOptions& options) {
   const auto fail = [](const Error& error) {
