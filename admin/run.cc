@@ -556,7 +556,7 @@ Result<BoardFile> start(const RunOptions& options, const Prepared& job, RunDirs*
 // As a job's output ends.
 void tell_at_end(const RunOptions& options, const JobCounters& counters, const AgentProcess& agent) {
   if (::getenv("MONARCH_IO_QUIET")) return;
-  Closing of;
+  Closing of = {"this node", static_cast<uint32_t>(counters.nodes)};
   if (!agent.lives()) of.agent = AgentEnd::kBefore;
   if (counters[AgentCounter::no_fit_files] > 0) of.report = "give them more by --tier NAME:PATH:SIZE";
   if (!options.report.empty() && options.report != kStandardOutput)
