@@ -98,10 +98,11 @@ std::string title_of(const Source& source) {
 // What is known of a job.
 struct Told {
   Source source;
-  Counts counts, node;          // of all its nodes, and of this one; the same if it has no others
+  Counts counts, own;           // of all its nodes, and of this one; the same if it has no others
   Timeline timeline;            // of this one
   std::vector<NodeLine> nodes;  // each of them; none: not known
   std::optional<OpenTimes> open_times = {};  // of all nodes; nothing: not known
+  std::string node = {};                     // this one's name; "": not known
   std::vector<NodeReport> reports = {};      // where several were named: then `counts` is their sum
 };
 
@@ -137,6 +138,28 @@ Json fallbacks_of(const Counts& c) {
   return all;
 }
 
+uint64_t all_nodes(const Told& told) {
+  return told.reports.empty() ? told.counts.nodes : told.reports[0].nodes;
+}
+
+// Of how many nodes the numbers are. Of a job of several the first one alone knows the others'.
+uint64_t nodes_told(const Told& told) {
+  if (!told.reports.empty()) return told.reports.size();
+  if (!told.nodes.empty()) return told_count(told.nodes);
+  const Counts &all = told.counts, &own = told.own;
+  return all.opens == own.opens && all.placed_bytes == own.placed_bytes ? 1 : all.nodes;
+}
+
+// "": of the one that there is.
+std::string nodes_text(const Told& told) {
+  const uint64_t all = all_nodes(told), some = nodes_told(told);
+  if (all <= 1) return "";
+  if (some == 1 && told.reports.empty())
+    return (told.node.empty() ? "this node" : "node " + told.node) + " only, of " + std::to_string(all) +
+           " nodes";
+  return (some < all ? std::to_string(some) + " of " : "") + std::to_string(all) + " nodes";
+}
+
 Json to_json(const Told& told, const Advice& advice) {
   const Source& source = told.source;
   const Counts& c = told.counts;
@@ -153,7 +176,9 @@ Json to_json(const Told& told, const Advice& advice) {
       {"name", source.name},
       {"cluster", source.cluster.empty() ? Json() : Json(source.cluster)},
       {"state", source.state.empty() ? Json() : Json(source.state)},
-      {"nodes", c.nodes},
+      {"nodes", all_nodes(told)},
+      {"nodes_told", nodes_told(told)},
+      {"node", told.node.empty() ? Json() : Json(told.node)},
       {"opens", c.opens},
       {"opens_tier", c.opens_tier},
       {"waited_hits", c.task("waited_hits")},
@@ -237,17 +262,6 @@ void print_open_times(const OpenTimes& times) {
   }
 }
 
-// Of a job of several nodes the first one alone knows the others' numbers.
-std::string nodes_text(const Told& told) {
-  if (!told.reports.empty())
-    return ", " + std::to_string(told.reports.size()) + " of " + std::to_string(told.reports[0].nodes) +
-           " nodes";
-  const Counts &all = told.counts, &own = told.node;
-  if (all.nodes <= 1) return "";
-  const bool alone = told.nodes.empty() && all.opens == own.opens && all.placed_bytes == own.placed_bytes;
-  return (alone ? ", this node's numbers of " : ", ") + std::to_string(all.nodes) + " nodes";
-}
-
 std::vector<std::string> row_of(const std::string& name, const Counts& c) {
   return {name,
           std::to_string(c.opens),
@@ -270,7 +284,8 @@ Rows rows_of(const std::vector<NodeReport>& reports, const Counts& all) {
 void print(const Told& told, const Advice& advice) {
   const Source& source = told.source;
   const Counts& c = told.counts;
-  line("Job", escaped(title_of(source)) + nodes_text(told));
+  const std::string nodes = nodes_text(told);
+  line("Job", escaped(title_of(source) + (nodes.empty() ? "" : ", " + nodes)));
   line("Opens", std::to_string(c.opens) + ", of a tier's copy " + std::to_string(c.opens_tier) + " (" +
                     rounded(share(c.opens_tier, c.opens)) + "%)" +
                     (c.task("waited_hits") > 0
@@ -335,11 +350,11 @@ std::string page_text(const Told& told, const Advice& advice) {
       {"Read from the PFS", format_size(c.bytes_pfs()) + " instead of " + format_size(c.bytes_read())},
       {less < 0 ? "More than without Monarch" : "Spared", rounded(less < 0 ? -less : less) + "%"},
       {"Opens of a tier's copy", rounded(share(c.opens_tier, c.opens)) + "% of " + std::to_string(c.opens)},
-      told.reports.empty()
-          ? std::pair<std::string, std::string>{page.several_nodes ? "Staging time on this node"
-                                                                   : "Staging time",
-                                                staging_text(told.timeline)}
-          : std::pair<std::string, std::string>{"Numbers of", nodes_text(told).substr(2)}};
+  };
+  if (const std::string nodes = nodes_text(told); !nodes.empty()) page.facts.push_back({"Numbers of", nodes});
+  if (told.reports.empty())
+    page.facts.push_back(
+        {page.several_nodes ? "Staging time on this node" : "Staging time", staging_text(told.timeline)});
   if (!told.reports.empty()) {
     std::vector<NodeCurves> curves;
     for (const NodeReport& one : told.reports) curves.push_back({one.node, one.timeline, one.open_times});
@@ -352,9 +367,9 @@ std::string page_text(const Told& told, const Advice& advice) {
     return page_of(page, curves);
   }
   page.nodes = headings();
-  page.nodes.push_back(row_of(c.nodes > 1 ? "this node" : "the node", told.node));
-  if (c.nodes > 1) {
-    page.nodes.push_back(row_of("the others", without(c, told.node)));
+  page.nodes.push_back(row_of(c.nodes > 1 ? "this node" : "the node", told.own));
+  if (nodes_told(told) > 1) {
+    page.nodes.push_back(row_of("the others", without(c, told.own)));
     page.nodes.push_back(row_of("all", c));
   }
   return page_of(page, curves);
@@ -403,7 +418,8 @@ int tell_report(const ReportOptions& options, const Source& source, const std::s
   if (!nodes.ok()) return fail("report", name + ": " + nodes.error().text + kNameAReport);
   const Result<std::optional<OpenTimes>> open_times = open_times_in(*report, Whose::kAll);
   if (!open_times.ok()) return fail("report", name + ": " + open_times.error().text + kNameAReport);
-  return tell(options, {source, *all, *node, *timeline, nodes.take(), *open_times});
+  return tell(options,
+              {source, *all, *node, *timeline, nodes.take(), *open_times, (*report)["ended"]["node"].text()});
 }
 
 // ---- reports of several nodes
@@ -624,12 +640,14 @@ int report_verb(const ReportOptions& options) {
     if (!job.status) continue;
     Counts all = counts_of(*job.status, Whose::kAll);
     all.of_run = is_run(job.id);
+    all.nodes = nodes_in(job);
     return tell(options, {{"job", job.id, state_name(job.state), job.cluster},
                           std::move(all),
                           counts_of(*job.status, Whose::kNode),
                           timeline_of(job),
                           nodes_of(job),
-                          all_open_times(*job.status)});
+                          all_open_times(*job.status),
+                          job.node});
   }
   if (!kept.empty()) {
     const Result<std::string> text = read_report(kept[0].path);

@@ -48,6 +48,7 @@ Result<Counts> counts_of(const Json& report, const std::string& name, Whose whos
   const Json* ended = report.find("ended");
   c.of_run = !ended;
   if (ended) c.agent_died = (*ended)["agent_died"].boolean();
+  if (ended && whose == Whose::kAll) c.nodes = std::max<uint64_t>(number(*ended, "nodes", &good), 1);
   if (all) {
     c.nodes = number(of, "nodes", &good);
     c.read_calls_tier = number(of, "read_calls_tier", &good);

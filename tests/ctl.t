@@ -529,7 +529,7 @@ def report_of_file():
           "of several nodes, all of them; how often the dataset was read is not known")
     own = a_report(tasks={"waited_hits": 3, "fallback_large": 2})
     file = written("own.json", json.dumps({**own, "job": {**own, "nodes": 4, "read_calls_tier": 0, "read_bytes_tier": 0, "placed_bytes": {"nvme": own["tiers"][0]["placed_bytes"]}}}))
-    contains(ctl("report", file)[1], [", this node's numbers of 4 nodes\n", "90 (90.0%), of which 3 waited for it\n"], "of several nodes, where the others' numbers are not known; and opens that waited")
+    contains(ctl("report", file)[1], [", this node only, of 4 nodes\n", "90 (90.0%), of which 3 waited for it\n"], "of several nodes, where the others' numbers are not known; and opens that waited")
     told = as_json("report", file)[1]
     equal((told["waited_hits"], told["fallbacks"], told["open_times"]), (3, {"large": 2}, None),
           "why opens went to the PFS; how long they took is not known")
