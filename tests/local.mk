@@ -33,7 +33,7 @@ AM_TESTS_ENVIRONMENT = \
 if HAVE_GTEST
 check_PROGRAMS += tests/unit
 tests_unit_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(PEER_CFLAGS) $(GTEST_CFLAGS) $(SLURM_CFLAGS)
-tests_unit_LDADD = runtime/libpeer.a $(libmonarch) $(PEER_LIBS) $(GTEST_LIBS) -ldl
+tests_unit_LDADD = runtime/libpeer.a simulate/libsimulate.a $(libmonarch) $(PEER_LIBS) $(GTEST_LIBS) -ldl
 tests_unit_SOURCES = \
 	%D%/catalog_fixture.h \
 	%D%/evict_fixture.h \
@@ -145,6 +145,8 @@ unit_removal = \
 	%D%/remover_test.cc \
 	%D%/remover_attempts_test.cc \
 	%D%/remover_locks_test.cc
+unit_simulate = \
+	%D%/simulate_test.cc
 unit_tiers = \
 	%D%/queue_test.cc \
 	%D%/store_test.cc \
@@ -162,12 +164,13 @@ if UNITY
 nodist_tests_unit_SOURCES = unity/unit_agent.cc unity/unit_base.cc unity/unit_catalog.cc unity/unit_config.cc \
 	unity/unit_evict.cc unity/unit_fuzz.cc unity/unit_jobs.cc unity/unit_large.cc unity/unit_life.cc \
 	unity/unit_peer_calls.cc \
-	unity/unit_peer_data.cc unity/unit_peer_group.cc unity/unit_removal.cc unity/unit_tiers.cc unity/unit_watch.cc
+	unity/unit_peer_data.cc unity/unit_peer_group.cc unity/unit_removal.cc unity/unit_simulate.cc unity/unit_tiers.cc unity/unit_watch.cc
 unity += $(nodist_tests_unit_SOURCES)
 else
 tests_unit_SOURCES += $(unit_agent) $(unit_base) $(unit_catalog) $(unit_config) $(unit_evict) $(unit_fuzz) \
 	$(unit_jobs) \
-	$(unit_large) $(unit_life) $(unit_peer_calls) $(unit_peer_data) $(unit_peer_group) $(unit_removal) $(unit_tiers) \
+	$(unit_large) $(unit_life) $(unit_peer_calls) $(unit_peer_data) $(unit_peer_group) $(unit_removal) $(unit_simulate) \
+	$(unit_tiers) \
 	$(unit_watch)
 endif
 TESTS += tests/unit

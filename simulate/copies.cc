@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "simulate/copies.h"
+
+namespace monarch::simulate {
+
+Copies::Copies(const Machine& machine, const Accesses& accesses, const Plan& plan)
+    : accesses_(accesses), keep_(plan.keep), heads_(accesses.samples(), kNone), room_(accesses.nodes()) {
+  for (std::vector<double>& room : room_)
+    for (size_t tier = 0; tier < plan.keeps_on; ++tier) room.push_back(machine.tiers[tier].capacity);
+  for (const List& list : plan.lists)
+    if (list.tier != List::kAnyTier)
+      for (const uint32_t sample : list.samples) add(sample, list.node, static_cast<size_t>(list.tier));
+}
+
+void Copies::add(uint32_t sample, size_t node, size_t tier) {
+  copies_.push_back(
+      {Copy::kPlanned, heads_[sample], static_cast<uint16_t>(node), static_cast<uint16_t>(tier)});
+  heads_[sample] = static_cast<uint32_t>(copies_.size() - 1);
+}
+
+const Copy* Copies::of(uint32_t sample, size_t node) const {
+  const Copy* copy = first(sample);
+  while (copy && copy->node != node) copy = next(copy);
+  return copy;
+}
+
+size_t Copies::tier_for(size_t node, uint32_t sample) const {
+  size_t tier = 0;
+  while (tier < room_[node].size() && room_[node][tier] < accesses_.size(sample)) ++tier;
+  return tier;
+}
+
+bool Copies::may_keep(size_t node, uint32_t sample) const {
+  if (keep_ == Plan::Keep::kPlanned || (keep_ == Plan::Keep::kFirst && first(sample))) return false;
+  return has_room(node, sample);
+}
+
+size_t Copies::place(size_t node, uint32_t sample) {
+  if (const Copy* copy = of(sample, node)) return copy->tier;
+  const size_t tier = tier_for(node, sample);
+  room_[node][tier] -= accesses_.size(sample);
+  add(sample, node, tier);
+  return tier;
+}
+
+void Copies::set_ready(size_t node, uint32_t sample, double time) {
+  uint32_t copy = heads_[sample];
+  while (copies_[copy].node != node) copy = copies_[copy].next;
+  copies_[copy].ready = static_cast<float>(time);
+}
+
+}  // namespace monarch::simulate

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// This project, with peers and with all of the dataset prefetched. Without an order, each node's agent lists
+// the dataset from the node's part on, and keeps what it or the job reads, as far as its tiers have room.
+#include "simulate/plan.h"
+
+namespace monarch::simulate {
+
+Plan monarch(const Machine& machine, const Accesses& accesses) {
+  Plan plan;
+  plan.source = Plan::Source::kRoom;
+  plan.keep = Plan::Keep::kAll;
+  plan.keeps_on = machine.tiers.size();
+  plan.follows = true;
+  uint32_t threads = 0;
+  for (const Tier& tier : machine.tiers) threads += tier.threads;
+  for (size_t node = 0; node < accesses.nodes() && threads > 0; ++node) {
+    List list = {node, List::kAnyTier, threads, {}};
+    for (size_t i = 0; i < accesses.nodes(); ++i) {
+      const std::vector<uint32_t> part = shard(accesses, (node + i) % accesses.nodes());
+      list.samples.insert(list.samples.end(), part.begin(), part.end());
+    }
+    plan.lists.push_back(std::move(list));
+  }
+  return plan;
+}
+
+// As NoPFS, but what another node is reading is not read a second time.
+Plan monarch_with_order(const Machine& machine, const Accesses& accesses) {
+  Plan plan = nopfs(machine, accesses);
+  plan.follows = true;
+  return plan;
+}
+
+}  // namespace monarch::simulate
