@@ -17,11 +17,14 @@ void add_flush(CommandLine app, int* status);           // flush.cc
 void add_metrics(CommandLine app, int* status);         // metrics.cc
 void add_plan(CommandLine app, int* status);            // plan.cc
 void add_report(CommandLine app, int* status);          // report.cc
+void add_run(CommandLine app, int* status);             // run.cc
+void add_simulate(CommandLine app, int* status);        // simulate.cc
+void add_status(CommandLine app, int* status);          // status.cc
+void add_tiers(CommandLine app, int* status);           // tiers.cc
+void add_top(CommandLine app, int* status);             // top.cc
+void add_version(CommandLine app, int* status);         // version.cc
+
+// Prints the report that is kept of an ended job. The exit status.
 int report_of_kept(const std::string& name, const std::string& state_dir);
-void add_run(CommandLine app, int* status);      // run.cc
-void add_status(CommandLine app, int* status);   // status.cc
-void add_tiers(CommandLine app, int* status);    // tiers.cc
-void add_top(CommandLine app, int* status);      // top.cc
-void add_version(CommandLine app, int* status);  // version.cc
 
 }  // namespace monarch::admin

@@ -4,7 +4,7 @@
 bin_PROGRAMS += monarchctl
 monarchctl_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) -DPKGDATADIR='"$(pkgdatadir)"' -DSPANKDIR='"$(libdir)/slurm"' \
 	$(checked_flags) $(MONARCH_CFLAGS) $(NCURSES_CFLAGS)
-monarchctl_LDADD = $(libmonarch) $(NCURSES_LIBS)
+monarchctl_LDADD = simulate/libsimulate.a $(libmonarch) $(NCURSES_LIBS)
 monarchctl_SOURCES = \
 	%D%/advice.h \
 	%D%/bounded.h \
@@ -45,6 +45,7 @@ ctl_run = \
 	%D%/flush.cc \
 	%D%/plan.cc \
 	%D%/run.cc \
+	%D%/simulate.cc \
 	%D%/slurm_facts.cc \
 	%D%/slurm_ids.cc \
 	%D%/version.cc \

@@ -107,6 +107,9 @@ int main(int argc, char** argv) {
                              &status);
   monarch::admin::add_plan(
       subcommand("plan", "tell what of a dataset fits on tiers, and what that spares the PFS"), &status);
+  monarch::admin::add_simulate(
+      subcommand("simulate", "tell how long a training job takes with each policy of reading, by a model"),
+      &status);
   monarch::admin::add_tiers(subcommand("tiers", "show which directories of this node are tiers, and why"),
                             &status);
   monarch::admin::add_doctor(

@@ -794,6 +794,75 @@ def clean_and_flush_of_jobs():
         fails("flush as a user", ["flush"], ["run it as root"], before=e2e.NOBODY)
 
 
+# ---- simulate
+
+MACHINE = """[machine]
+nodes = 2
+compute = 100   # MB/s
+preprocess = 200
+network = 1000
+[pfs]
+rate = 1:50 2:80
+[staging]
+capacity = 64
+threads = 2
+read = 4000
+[tier.ram]
+capacity = {room}
+read = 1:1000 2:1500
+"""
+DATASET = "[dataset]\nsamples = 400\nmean = 1\nepochs = 4\nbatch = 10\n"
+
+
+def simulate():
+    machine, dataset = written("machine.ini", MACHINE.format(room=400)), written("dataset.ini", DATASET)
+    words = ["simulate", "--machine", machine, "--dataset", dataset]
+    code, out, err = ctl(*words, "--policy", "monarch", "--sweep", "tier.ram.capacity=0,400", "--sweep", "machine.nodes=1,2")
+    rows = [line.split() for line in out.splitlines()]
+    equal((code, err, rows[0][:5]), (0, "", ["tier.ram.capacity", "machine.nodes", "POLICY", "SECONDS", "OF-BOUND"]), "simulate: a table")
+    equal([row[:3] for row in rows[1:]], [[room, nodes, "monarch"] for room in ("0", "400") for nodes in ("1", "2")], "with each combination of a sweep's values")
+    out = ctl(*words, "--policy", "lbann-preload", "--sweep", "tier.ram.capacity=10")[1]
+    contains(out, ["10                 lbann-preload  -        -         -        -        -    -      -    -          the dataset is larger"], "simulate: a policy that cannot run")
+    code, told, err = as_json(*words)
+    runs = told.get("runs", [{}])
+    found = {p["policy"]: p for p in runs[0].get("policies", [])}
+    equal((code, err, len(runs), len(found)), (0, "", 1, 12), "simulate: all policies")
+    equal([round(found["perfect"]["seconds"], 6), round(runs[0]["bound_seconds"], 6)], [8.0, 8.0], "simulate: what the computation takes", found)
+    equal(round(found["staging-buffer"]["seconds"], 1), 20.0, "simulate: what the PFS takes")
+    ok(all(abs(p["staging_seconds"] + p["computing_seconds"] + sum(p["waiting_seconds"].values()) - p["seconds"]) < 1e-6 for p in found.values()),
+       "simulate: the parts add up", found)
+    equal({name: round(p["pfs_mb"], 6) for name, p in found.items() if name in ("naive", "monarch")}, {"naive": 1600.0, "monarch": 400.0}, "simulate: what is read from the PFS")
+    code, told, err = as_json(*words, "--compat", "nopfs", "--policy", "staging-buffer")
+    equal((code, round(told["runs"][0]["policies"][0]["seconds"])), (0, 10), "simulate: as the NoPFS paper, twice the PFS for two threads", err)
+    code, told, err = as_json(*words, "--policy", "lbann-preload", "--sweep", "tier.ram.capacity=10")
+    contains(told["runs"][0]["policies"][0]["refused"] or "", ["larger than the memory"], "simulate: a policy that cannot run says why")
+    place = scratch("moved/share/monarch")
+    os.makedirs(f"{scratch('moved')}/bin")
+    shutil.copytree(f"{SOURCE}/simulate", f"{place}/simulate", ignore=shutil.ignore_patterns("*.cc", "*.h"))
+    shutil.copy(TOOL, f"{scratch('moved')}/bin")
+    for kind, name in [(os.path.basename(os.path.dirname(path)), os.path.basename(path)[:-4]) for path in glob.glob(f"{SOURCE}/simulate/*/*.ini")]:
+        given = {"machines": machine, "datasets": dataset} | {kind: name}
+        code, out, err = e2e.execute([f"{scratch('moved')}/bin/monarchctl", "simulate", "--machine", given["machines"], "--dataset", given["datasets"],
+                                      "--sweep", "dataset.samples=8000", "--policy", "perfect"])
+        equal((code, err), (0, ""), f"simulate: the sample {name} is found by its name", out)
+    code, out, err = e2e.execute([f"{scratch('moved')}/bin/monarchctl", "simulate", "--machine", "lasen", "--dataset", dataset])
+    contains(err, ["there is no 'lasen'", "name an INI file, or one of lab, lassen,"], "simulate: no such sample")
+    for name, text, line, parts in [
+            ("a key", MACHINE + "capacty = 1\n", 15, ["unknown key 'capacty' in [tier.ram] (did you mean capacity?)"]),
+            ("a section", MACHINE + "[disk]\nread = 1\n", 16, ["unknown section [disk]; name one of [machine],"]),
+            ("a line", MACHINE + "hello\n", 15, ["neither [section], key = value nor a comment; mend"]),
+            ("a rate", MACHINE.replace("2:80", "1:80"), 7, ["'1:50 1:80' is not NUMBER:RATE with ascending numbers; write for example"]),
+            ("a unit", MACHINE.replace("= 64", "= 64M"), 9, ["'64M' is not a number", "write it without a unit"])]:
+        bad = written("bad.ini", text.format(room=400))
+        fails(f"simulate: {name}", ["simulate", "--machine", bad, "--dataset", dataset], [f"{bad}:{line}: ", *parts])
+    fails("simulate: no compute", ["simulate", "--machine", dataset, "--dataset", dataset], ["no file has compute of [machine]; add"])
+    fails("simulate: a large batch", [*words, "--sweep", "dataset.batch=300"], ["fewer samples than a batch of all nodes; make batch"])
+    fails("simulate: no file", ["simulate", "--machine", "/none.ini", "--dataset", dataset], ["/none.ini: No such file"], remedy="name an INI file that you can read")
+    fails("simulate: no policy", [*words, "--policy", "x"], ["there is no 'x'; name one of perfect, naive,"], want=2)
+    fails("simulate: a sweep of a key that is not there", [*words, "--sweep", "tier.ssd.capacity=1"], ["--sweep tier.ssd.capacity: unknown section [tier.ssd]"])
+    fails("simulate: a sweep without values", [*words, "--sweep", "machine.nodes"], ["is not SECTION.KEY=VALUE,...; write"], want=2)
+
+
 # ---- plan
 
 
@@ -947,4 +1016,4 @@ def completion():
 
 
 e2e.main(config_show, config_check, clean_of_runs, runs_that_hang, status_of_run, one_node.as_root(status_of_slurm), doctor, report_of_file, run_without_tier, run_refuses, run_waits, version, container_args, tiers, state_directory, report_of_sacct,
-         one_node.as_root(clean_and_flush_of_jobs), plan, completion)
+         one_node.as_root(clean_and_flush_of_jobs), simulate, plan, completion)

@@ -244,6 +244,7 @@ def config():
 FIELDS = [(["OUTPUT OF TIERS"], ["admin/tiers.cc"], []),
           (["OUTPUT OF STATUS", "Of top"], ["admin/status.cc", "admin/top.cc", "admin/job_text.cc", "runtime/node/nodes_report.cc"], []),
           (["OUTPUT OF PLAN"], ["admin/plan.cc"], []),
+          (["OUTPUT OF SIMULATE"], ["admin/simulate.cc"], []),
           (["OUTPUT OF REPORT"], ["admin/report.cc", "admin/open_times_text.cc"], ["runtime/node/open_times.cc"]),
           (["OUTPUT OF CLEAN AND FLUSH"], ["admin/clean.cc", "admin/flush.cc"], []),
           (["OUTPUT OF DOCTOR", "monarchctl doctor"], ["admin/doctor.cc"], []),
@@ -548,7 +549,7 @@ def anchors():
 
 
 # The folders, from the ground up. An include leads to its own folder, or to one further down.
-FLOORS = [["runtime/base", "runtime/layout"], ["runtime/config"], ["runtime/store"], ["runtime/hierarchy", "runtime/metadata"], ["runtime/placement"],
+FLOORS = [["runtime/base", "runtime/layout"], ["runtime/config"], ["runtime/store", "simulate"], ["runtime/hierarchy", "runtime/metadata", "simulate/policies"], ["runtime/placement"],
           ["runtime/peer"], ["runtime/agent", "runtime/node"], ["runtime/monarchd", "admin"]]
 # The preload library, and what it takes of the rest.
 PRELOAD = [["runtime/layout"], ["preload"], ["preload/next"], ["preload/client"], ["preload/resolve"], ["preload/decide"],

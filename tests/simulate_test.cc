@@ -289,6 +289,28 @@ TEST(SimulateRun, OrderKeepsInMemoryWhatIsReadMostOften) {
   EXPECT_GT(memory("monarch-order"), 0.35) << "by frequency";
 }
 
+TEST(SimulateRun, NopfsFillsTiersByFrequencyAndEachInTheOrderOfFirstUse) {
+  const Machine machine = part_of(small_cluster(), 0.02);
+  const Accesses accesses({.samples = 8000, .mean = 1, .epochs = 20, .batch = 25}, 4);
+  const auto times = times_read(accesses);
+  const Plan plan = find_policy("nopfs")->plan(machine, accesses);
+  ASSERT_EQ(plan.lists.size(), 8u) << "two tiers on each node";
+  uint32_t least = UINT32_MAX;
+  for (const List& list : plan.lists) {
+    if (list.tier == 0) least = UINT32_MAX;
+    uint32_t next_least = UINT32_MAX;
+    auto at = accesses.of(list.node).begin();
+    ASSERT_GT(list.samples.size(), 1000u);
+    for (const uint32_t sample : list.samples) {
+      EXPECT_LE(times[sample][list.node], least) << "than in the faster tier";
+      next_least = std::min(next_least, times[sample][list.node]);
+      at = std::find(at, accesses.of(list.node).end(), sample);
+      ASSERT_NE(at, accesses.of(list.node).end()) << "it is used after the ones before it";
+    }
+    least = next_least;
+  }
+}
+
 TEST(SimulateRun, StagingIsRefusedWithoutTiers) {
   Machine machine = small_cluster();
   machine.tiers.clear();

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// monarchctl simulate: how long a training job takes with each policy of reading, by a model of the machine.
+#include <dirent.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "admin/commands.h"
+#include "admin/kept.h"
+#include "admin/output.h"
+#include "build_config.h"
+#include "runtime/base/paths.h"
+#include "runtime/base/size.h"
+#include "runtime/config/values.h"
+#include "simulate/accesses.h"
+#include "simulate/run.h"
+#include "simulate/settings.h"
+
+namespace monarch::admin {
+namespace {
+
+using simulate::Outcome;
+using simulate::Policy;
+using simulate::Settings;
+
+struct SimulateOptions {
+  std::string machine, dataset, compat = "none";
+  std::vector<std::string> policies, sweeps;
+  bool json = false;
+};
+
+struct Sweep {
+  std::string key;
+  std::vector<std::string> values;
+};
+
+// All policies with one value of each sweep.
+struct Runs {
+  std::vector<std::string> values;  // of the sweeps, in their order
+  std::vector<std::string> sources;
+  double bound = 0;  // seconds in which no sample is waited for
+  std::vector<std::pair<const Policy*, Outcome>> outcomes;
+};
+
+// The samples' names, for a kind of them ("machines").
+std::string known_samples(const std::string& dir) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(dir.c_str()), &::closedir);
+  while (const dirent* entry = listing ? ::readdir(listing.get()) : nullptr)
+    if (const std::string name = entry->d_name; name.ends_with(".ini"))
+      names.push_back(name.substr(0, name.size() - 4));
+  std::sort(names.begin(), names.end());
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text.empty() ? "name an INI file" : "name an INI file, or one of " + text;
+}
+
+Status load(const std::string& name, const std::string& kind, Settings* settings) {
+  std::string file = name;
+  if (name.find('/') == std::string::npos && !name.ends_with(".ini")) {
+    const std::string dir = part_of_monarch(("simulate/" + kind).c_str(), "share/monarch", PKGDATADIR);
+    file = dir + "/" + name + ".ini";
+    if (::access(file.c_str(), F_OK) != 0)
+      return bad_input("there is no '" + name + "' in " + dir + "; " + known_samples(dir));
+  }
+  const Result<std::string> text = read_report(file);
+  if (!text.ok()) return with_remedy(text.error(), "name an INI file that you can read");
+  return simulate::read_settings(file, *text, settings);
+}
+
+Result<std::vector<Sweep>> parse_sweeps(const std::vector<std::string>& words) {
+  std::vector<Sweep> sweeps;
+  for (const std::string& word : words) {
+    const size_t is = std::min(word.find('='), word.size());
+    Sweep sweep = {word.substr(0, is), split_list(word.substr(std::min(is + 1, word.size())), ',')};
+    if (sweep.values.empty())
+      return bad_input("--sweep " + word +
+                       " is not SECTION.KEY=VALUE,...; write for example machine.nodes=2,4,8");
+    sweeps.push_back(std::move(sweep));
+  }
+  return sweeps;
+}
+
+Result<std::vector<const Policy*>> parse_policies(const std::vector<std::string>& names) {
+  std::vector<const Policy*> chosen;
+  std::string known;
+  for (const Policy& policy : simulate::policies()) {
+    known += (known.empty() ? "" : ", ") + std::string(policy.name);
+    if (names.empty()) chosen.push_back(&policy);
+  }
+  for (const std::string& name : names) {
+    const Policy* policy = simulate::find_policy(name);
+    if (!policy) return bad_input("--policy: there is no '" + name + "'; name one of " + known);
+    chosen.push_back(policy);
+  }
+  return chosen;
+}
+
+Result<Runs> run_once(Settings settings, const std::vector<Sweep>& sweeps, const std::vector<size_t>& at,
+                      const std::vector<const Policy*>& policies, simulate::Compat compat) {
+  Runs runs;
+  for (size_t i = 0; i < sweeps.size(); ++i) {
+    runs.values.push_back(sweeps[i].values[at[i]]);
+    const Status changed = simulate::change_setting(sweeps[i].key, runs.values[i], &settings);
+    if (!changed.ok()) return bad_input("--sweep " + sweeps[i].key + ": " + changed.error().text);
+  }
+  MONARCH_TRY(simulate::complete(&settings));
+  const simulate::Machine& machine = settings.machine;
+  for (const simulate::Tier& tier : machine.tiers) runs.sources.push_back(tier.name);
+  runs.sources.insert(runs.sources.end(), {"peers", "pfs"});
+  const simulate::Accesses accesses(settings.dataset, machine.nodes);
+  runs.bound = simulate::run(machine, accesses, *simulate::find_policy("perfect"), compat).seconds;
+  for (const Policy* policy : policies)
+    runs.outcomes.emplace_back(policy, simulate::run(machine, accesses, *policy, compat));
+  return runs;
+}
+
+// Each combination of the sweeps' values, the last sweep's first.
+Result<std::vector<Runs>> run_all(const SimulateOptions& options, const Settings& settings,
+                                  const std::vector<Sweep>& sweeps,
+                                  const std::vector<const Policy*>& policies) {
+  const auto compat = options.compat == "nopfs" ? simulate::Compat::kNopfs : simulate::Compat::kNone;
+  std::vector<Runs> all;
+  std::vector<size_t> at(sweeps.size());
+  for (;;) {
+    Result<Runs> runs = run_once(settings, sweeps, at, policies, compat);
+    if (!runs.ok()) return runs.error();
+    all.push_back(runs.take());
+    size_t i = sweeps.size();
+    while (i > 0 && ++at[i - 1] == sweeps[i - 1].values.size()) at[--i] = 0;
+    if (i == 0) return all;
+  }
+}
+
+std::string text_of(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+std::string seconds_text(double seconds) { return text_of(seconds, seconds < 100 ? 2 : 0); }
+
+double sum(const std::vector<double>& values) {
+  double all = 0;
+  for (const double value : values) all += value;
+  return all;
+}
+
+std::string note_on(const Outcome& outcome) {
+  if (!outcome.refusal.empty()) return outcome.refusal;
+  return outcome.coverage < 0.9995 ? "reads " + text_of(100 * outcome.coverage, 1) + "% of the samples" : "-";
+}
+
+std::vector<std::string> row_of(const Runs& runs, const Policy& policy, const Outcome& outcome) {
+  std::vector<std::string> row = runs.values;
+  row.emplace_back(policy.name);
+  if (!outcome.refusal.empty()) {
+    row.resize(row.size() + 8, "-");
+  } else {
+    const double waiting = sum(outcome.waiting), read = std::max(sum(outcome.read), 1e-9);
+    const double peers = outcome.read[outcome.read.size() - 2], pfs = outcome.read.back();
+    row.push_back(seconds_text(outcome.seconds));
+    row.push_back(text_of(outcome.seconds / runs.bound, 3));
+    row.push_back(seconds_text(outcome.staging));
+    row.push_back(seconds_text(waiting));
+    const bool has_read = sum(outcome.read) > 0;
+    for (const double part : {read - peers - pfs, peers, pfs})
+      row.push_back(has_read ? text_of(100 * part / read, 1) + "%" : "-");
+    row.push_back(format_size(static_cast<uint64_t>(outcome.pfs * 1e6)));
+  }
+  row.push_back(note_on(outcome));
+  return row;
+}
+
+void print(const std::vector<Sweep>& sweeps, const std::vector<Runs>& all) {
+  std::vector<std::vector<std::string>> rows(1);
+  for (const Sweep& sweep : sweeps) rows[0].push_back(sweep.key);
+  rows[0].insert(rows[0].end(), {"POLICY", "SECONDS", "OF-BOUND", "STAGING", "WAITING", "OWN", "PEERS", "PFS",
+                                 "PFS-BYTES", "NOTE"});
+  for (const Runs& runs : all)
+    for (const auto& [policy, outcome] : runs.outcomes) rows.push_back(row_of(runs, *policy, outcome));
+  print_table(rows);
+}
+
+Json by_source(const std::vector<std::string>& sources, const std::vector<double>& values) {
+  Json object = Json::object();
+  for (size_t i = 0; i < values.size(); ++i) object[sources[i]] = values[i];
+  return object;
+}
+
+Json json_of(const Runs& runs, const Policy& policy, const Outcome& outcome) {
+  if (!outcome.refusal.empty()) return {{"policy", policy.name}, {"refused", outcome.refusal}};
+  return {{"policy", policy.name},
+          {"refused", Json()},
+          {"seconds", outcome.seconds},
+          {"staging_seconds", outcome.staging},
+          {"computing_seconds", outcome.computing},
+          {"waiting_seconds", by_source(runs.sources, outcome.waiting)},
+          {"read_mb", by_source(runs.sources, outcome.read)},
+          {"pfs_mb", outcome.pfs},
+          {"coverage", outcome.coverage}};
+}
+
+void print_json_of(const SimulateOptions& options, const std::vector<Sweep>& sweeps,
+                   const std::vector<Runs>& all) {
+  Json told = Json::array();
+  for (const Runs& runs : all) {
+    Json settings = Json::object(), policies = Json::array();
+    for (size_t i = 0; i < sweeps.size(); ++i) settings[sweeps[i].key] = runs.values[i];
+    for (const auto& [policy, outcome] : runs.outcomes) policies.push_back(json_of(runs, *policy, outcome));
+    told.push_back({{"settings", settings}, {"bound_seconds", runs.bound}, {"policies", policies}});
+  }
+  print_json({{"version", PACKAGE_VERSION},
+              {"machine", options.machine},
+              {"dataset", options.dataset},
+              {"compat", options.compat},
+              {"runs", told}});
+}
+
+int simulate_jobs(const SimulateOptions& options) {
+  const Result<std::vector<const Policy*>> policies = parse_policies(options.policies);
+  if (!policies.ok()) return fail("simulate", policies.error()), kUsage;
+  const Result<std::vector<Sweep>> sweeps = parse_sweeps(options.sweeps);
+  if (!sweeps.ok()) return fail("simulate", sweeps.error()), kUsage;
+  Settings settings;
+  for (const auto& [name, kind] :
+       {std::pair(options.machine, "machines"), std::pair(options.dataset, "datasets")})
+    if (const Status loaded = load(name, kind, &settings); !loaded.ok())
+      return fail("simulate", loaded.error());
+  const Result<std::vector<Runs>> all = run_all(options, settings, *sweeps, *policies);
+  if (!all.ok()) return fail("simulate", all.error());
+  options.json ? print_json_of(options, *sweeps, *all) : print(*sweeps, *all);
+  return 0;
+}
+
+}  // namespace
+
+void add_simulate(CommandLine app, int* status) {
+  auto options = std::make_shared<SimulateOptions>();
+  app.add_option("--machine", options->machine, "INI file, or a sample's name, as lassen")
+      .required()
+      .option_text("NAME|FILE");
+  app.add_option("--dataset", options->dataset, "INI file, or a sample's name, as imagenet-1k")
+      .required()
+      .option_text("NAME|FILE");
+  app.add_option("--policy", options->policies,
+                 "how samples are read; may be given again; default: all policies")
+      .takes_one();
+  app.add_option("--sweep", options->sweeps,
+                 "run once for each value of a key of these files; may be given again")
+      .takes_one()
+      .option_text("SECTION.KEY=VALUE,...");
+  app.add_option("--compat", options->compat,
+                 "nopfs: each thread has a node's whole share of the PFS, as in the simulator of NoPFS; "
+                 "default: none")
+      .one_of({"none", "nopfs"});
+  app.add_flag("--json", options->json, "print every field as JSON; sizes in MB");
+  app.footer("Reads these two files only.\nExit status: 0, 1 on a failure, 2 for wrong usage.");
+  app.callback([options, status] { *status = simulate_jobs(*options); });
+}
+
+}  // namespace monarch::admin
