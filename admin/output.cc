@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iostream>
 #include <string_view>
 
 #include "runtime/base/escape.h"
@@ -45,6 +47,18 @@ const char* remedy_for_dataset(int code) {
 }
 
 void print_json(const Json& json) { std::puts(json.dump_ascii(2).c_str()); }
+
+Status write_page(const std::string& file, const std::string& text) {
+  if (file == "-") {
+    std::cout << text << std::flush;
+    return std::cout ? Status() : Status(errno_error("write the page"));
+  }
+  std::ofstream out(file, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out) return errno_error("write " + file);
+  return {};
+}
 
 bool is_output_written() {
   errno = 0;

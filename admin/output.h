@@ -36,6 +36,9 @@ const char* remedy_for_dataset(int code);
 // replaced.
 void print_json(const Json& json);
 
+// Writes a page or a picture; "-" is standard output.
+Status write_page(const std::string& file, const std::string& text);
+
 // Whether all that was printed has been taken. errno: why not, as far as it is known.
 bool is_output_written();
 

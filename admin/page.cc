@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kWidth = 440, kHeight = 200, kLeft = 64, kRight = 12, kTop = 12, kBottom = 28;
 
-// Nothing is loaded and nothing is run, even if a text got past text().
+// Nothing is loaded and nothing is run, even if a text got past in_markup().
 constexpr char kHead[] = R"(<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -63,32 +63,6 @@ th:first-child, td:first-child { text-align: left; }
 footer { color: var(--faint); font-size: 0.85rem; margin-top: 2rem; }
 </style>
 )";
-
-std::string text(const std::string& any) {
-  std::string safe;
-  for (const char c : escaped(any)) {
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      case '\'':
-        safe += "&#39;";
-        break;
-      default:
-        safe += c;
-    }
-  }
-  return safe;
-}
 
 std::string number(double value) {
   char digits[32];
@@ -153,7 +127,8 @@ std::string axes_of(const Chart& chart) {
     const double value = chart.top * i / 4, y = y_of(chart, value);
     drawn += "<line class=\"grid\" x1=\"" + number(kLeft) + "\" x2=\"" + number(kWidth - kRight) +
              "\" y1=\"" + number(y) + "\" y2=\"" + number(y) + "\"/><text text-anchor=\"end\" x=\"" +
-             number(kLeft - 6) + "\" y=\"" + number(y + 4) + "\">" + text(chart.label(value)) + "</text>\n";
+             number(kLeft - 6) + "\" y=\"" + number(y + 4) + "\">" + in_markup(chart.label(value)) +
+             "</text>\n";
   }
   for (const int i : {0, 2, 4}) {
     const double x = kLeft + (kWidth - kLeft - kRight) * i / 4;
@@ -168,11 +143,11 @@ std::string axes_of(const Chart& chart) {
 }
 
 std::string chart_of(const Chart& chart, const Timeline& t) {
-  std::string drawn = "<section id=\"" + chart.id + "\">\n<h2>" + text(chart.heading) + "</h2>\n<ul>";
+  std::string drawn = "<section id=\"" + chart.id + "\">\n<h2>" + in_markup(chart.heading) + "</h2>\n<ul>";
   for (const Curve& c : chart.curves)
-    drawn += "<li class=\"" + c.kind + "\"><span>" + text(c.name) + "</span></li>";
+    drawn += "<li class=\"" + c.kind + "\"><span>" + in_markup(c.name) + "</span></li>";
   drawn += "</ul>\n<svg viewBox=\"0 0 " + number(kWidth) + " " + number(kHeight) +
-           "\" role=\"img\" aria-label=\"" + text(chart.description) + "\">\n" + axes_of(chart);
+           "\" role=\"img\" aria-label=\"" + in_markup(chart.description) + "\">\n" + axes_of(chart);
   for (const Curve& c : chart.curves) drawn += line_of(chart, c, t);
   return drawn + "</svg>\n</section>\n";
 }
@@ -242,7 +217,7 @@ std::string table_of(const std::vector<std::vector<std::string>>& rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const std::string cell = i == 0 ? "th" : "td";
     drawn += "<tr>";
-    for (const std::string& value : rows[i]) drawn += "<" + cell + ">" + text(value) + "</" + cell + ">";
+    for (const std::string& value : rows[i]) drawn += "<" + cell + ">" + in_markup(value) + "</" + cell + ">";
     drawn += "</tr>\n";
   }
   return drawn + "</table></div>\n";
@@ -288,9 +263,9 @@ std::string bars_of(const OpenTimes& times, OpenKind kind) {
   const std::string css = kKinds[static_cast<uint32_t>(kind)];
   const std::string told = std::string("opens ") + kind_text(kind) + ", " +
                            std::to_string(timed(times, kind)) + " timed: " + opens_took(times, kind);
-  std::string drawn = "<ul><li class=\"" + css + "\"><span>" + text(told) +
+  std::string drawn = "<ul><li class=\"" + css + "\"><span>" + in_markup(told) +
                       "</span></li></ul>\n<svg viewBox=\"0 0 " + number(kWidth) + " " + number(kBarsHeight) +
-                      "\" role=\"img\" aria-label=\"" + text(told) + "\">\n" + bar_axes(bars);
+                      "\" role=\"img\" aria-label=\"" + in_markup(told) + "\">\n" + bar_axes(bars);
   for (uint32_t b = 0; b < kOpenBuckets; ++b) {
     if (counts[b] == 0) continue;
     const double left = b == 0 ? kLeft : Bars::x(b - 1), y = std::min(bars.y(percent(b)), bars.floor - 1);
@@ -310,9 +285,10 @@ std::string open_times_section(const OpenTimes& times, const std::string& id, co
                            std::to_string(kOneTimedOf) +
                            " is timed. Of opens that waited for the agent, and of those on the PFS that did "
                            "not wait, all are.";
-  return "<section id=\"" + id + "\">\n<h2>How long opens took" + text(where) + "</h2>\n<p class=\"note\">" +
-         text(note) + "</p>\n" + drawn + "<details><summary>The same in numbers</summary>\n" +
-         table_of(open_time_rows(times)) + "</details>\n</section>\n";
+  return "<section id=\"" + id + "\">\n<h2>How long opens took" + in_markup(where) +
+         "</h2>\n<p class=\"note\">" + in_markup(note) + "</p>\n" + drawn +
+         "<details><summary>The same in numbers</summary>\n" + table_of(open_time_rows(times)) +
+         "</details>\n</section>\n";
 }
 
 // Of the n-th node; an id is one of a page.
@@ -347,19 +323,45 @@ std::string charts_of(Chart (*chart_of_node)(const Timeline&), const PageOf& pag
 
 }  // namespace
 
+std::string in_markup(const std::string& any) {
+  std::string safe;
+  for (const char c : escaped(any)) {
+    switch (c) {
+      case '&':
+        safe += "&amp;";
+        break;
+      case '<':
+        safe += "&lt;";
+        break;
+      case '>':
+        safe += "&gt;";
+        break;
+      case '"':
+        safe += "&quot;";
+        break;
+      case '\'':
+        safe += "&#39;";
+        break;
+      default:
+        safe += c;
+    }
+  }
+  return safe;
+}
+
 std::string page_of(const PageOf& page, const std::vector<NodeCurves>& nodes) {
   std::string html = kHead;
-  html += "<title>" + text(page.title) + "</title>\n</head>\n<body>\n<main>\n<h1>" + text(page.title) +
-          "</h1>\n" + "<p class=\"advice" + (page.good ? " good" : "") + "\">" + text(page.advice) +
-          "</p>\n<dl>\n";
+  html += "<title>" + in_markup(page.title) + "</title>\n</head>\n<body>\n<main>\n<h1>" +
+          in_markup(page.title) + "</h1>\n" + "<p class=\"advice" + (page.good ? " good" : "") + "\">" +
+          in_markup(page.advice) + "</p>\n<dl>\n";
   for (const auto& [name, value] : page.facts)
-    html += "<div><dt>" + text(name) + "</dt><dd>" + text(value) + "</dd></div>\n";
+    html += "<div><dt>" + in_markup(name) + "</dt><dd>" + in_markup(value) + "</dd></div>\n";
   html += "</dl>\n";
   for (const auto chart : {throughput, staging, fill}) html += charts_of(chart, page, nodes);
   for (const NodeCurves& node : nodes)
     if (node.timeline.series.count == 0)
       html += "<p class=\"note\">How it went over time" +
-              text(nodes.size() > 1 ? " on " + node.node : std::string()) + " is not known.</p>\n";
+              in_markup(nodes.size() > 1 ? " on " + node.node : std::string()) + " is not known.</p>\n";
   for (size_t n = 0; n < nodes.size(); ++n)
     if (nodes[n].open_times)
       html += open_times_section(*nodes[n].open_times, nth_id("opens", n),

@@ -12,6 +12,9 @@
 
 namespace monarch::admin {
 
+// A text as HTML and SVG have it: it is shown, and does nothing.
+std::string in_markup(const std::string& any);
+
 // How it went on one node.
 struct NodeCurves {
   std::string node;  // empty: the one that there is

@@ -375,20 +375,6 @@ std::string page_text(const Told& told, const Advice& advice) {
   return page_of(page, curves);
 }
 
-Status write_file(const std::string& file, const std::string& text) {
-  std::ofstream out(file, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) return errno_error("write " + file);
-  return {};
-}
-
-Status write_page(const std::string& file, const std::string& text) {
-  if (file != "-") return write_file(file, text);
-  std::cout << text << std::flush;
-  return std::cout ? Status() : Status(errno_error("write the page"));
-}
-
 int tell(const ReportOptions& options, Told told) {
   told.counts.settled = told.timeline.series.settled_ms > 0;
   const Advice advice = advise(told.counts);

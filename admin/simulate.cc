@@ -14,6 +14,7 @@
 #include "admin/commands.h"
 #include "admin/kept.h"
 #include "admin/output.h"
+#include "admin/simulate_chart.h"
 #include "build_config.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/size.h"
@@ -30,7 +31,7 @@ using simulate::Policy;
 using simulate::Settings;
 
 struct SimulateOptions {
-  std::string machine, dataset, compat = "none";
+  std::string machine, dataset, compat = "none", svg;
   std::vector<std::string> policies, sweeps;
   bool json = false;
 };
@@ -187,6 +188,17 @@ void print(const std::vector<Sweep>& sweeps, const std::vector<Runs>& all) {
   print_table(rows);
 }
 
+std::string chart(const SimulateOptions& options, const std::vector<Runs>& all) {
+  std::vector<Bar> bars;
+  for (const Runs& runs : all)
+    for (const auto& [policy, outcome] : runs.outcomes) {
+      std::string label;
+      for (const std::string& value : runs.values) label += value + " ";
+      bars.push_back({label + policy->name, outcome});
+    }
+  return chart_of(options.dataset + " on " + options.machine, all[0].sources, bars);
+}
+
 Json by_source(const std::vector<std::string>& sources, const std::vector<double>& values) {
   Json object = Json::object();
   for (size_t i = 0; i < values.size(); ++i) object[sources[i]] = values[i];
@@ -234,6 +246,11 @@ int simulate_jobs(const SimulateOptions& options) {
       return fail("simulate", loaded.error());
   const Result<std::vector<Runs>> all = run_all(options, settings, *sweeps, *policies);
   if (!all.ok()) return fail("simulate", all.error());
+  if (!options.svg.empty()) {
+    if (const Status written = write_page(options.svg, chart(options, *all)); !written.ok())
+      return fail("simulate", with_remedy(written.error(), "name a file that you can write"));
+    if (options.svg == "-") return 0;
+  }
   options.json ? print_json_of(options, *sweeps, *all) : print(*sweeps, *all);
   return 0;
 }
@@ -259,6 +276,9 @@ void add_simulate(CommandLine app, int* status) {
                  "nopfs: each thread has a node's whole share of the PFS, as in the simulator of NoPFS; "
                  "default: none")
       .one_of({"none", "nopfs"});
+  app.add_option("--svg", options->svg,
+                 "also write a chart of the parts of the time; -: only this, to standard output")
+      .option_text("FILE");
   app.add_flag("--json", options->json, "print every field as JSON; sizes in MB");
   app.footer("Reads these two files only.\nExit status: 0, 1 on a failure, 2 for wrong usage.");
   app.callback([options, status] { *status = simulate_jobs(*options); });

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import xml.etree.ElementTree
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
@@ -836,6 +837,17 @@ def simulate():
     equal((code, round(told["runs"][0]["policies"][0]["seconds"])), (0, 10), "simulate: as the NoPFS paper, twice the PFS for two threads", err)
     code, told, err = as_json(*words, "--policy", "lbann-preload", "--sweep", "tier.ram.capacity=10")
     contains(told["runs"][0]["policies"][0]["refused"] or "", ["larger than the memory"], "simulate: a policy that cannot run says why")
+    chart = f"{scratch()}/chart.svg"
+    equal(ctl(*words, "--svg", chart)[0], 0, "simulate: a chart")
+    picture = xml.etree.ElementTree.parse(chart).getroot()
+    texts = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    ok({"computing", "waiting for ram", "waiting for pfs", *found} <= set(texts), "with a bar for each policy, and the parts", texts)
+    widths = [[float(box.get("width")) for box in picture.iter("{http://www.w3.org/2000/svg}rect") if box.get("fill") == colour]
+              for colour in ("#9aa0a6", "#d93025")]
+    equal((max(widths[0][1:]), max(widths[1][1:])), (95.0, 285.0), "as wide as they are long: naive computes for 8 s of 32, and waits for the PFS")
+    code, out, err = ctl(*words, "--policy", "naive", "--sweep", "tier.ram.read=1", "--svg", "-")
+    ok(code == 0 and xml.etree.ElementTree.fromstring(out).tag.endswith("svg"), "simulate: a chart on standard output", out, err)
+    fails("simulate: a chart that cannot be written", [*words, "--svg", "/none/chart.svg"], ["write /none/chart.svg: No such file"], remedy="name a file that you can write")
     place = scratch("moved/share/monarch")
     os.makedirs(f"{scratch('moved')}/bin")
     shutil.copytree(f"{SOURCE}/simulate", f"{place}/simulate", ignore=shutil.ignore_patterns("*.cc", "*.h"))
