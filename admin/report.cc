@@ -160,6 +160,15 @@ std::string nodes_text(const Told& told) {
   return (some < all ? std::to_string(some) + " of " : "") + std::to_string(all) + " nodes";
 }
 
+// With the files that were listed and not looked at, as staging_text() has them.
+Counts::Dataset dataset_of(const Told& told) {
+  Counts::Dataset all = told.counts.dataset();
+  const Series& series = told.timeline.series;
+  const uint64_t listed = series.count > 0 ? series.samples[series.count - 1].dataset_bytes : 0;
+  if (all_nodes(told) <= 1 && listed > all.bytes) all = {listed, all.no_room, true};
+  return all;
+}
+
 Json to_json(const Told& told, const Advice& advice) {
   const Source& source = told.source;
   const Counts& c = told.counts;
@@ -193,8 +202,8 @@ Json to_json(const Told& told, const Advice& advice) {
       {"fallbacks", fallbacks_of(c)},
       {"meta_pfs", c.task("meta_pfs")},
       {"meta_served", c.task("meta_served")},
-      {"dataset_bytes", c.dataset().bytes},
-      {"dataset_estimated", c.dataset().estimated},
+      {"dataset_bytes", dataset_of(told).bytes},
+      {"dataset_estimated", dataset_of(told).estimated},
       {"placed_bytes", c.placed_bytes},
       {"epochs", bound ? Json(bound->epochs) : Json()},
       {"spared_percent", spared(c.bytes_pfs(), c.bytes_read())},
@@ -231,7 +240,8 @@ std::string staging_text(const Timeline& timeline) {
   const Series& s = timeline.series;
   if (s.whole_ms > 0) return "fully staged after " + time_text(s.whole_ms / 1000);
   const std::optional<double> staged = s.count > 0 ? staged_at(timeline, s.count - 1) : std::nullopt;
-  const std::string part = staged ? rounded(*staged) + "% staged" : "";
+  // Of a file that could not be read nobody knows the size.
+  const std::string part = staged ? rounded(std::min(*staged, 99.9)) + "% staged" : "";
   if (s.settled_ms > 0)
     return "nothing was left to stage ahead after " + time_text(s.settled_ms / 1000) +
            (part.empty() ? "" : ", " + part);
@@ -293,7 +303,7 @@ void print(const Told& told, const Advice& advice) {
                          : ""));
   line("Read", format_size(c.bytes_read()) + ": " + format_size(c.read_bytes_tier) + " from tiers, " +
                    format_size(c.task("read_bytes_pfs")) + " from the PFS");
-  const Counts::Dataset all = c.dataset();
+  const Counts::Dataset all = dataset_of(told);
   line("Staged",
        format_size(c.placed_bytes) + " placed" +
            (all.bytes == 0 ? ""

@@ -19,7 +19,7 @@ namespace monarch::admin {
 namespace {
 
 constexpr int kLookMs = 200;
-constexpr int kCells = 30;  // of the bar: with the numbers a line has less than 80 columns
+constexpr int kCells = 20;  // of the bar: with the numbers a line has less than 80 columns
 
 // The agent's file, line by line; empty: it has told nothing yet.
 class Told {
@@ -51,15 +51,21 @@ std::string why_over(const Told& told) {
   return "no more is staged ahead, as prefetch = off in the configuration";
 }
 
-void draw(const Told& told, int64_t ms) {
+// "69.0M of 246M staged, 12.7M/s, about 0:00:14 left"
+std::string progress_line(const Told& told) {
+  const uint64_t staged = told.number("staged_bytes"), all = told.number("all_bytes"),
+                 rate = told.number("rate");
+  std::string text = format_size(staged) + (all > 0 ? " of " + format_size(all) : "") + " staged";
+  if (rate > 0) text += ", " + format_size(rate) + "/s";
+  if (rate > 0 && all > staged) text += ", about " + time_text((all - staged) / rate) + " left";
+  return text;
+}
+
+void draw(const Told& told) {
   const auto percent = static_cast<int>(std::min<uint64_t>(told.number("percent"), 100));
   const int full = kCells * percent / 100;
-  const uint64_t staged = told.number("staged_bytes"),
-                 rate = ms > 0 ? staged * 1000 / static_cast<uint64_t>(ms) : 0;
-  std::fprintf(stderr, "\r\033[K[%s%s] %3d%%  %s, %s, %s/s", std::string(full, '#').c_str(),
-               std::string(kCells - full, ' ').c_str(), percent,
-               counted(told.number("staged_files"), "file").c_str(), format_size(staged).c_str(),
-               format_size(rate).c_str());
+  std::fprintf(stderr, "\r\033[K[%s%s] %3d%%  %s", std::string(full, '#').c_str(),
+               std::string(kCells - full, ' ').c_str(), percent, progress_line(told).c_str());
 }
 
 }  // namespace
@@ -77,7 +83,7 @@ void wait_until_staged(const std::string& run_dir, StagingWait wait, const std::
     if (!enough && why.empty() && !alive) why = "the agent has ended";
     if (!enough && why.empty() && ms >= wait.seconds * int64_t{1000})
       why = "the time of --wait-timeout is over; staging goes on";
-    if (terminal) draw(told, ms);
+    if (terminal) draw(told);
     if (enough || !why.empty()) {
       if (terminal) std::fprintf(stderr, "\r\033[K");
       std::fprintf(stderr, "monarchctl run: %llu%% of the dataset is staged after %lld s (%s, %s): %s\n",

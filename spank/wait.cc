@@ -28,7 +28,7 @@ constexpr int64_t kFirstLineMs = 2000, kMostBetweenLinesMs = 60000;
 
 struct State {
   char name[16];
-  unsigned long long percent, staged_files, staged_bytes, no_room, failed;
+  unsigned long long percent, staged_files, staged_bytes, all_bytes, rate, no_room, failed;
 };
 
 // The value of a line KEY=VALUE; 0 if there is none.
@@ -61,6 +61,8 @@ bool read_state(const char* run_dir, State* state) {
   state->percent = number_of(text, "percent");
   state->staged_files = number_of(text, "staged_files");
   state->staged_bytes = number_of(text, "staged_bytes");
+  state->all_bytes = number_of(text, "all_bytes");
+  state->rate = number_of(text, "rate");
   state->no_room = number_of(text, "no_room");
   state->failed = number_of(text, "failed");
   return true;
@@ -173,16 +175,26 @@ class Waiting {
     say(text);
   }
   void tell_progress() const {
-    char size[32], text[512];
+    char size[32], all[48] = "", speed[96] = "", text[512];
     const int64_t left = wait_.seconds - (now_ms() - begin_ms_) / 1000;
-    snprintf(text, sizeof text,
-             "%s: %llu%% of the dataset is staged (%llu files, %s); the job begins at %d%%, or in %lld s",
-             trusted("SLURMD_NODENAME"), state_.percent, state_.staged_files,
-             size_text(state_.staged_bytes, size, sizeof size), wait_.percent, static_cast<long long>(left));
+    if (state_.all_bytes > 0)
+      snprintf(all, sizeof all, " of %s", size_text(state_.all_bytes, size, sizeof size));
+    if (state_.rate > 0) tell_speed(speed, sizeof speed);
+    snprintf(text, sizeof text, "%s: %s%s staged%s; the job begins at %d%%, or in %lld s",
+             trusted("SLURMD_NODENAME"), size_text(state_.staged_bytes, size, sizeof size), all, speed,
+             wait_.percent, static_cast<long long>(left));
     say(text);
   }
 
  private:
+  void tell_speed(char* out, size_t room) const {
+    char size[32];
+    const int n = snprintf(out, room, ", %s/s", size_text(state_.rate, size, sizeof size));
+    if (state_.all_bytes <= state_.staged_bytes) return;
+    const unsigned long long s = (state_.all_bytes - state_.staged_bytes) / state_.rate;
+    snprintf(out + n, room - static_cast<size_t>(n), ", about %llu:%02llu:%02llu left", s / 3600, s / 60 % 60,
+             s % 60);
+  }
   bool end(const char* why) {
     snprintf(why_, sizeof why_, "%s", why);
     return false;

@@ -99,11 +99,12 @@ TEST_F(ProgressTest, EachFileCountsByWhatBecameOfIt) {
   const size_t length = text.size();
   EXPECT_EQ(text.substr(0, text.find("pad=")),
             "state=staged-in\npercent=40\nfiles=7\nstaged_files=2\nbytes=250\nstaged_bytes=100\n"
-            "no_room=2\nfailed=3\n");
+            "all_bytes=250\nrate=0\nno_room=2\nfailed=3\n");
   file("seen", State::kKnown, Reason::kNone, 150);
   moved();
   EXPECT_TRUE(tells("state", "staging-in")) << "it waits, and its size is known";
-  EXPECT_EQ(told("percent"), "25");
+  EXPECT_EQ(told("percent"), "40") << "it never falls";
+  EXPECT_EQ(told("all_bytes"), "400");
   (*board_)->header.full = 1;
   EXPECT_TRUE(tells("state", "staged-in"));
   EXPECT_EQ(told("no_room"), "3");
@@ -122,6 +123,20 @@ TEST_F(ProgressTest, HowMuchThereIsIsToldOnceAllIsListed) {
   EXPECT_TRUE(tells("state", "staging-in")) << "more may be found";
   EXPECT_EQ(told("percent"), "0");
   EXPECT_EQ(told("staged_files"), "1");
+  EXPECT_EQ(told("all_bytes"), "0");
+}
+
+TEST(StagingRate, IsThatOfTheLastSeconds) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  StagingRate rate(5 * kSecond);
+  EXPECT_EQ(rate.look(5 * kSecond, 100), 0u);
+  EXPECT_EQ(rate.look(7 * kSecond, 400), 200u);
+  EXPECT_EQ(rate.look(15 * kSecond, 1000), 100u) << "since the beginning";
+  EXPECT_EQ(rate.look(25 * kSecond, 2000), 100u) << "since the beginning, and then since 1000";
+  EXPECT_EQ(rate.look(27 * kSecond, 3200), 183u);
+  EXPECT_EQ(rate.look(35 * kSecond, 3200), 120u);
+  EXPECT_EQ(rate.look(60 * kSecond, 3200), 0u) << "it rests";
+  EXPECT_EQ(rate.look(61 * kSecond, 0), 0u) << "copies were removed";
 }
 
 TEST_F(ProgressTest, PartsOfAFileAreToldAsTheyCome) {
@@ -132,6 +147,9 @@ TEST_F(ProgressTest, PartsOfAFileAreToldAsTheyCome) {
   EXPECT_EQ(told("percent"), "0");
   (*board_)->placed_bytes[0] = 50;  // no file more
   EXPECT_TRUE(tells("percent", "50"));
+  EXPECT_TRUE(eventually([&] { return std::stoull(told("rate")) > 0; }));
+  progress().stop();
+  EXPECT_EQ(told("state") + told("percent") + told("rate"), "teardown500");
 }
 
 TEST_F(ProgressTest, AnAgentThatWasStoppedWhileItLookedTellsSoon) {

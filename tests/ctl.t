@@ -622,7 +622,7 @@ def run_waits():
            f"--wait {' '.join(words)[:30]}, {size}", code, err)
     shown = on_terminal("run", *e2e.options([dataset], {"t": (tier, "1G")}), "--wait", "10%", "--config", slow, "--", "true", LD_PRELOAD=e2e.SANITIZER)
     lines = re.split(r"\r\x1b\[K", shown)
-    ok(any(re.fullmatch(r"\[#* *\] +\d+%  \d+ files, \S+, \S+/s", line) for line in lines) and re.fullmatch(begins, lines[-1].replace("\r\n", "\n")),
+    ok(any(re.fullmatch(r"\[#* *\] +\d+%  \S+ of \S+ staged, \S+/s, about 0:00:\d\d left", line) for line in lines) and re.fullmatch(begins, lines[-1].replace("\r\n", "\n")),
        "on a terminal a bar tells how far it is, and is gone at the end", lines)
     for name, kill, want in (("the agent is killed", lambda process: os.kill(e2e.children(process.pid, "monarchd")[0],
                                                                              signal.SIGKILL), (0, b"begun\n")),

@@ -199,6 +199,11 @@ def page_of_report():
     code, out, err = e2e.execute([TOOL, "report", file, "--html", page])
     equal(code, 0, "report --html", err)
     contains(out.decode(), ["nothing was left to stage ahead after 0:00:50, 50.0% staged"], "the report itself is told, too")
+    report = a_report()
+    del report["job"]
+    report["agent"]["dataset_bytes"] = 50 << 20
+    contains(e2e.execute([TOOL, "report", written("part.json", json.dumps(report))])[1].decode(), ["50.0M placed of about 100M;", ", 50.0% staged"],
+             "what is placed, and how much of all that is, agree")
     html = pathlib.Path(page).read_text(encoding="utf-8")
     lowered = html.lower()
     equal([part for part in ("<script", "<img", "<link", "http:", "https:", "url(", "@import", "src=x onerror=\"", "<style>*") if part in lowered], [],

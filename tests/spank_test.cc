@@ -988,14 +988,26 @@ TEST_F(SpankWait, AnAgentThatTellsNothingIsWaitedForAMinute) {
   step_that_waits("100 600");
   seconds_a_look = 7;
   EXPECT_TRUE(has(told(), "(0 files, 0 bytes): its agent has told nothing for 60 s\n"));
-  tell("staging-in", 1);
+  tell("staging-in", 1, "all_bytes=10240\nrate=512\n");
   seconds_a_look = 0;
   step_that_waits("100 100");
   seconds_a_look = 7;
   const std::string all = told();
   seconds_a_look = 0;
   EXPECT_TRUE(has(all, "the time of --monarch-wait-timeout is over; staging goes on\n")) << all;
-  EXPECT_TRUE(has(all, "% of the dataset is staged (7 files, 2.0K); the job begins at 100%, or in ")) << all;
+  EXPECT_TRUE(has(all,
+                  "monarch: n1: 2.0K of 10.0K staged, 512 bytes/s, about 0:00:16 left; the job begins at "
+                  "100%, or in "))
+      << all;
+  for (const auto& [more, text] : {std::pair{"", "2.0K staged; the job"},
+                                   {"all_bytes=4096\n", "2.0K of 4.0K staged; the job"},
+                                   {"rate=2048\n", "2.0K staged, 2.0K/s; the job"}}) {
+    tell("staging-in", 1, more);
+    step_that_waits("100 100");
+    seconds_a_look = 7;
+    EXPECT_TRUE(has(told(), text)) << text;
+    seconds_a_look = 0;
+  }
   const auto lines = std::count(all.begin(), all.end(), '\n');
   EXPECT_TRUE(lines > 3 && lines < 7) << "ever more seldom: " << all;
 }

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
+#include "runtime/base/size.h"
 #include "runtime/metadata/run_file.h"
 
 namespace monarch {
@@ -97,12 +99,19 @@ int percent_of(const Progress& p, uint64_t placed_bytes, bool over) {
 std::string progress_text(const Progress& p) {
   constexpr size_t kBytes = 512;
   std::string text = fmt::format(
-      "state={}\npercent={}\nfiles={}\nstaged_files={}\nbytes={}\nstaged_bytes={}\nno_room={}\nfailed={}\n{}",
-      name_of(p.state), p.percent, p.files, p.staged_files, p.bytes, p.staged_bytes, p.no_room, p.failed,
-      p.unused ? "unused=1\n" : "");
+      "state={}\npercent={}\nfiles={}\nstaged_files={}\nbytes={}\nstaged_bytes={}\nall_bytes={}\nrate={}\n"
+      "no_room={}\nfailed={}\n{}",
+      name_of(p.state), p.percent, p.files, p.staged_files, p.bytes, p.staged_bytes,
+      p.listed ? p.all_bytes : 0, p.rate, p.no_room, p.failed, p.unused ? "unused=1\n" : "");
   text += "pad=";
   text.resize(std::max(kBytes, text.size()), ' ');
   return text + "\n";
+}
+
+uint64_t StagingRate::look(int64_t now_ns, uint64_t bytes) {
+  if (now_ns - next_.ns >= patience::kIdleLookNs) from_ = std::exchange(next_, {now_ns, bytes});
+  const int64_t ms = (now_ns - from_.ns) / 1'000'000;
+  return ms > 0 ? sub_sat(bytes, from_.bytes) * 1000 / static_cast<uint64_t>(ms) : 0;
 }
 
 // Its own catalog is the user's to write, too: what it says may be wrong, and stays a number.
@@ -123,6 +132,7 @@ Progress ProgressFile::look() const {
   for (size_t i = 0; i < parts_.tiers; ++i)
     placed += parts_.board->placed_bytes[i].load(std::memory_order_relaxed);
   const bool over = walked && found.waiting == 0;
+  p.listed = walked;
   p.all_bytes = walked ? all_bytes(found) : p.bytes;
   if (walked) p.percent = percent_of(p, placed, over);
   if (parts_.prefetch == AgentConfig::Prefetch::kOff)
@@ -159,8 +169,9 @@ void ProgressFile::stop() {
   }
   stopped_.notify_all();
   if (thread_.joinable()) thread_.join();
-  Progress last;
+  Progress last = told_;
   last.state = Is::kTeardown;
+  last.rate = 0;
   last.unused = unused_;
   write(last);
 }
@@ -173,7 +184,7 @@ bool ProgressFile::sleep(int64_t ns) {
 }
 
 void ProgressFile::run() {
-  Progress told;
+  Progress& told = told_;
   int64_t told_ns = 0, rest = 0;
   uint64_t seen = 0;
   bool first = true;
@@ -184,7 +195,10 @@ void ProgressFile::run() {
     rest = is_moving ? patience::kShortLookNs : patience::kLookNs;
     if (!first && !is_moving && now == seen && told.unused == unused_) continue;
     const int64_t computed = os::clock_ns(CLOCK_THREAD_CPUTIME_ID);  // the agent can be stopped meanwhile
-    const Progress progress = look();
+    Progress progress = look();
+    progress.percent = std::max(progress.percent, told.percent);
+    if (const uint64_t rate = rate_.look(begin, progress.staged_bytes); progress.state == Is::kStagingIn)
+      progress.rate = rate;
     rest = std::max(rest, kRest * (os::clock_ns(CLOCK_THREAD_CPUTIME_ID) - computed));
     if (stopping_) return;
     const bool is_due = first || progress.state != told.state || progress.unused != told.unused ||
@@ -197,11 +211,12 @@ void ProgressFile::run() {
       told_ns = begin;
       first = false;
     }
-  } while (goes_on(told, rest));
+  } while (goes_on(rest));
 }
 
 // What was told is taken down along with what tasks have read meanwhile.
-bool ProgressFile::goes_on(const Progress& told, int64_t rest) {
+bool ProgressFile::goes_on(int64_t rest) {
+  const Progress& told = told_;
   series_.look({told.staged_bytes, told.all_bytes, told.state == Is::kStagedIn,
                 told.state == Is::kStagedIn && told.staged_files == told.files});
   if (parts_.nodes) parts_.nodes->look();
