@@ -5,6 +5,7 @@
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/nodes_told.h"
 #include "runtime/metadata/series.h"
+#include "runtime/node/closing.h"
 #include "runtime/node/life.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
@@ -124,6 +125,34 @@ TEST_F(AccountForTest, TheFirstNodeReportsWhatTheOthersTold) {
 
 // The owner keeps the directory locked in the kernel for reading, and somebody waits to write there: who
 // looks for the name of a file that is gone waits, too, and cannot be killed.
+TEST_F(AccountForTest, TheOutputEndsWithWhatTheCountersSayOfAJobThatHasAnAgent) {
+  JobRecord r = ended(1);
+  const auto closing = [&](const std::string& conf = "") {
+    EXPECT_TRUE(state_.write_record(r).ok());
+    return closing_of_job(state_, r.job, conf.empty() ? "" : scratch_.file("c.conf", conf));
+  };
+  const std::string read = "read 0, 0 of it from the PFS", report = "; report on n1: monarchctl report 1";
+  EXPECT_EQ(closing(), "") << "its agent has not begun";
+  r.agent = *identify(::getpid());
+  EXPECT_EQ(closing(), read + report);
+  EXPECT_EQ(closing("[accounting]\nreport_size = none\n"), read) << "no report is kept";
+  r.nodes = 2;
+  ++r.agent.start_time;
+  EXPECT_EQ(closing(), "on n1, one of 2 nodes: " + read +
+                           "; the agent ended early, and the rest came from the PFS" + report);
+  fs::remove(r.run_dir + "/board");
+  ASSERT_TRUE(BoardFile::create(r.run_dir).ok());
+  give(r, "board");
+  EXPECT_TRUE(has(closing(), "no program has used the dataset")) << closing();
+  EXPECT_TRUE(state_.write("jobs/c.1.n1/by_default", "").ok());
+  EXPECT_EQ(closing(), "") << "nobody has asked for it";
+  fs::remove(r.run_dir + "/board");
+  EXPECT_EQ(closing(),
+            "what the job read is not known: the counters of its agent on n1 cannot be read; the log "
+            "of root's helpers there has more");
+  EXPECT_EQ(closing_of_job(state_, record(2).job, ""), "") << "nothing is known of it";
+}
+
 TEST_F(AccountForTest, WhoHangsInWhatTheOthersToldIsNotedAndLeftBehind) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     LockedDirectory locked(scratch_.file("file", ""));
