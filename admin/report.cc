@@ -155,8 +155,7 @@ std::string nodes_text(const Told& told) {
   const uint64_t all = all_nodes(told), some = nodes_told(told);
   if (all <= 1) return "";
   if (some == 1 && told.reports.empty())
-    return (told.node.empty() ? "this node" : "node " + told.node) + " only, of " + std::to_string(all) +
-           " nodes";
+    return (told.node.empty() ? "this node" : told.node) + " only, of " + std::to_string(all) + " nodes";
   return (some < all ? std::to_string(some) + " of " : "") + std::to_string(all) + " nodes";
 }
 

@@ -260,7 +260,7 @@ def page_of_nodes():
     ok(len(axes) == 2 and axes[0] == axes[1] and axes[0][4] == "20.0M/s", "equal axes, so that they can be compared", axes)
     told = json.loads(e2e.execute([TOOL, "report", second, tenth, "--json"])[1])
     equal((told["name"], told["nodes"], told["nodes_told"], told["opens"], told["bytes_pfs"]), ("7", 3, 2, 200, 200 << 20), "as JSON")
-    alone = "node n2 only, of 3 nodes"
+    alone = "n2 only, of 3 nodes"
     first, page = (e2e.execute([TOOL, "report", second, *more])[1].decode() for more in ((), ("--html", "-")))
     ok(first.splitlines()[0].endswith(f", {alone}") and f"Numbers of</" in page and alone in page, "one of them alone says so in its first line, and in the page", first, page[-3000:])
     equal([line[0] for line in rows_of(page, "nodes")[1:]], ["this node"], "and has no line of others")

@@ -153,7 +153,12 @@ def shares():
            slurm_lab.size_text(2 * data.bytes)), "shares: sacct has what the PFS counted, and what both nodes did", line)
     ok(abs(slurm_lab.bytes_of(line["peer"]) - data.bytes) <= late * data.largest + 0.01 * data.bytes,
        "shares: all else came from the other node", line)
+    equal([re.match(r"monarch: on node\d, one of 2 nodes: read ", line) is not None for line in cluster.closing(job)], [True],
+          "shares: the output's last line has the first node's numbers, and says so", cluster.closing(job))
     kept = sorted(glob.glob(f"{cluster.state}/reports/*/lab.{job}.*.json"))
+    heads = [e2e.execute([f"{e2e.BUILD}/monarchctl", "report", path])[1].decode().splitlines()[0] for path in kept]
+    first = [head.endswith("2 nodes") and "only" not in head for head in heads]
+    equal(first, [True, False], "shares: the second node's kept report says in its first line that it is of that node only", heads)
     told_by = [json.loads(e2e.execute([f"{e2e.BUILD}/monarchctl", "report", path, "--json"])[1])["by_node"] for path in kept]
     equal([[(row["node"], row["ended"], row["opens"]) for row in rows or []] for rows in told_by],
           [[(path.split(".")[-2], True, data.FILES) for path in kept], []], "shares: the first node's kept report tells of each node, all that it had", kept, told_by)
