@@ -583,6 +583,21 @@ def run_without_tier():
     return None
 
 
+def run_advises():
+    """Where no tier can be chosen, the one that is advised can be used."""
+    data = scratch("advise.data")
+    e2e.make_tree(data, 3)
+    conf = written("advise.conf", f"[tier.x]\npath = {data}\nquota = 1G\n")
+    plug = written("advise.plugstack", f"optional /lib/spank_monarch.so config={conf}\n")
+    env = e2e.environment(SLURM_CONF=written("advise.slurm", f"ClusterName=c\nPlugStackConfig={plug}\n"))
+    code, _, err = ctl("run", "--dataset", data, "--", "true", env=env)
+    advice = re.search(r"no tier can be chosen on this node, .*; give --tier NAME:PATH:SIZE(?:, for example --tier (\S+))?\n", err)
+    ok(code == 125 and advice, "run without a tier that can be chosen: it is refused", code, err)
+    if advice and advice[1]:
+        code, _, err = ctl("run", "--dataset", data, "--tier", advice[1], "--", "true", env=env)
+        equal(code, 0, "run: the tier that it has advised is good", advice[1], err)
+
+
 def run_refuses():
     """What the tests of monarchctl run (run.t) do not have."""
     data, tier, plain = scratch("refuse.data"), scratch("refuse.tier"), written("refuse.plain", "")
@@ -1027,5 +1042,5 @@ def completion():
     ok("md5sum" in completed("run", "--dataset", "x", "--", "md5s"), "bash: the command after --")
 
 
-e2e.main(config_show, config_check, clean_of_runs, runs_that_hang, status_of_run, one_node.as_root(status_of_slurm), doctor, report_of_file, run_without_tier, run_refuses, run_waits, version, container_args, tiers, state_directory, report_of_sacct,
+e2e.main(config_show, config_check, clean_of_runs, runs_that_hang, status_of_run, one_node.as_root(status_of_slurm), one_node.as_root(parts_of_array), one_node.as_root(unreadable), doctor, report_of_file, run_without_tier, run_advises, run_refuses, run_waits, version, container_args, tiers, state_directory, report_of_sacct,
          one_node.as_root(clean_and_flush_of_jobs), simulate, plan, completion)
