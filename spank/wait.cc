@@ -238,14 +238,15 @@ void write_begin(const char* run_dir, int64_t ms, Begin begin) {
 // A child below that hangs in the kernel though it was killed; -1: none does.
 pid_t hanging = -1;
 
-// What is in the run directory is the user's, and may be made to hang who asks for it: a child does `work`,
-// with nothing of slurmstepd's open, and is waited for half a second.
+// What is in the run directory is the user's, and may be made to hang who asks for it; so may the job's
+// output be. A child does `work`, with no descriptor of slurmstepd's from `first` on, and is waited for half
+// a second.
 template <typename Work>
-void in_child(const Work& work) {
+void in_child(int first, const Work& work) {
   constexpr int kLooks = 500, kLooksWhenKilled = 50;
   const pid_t pid = fork();
   if (pid == 0) {
-    close_from(0);
+    close_from(first);
     work();
     _exit(0);
   }
@@ -263,7 +264,7 @@ void in_child(const Work& work) {
 
 void note_begin(const char* run_dir, int seconds) {
   const int64_t ms = now_ms() + seconds * int64_t{1000};
-  in_child([&] { write_begin(run_dir, ms, Begin::kFirst); });
+  in_child(0, [&] { write_begin(run_dir, ms, Begin::kFirst); });
 }
 
 void leave_hanging_behind() {
@@ -286,7 +287,9 @@ void tell_at_end(spank_t sp) {
   Arguments arguments("--close", job_text);
   arguments.add("--reply-fd");  // its number follows
   run_monarchd(arguments, kPatienceMs, line, sizeof line);
-  if (line[0]) say(line);  // slurmstepd's standard error is the job's
+  if (!line[0]) return;
+  in_child(STDERR_FILENO + 1, [&] { say(line); });  // slurmstepd's is the job's
+  leave_hanging_behind();
 }
 
 void wait_until_staged(spank_t sp, const char* run_dir, Wait wait) {
