@@ -88,23 +88,15 @@ Result<std::vector<Sweep>> parse_sweeps(const std::vector<std::string>& words) {
   return sweeps;
 }
 
-Result<std::vector<const Policy*>> parse_policies(const std::vector<std::string>& names) {
-  std::vector<const Policy*> chosen;
-  std::string known;
-  for (const Policy& policy : simulate::policies()) {
-    known += (known.empty() ? "" : ", ") + std::string(policy.name);
-    if (names.empty()) chosen.push_back(&policy);
-  }
-  for (const std::string& name : names) {
-    const Policy* policy = simulate::find_policy(name);
-    if (!policy) return bad_input("--policy: there is no '" + name + "'; name one of " + known);
-    chosen.push_back(policy);
-  }
-  return chosen;
+std::vector<std::string> policy_names() {
+  std::vector<std::string> names;
+  for (const Policy& policy : simulate::policies()) names.emplace_back(policy.name);
+  return names;
 }
 
 Result<Runs> run_once(Settings settings, const std::vector<Sweep>& sweeps, const std::vector<size_t>& at,
-                      const std::vector<const Policy*>& policies, simulate::Compat compat) {
+                      const SimulateOptions& options) {
+  const auto compat = options.compat == "nopfs" ? simulate::Compat::kNopfs : simulate::Compat::kNone;
   Runs runs;
   for (size_t i = 0; i < sweeps.size(); ++i) {
     runs.values.push_back(sweeps[i].values[at[i]]);
@@ -117,20 +109,20 @@ Result<Runs> run_once(Settings settings, const std::vector<Sweep>& sweeps, const
   runs.sources.insert(runs.sources.end(), {"peers", "pfs"});
   const simulate::Accesses accesses(settings.dataset, machine.nodes);
   runs.bound = simulate::run(machine, accesses, *simulate::find_policy("perfect"), compat).seconds;
-  for (const Policy* policy : policies)
+  for (const std::string& name : options.policies.empty() ? policy_names() : options.policies) {
+    const Policy* policy = simulate::find_policy(name);
     runs.outcomes.emplace_back(policy, simulate::run(machine, accesses, *policy, compat));
+  }
   return runs;
 }
 
 // Each combination of the sweeps' values, the last sweep's first.
 Result<std::vector<Runs>> run_all(const SimulateOptions& options, const Settings& settings,
-                                  const std::vector<Sweep>& sweeps,
-                                  const std::vector<const Policy*>& policies) {
-  const auto compat = options.compat == "nopfs" ? simulate::Compat::kNopfs : simulate::Compat::kNone;
+                                  const std::vector<Sweep>& sweeps) {
   std::vector<Runs> all;
   std::vector<size_t> at(sweeps.size());
   for (;;) {
-    Result<Runs> runs = run_once(settings, sweeps, at, policies, compat);
+    Result<Runs> runs = run_once(settings, sweeps, at, options);
     if (!runs.ok()) return runs.error();
     all.push_back(runs.take());
     size_t i = sweeps.size();
@@ -235,8 +227,6 @@ void print_json_of(const SimulateOptions& options, const std::vector<Sweep>& swe
 }
 
 int simulate_jobs(const SimulateOptions& options) {
-  const Result<std::vector<const Policy*>> policies = parse_policies(options.policies);
-  if (!policies.ok()) return fail("simulate", policies.error()), kUsage;
   const Result<std::vector<Sweep>> sweeps = parse_sweeps(options.sweeps);
   if (!sweeps.ok()) return fail("simulate", sweeps.error()), kUsage;
   Settings settings;
@@ -244,7 +234,7 @@ int simulate_jobs(const SimulateOptions& options) {
        {std::pair(options.machine, "machines"), std::pair(options.dataset, "datasets")})
     if (const Status loaded = load(name, kind, &settings); !loaded.ok())
       return fail("simulate", loaded.error());
-  const Result<std::vector<Runs>> all = run_all(options, settings, *sweeps, *policies);
+  const Result<std::vector<Runs>> all = run_all(options, settings, *sweeps);
   if (!all.ok()) return fail("simulate", all.error());
   if (!options.svg.empty()) {
     if (const Status written = write_page(options.svg, chart(options, *all)); !written.ok())
@@ -267,7 +257,8 @@ void add_simulate(CommandLine app, int* status) {
       .option_text("NAME|FILE");
   app.add_option("--policy", options->policies,
                  "how samples are read; may be given again; default: all policies")
-      .takes_one();
+      .takes_one()
+      .one_of(policy_names());
   app.add_option("--sweep", options->sweeps,
                  "run once for each value of a key of these files; may be given again")
       .takes_one()

@@ -4,7 +4,11 @@
 namespace monarch::simulate {
 
 Copies::Copies(const Machine& machine, const Accesses& accesses, const Plan& plan)
-    : accesses_(accesses), keep_(plan.keep), heads_(accesses.samples(), kNone), room_(accesses.nodes()) {
+    : accesses_(accesses),
+      keep_(plan.keep),
+      heads_(accesses.samples(), kNone),
+      has_(accesses.nodes(), std::vector<bool>(accesses.samples())),
+      room_(accesses.nodes()) {
   for (std::vector<double>& room : room_)
     for (size_t tier = 0; tier < plan.keeps_on; ++tier) room.push_back(machine.tiers[tier].capacity);
   for (const List& list : plan.lists)
@@ -16,11 +20,13 @@ void Copies::add(uint32_t sample, size_t node, size_t tier) {
   copies_.push_back(
       {Copy::kPlanned, heads_[sample], static_cast<uint16_t>(node), static_cast<uint16_t>(tier)});
   heads_[sample] = static_cast<uint32_t>(copies_.size() - 1);
+  has_[node][sample] = true;
 }
 
 const Copy* Copies::of(uint32_t sample, size_t node) const {
+  if (!has_[node][sample]) return nullptr;
   const Copy* copy = first(sample);
-  while (copy && copy->node != node) copy = next(copy);
+  while (copy->node != node) copy = next(copy);
   return copy;
 }
 

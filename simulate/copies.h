@@ -32,8 +32,6 @@ class Copies {
   const Copy* of(uint32_t sample, size_t node) const;
 
   bool has_room(size_t node, uint32_t sample) const { return tier_for(node, sample) < room_[node].size(); }
-  // It has a copy, or room for one.
-  bool has_place(size_t node, uint32_t sample) const { return of(sample, node) || has_room(node, sample); }
   // By the plan, for a sample without a copy on the node that has read it.
   bool may_keep(size_t node, uint32_t sample) const;
   // The tier of the node's copy, which is made as planned if it is not there and there is room.
@@ -51,6 +49,7 @@ class Copies {
   const Plan::Keep keep_;
   std::vector<uint32_t> heads_;
   std::vector<Copy> copies_;
+  std::vector<std::vector<bool>> has_;     // [node][sample]
   std::vector<std::vector<double>> room_;  // of each node, on the tiers that it keeps samples on
 };
 

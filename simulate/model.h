@@ -46,7 +46,7 @@ struct Dataset {
   double mean = 0, deviation = 0;  // of their sizes, normal and cut at 0
   uint32_t epochs = 1;
   uint32_t batch = 1;  // samples of a node
-  uint64_t seed = 1;
+  uint32_t seed = 1;
 };
 
 }  // namespace monarch::simulate

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <queue>
 
@@ -14,6 +15,7 @@ namespace monarch::simulate {
 namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::infinity();
+constexpr int kMostHolders = 4;  // among which a reader chooses, as in runtime/peer/directory.h
 
 class Run {
  public:
@@ -53,19 +55,25 @@ class Run {
  private:
   static constexpr size_t kLoader = SIZE_MAX;
 
+  // From where a thread reads.
+  struct Choice {
+    size_t source = 0;
+    double rate = 0;
+    size_t holder = 0, tier = 0;  // unless it is the PFS
+  };
   struct Read {
     double ready = kUnknown;  // when it is in the staging buffer
     size_t source = 0;
   };
   struct Node {
-    size_t taken = 0, computed = 0;  // reads
-    double clock = 0;                // when the last of these was computed
-    double held = 0;                 // MB in the staging buffer
-    std::deque<Read> reads;          // those taken and not computed
-    std::vector<uint32_t> idle;      // threads that wait for room in the staging buffer
-    std::vector<uint32_t> asleep;    // and those that wait until the computation needs their sample
-    std::vector<uint32_t> on_tier;   // threads that read from each of its tiers, also for other nodes
-    uint32_t on_pfs = 0, on_network = 0;
+    size_t taken = 0, computed = 0;        // reads
+    double clock = 0;                      // when the last of these was computed
+    double held = 0;                       // MB in the staging buffer
+    std::deque<Read> reads;                // those taken and not computed
+    std::vector<uint32_t> idle;            // threads that wait for room in the staging buffer
+    std::vector<uint32_t> asleep;          // and those that wait until the computation needs their sample
+    std::vector<uint32_t> on_tier;         // threads that read from each of its tiers, also for other nodes
+    uint32_t on_pfs = 0, on_network = 0;   // of its threads
     double computing = 0, batch_size = 0;  // of this batch
     std::vector<double> waiting;
   };
@@ -74,8 +82,8 @@ class Run {
     size_t read = 0;  // of a loader: the number of its read
     uint32_t sample = 0;
     bool has_sample = false;  // which is still to be asked for
-    size_t source = 0, holder = 0, tier = 0;
-    bool busy = false;
+    bool is_reading = false;
+    Choice from = {};
   };
   struct Event {
     double time;
@@ -83,11 +91,6 @@ class Run {
     bool operator>(const Event& other) const {
       return time != other.time ? time > other.time : thread > other.thread;
     }
-  };
-  struct Choice {
-    size_t source;
-    double rate;
-    size_t holder = 0, tier = 0;
   };
 
   size_t others() const { return tiers_; }
@@ -105,41 +108,32 @@ class Run {
   }
   void wake(uint32_t thread, double time) { events_.push({std::max(time, now_), thread}); }
 
-  // Until nothing is left to do; when the last of it was done.
+  // Until the last batch has ended, or nothing is left to do; the time of that.
   double work() {
-    for (; !events_.empty(); end_batches()) {
+    for (; !events_.empty() && end_of_batch() <= reads_of(0).size(); end_batches()) {
       const Event event = events_.top();
       events_.pop();
       now_ = event.time;
       Thread& thread = threads_[event.thread];
-      release(&thread);
+      if (thread.is_reading) count(&thread, -1);
       if (has_use(thread) || take(event.thread)) begin(event.thread);
     }
     return now_;
   }
 
-  void release(Thread* thread) {
-    if (!thread->busy) return;
-    thread->busy = false;
-    if (thread->source == pfs()) {
-      if (--nodes_[thread->node].on_pfs == 0) --nodes_on_pfs_;
+  // One thread more or less (`by`) reads what this one does.
+  void count(Thread* thread, int by) {
+    Node& node = nodes_[thread->node];
+    const uint32_t change = static_cast<uint32_t>(by);
+    thread->is_reading = by > 0;
+    if (thread->from.source == pfs()) {
+      const bool was_reading = node.on_pfs > 0;
+      node.on_pfs += change;
+      if (was_reading != (node.on_pfs > 0)) nodes_on_pfs_ += change;
       return;
     }
-    --nodes_[thread->holder].on_tier[thread->tier];
-    if (thread->source == others()) --nodes_[thread->node].on_network;
-  }
-
-  void occupy(Thread* thread, const Choice& choice) {
-    thread->busy = true;
-    thread->source = choice.source;
-    thread->holder = choice.holder;
-    thread->tier = choice.tier;
-    if (choice.source == pfs()) {
-      if (nodes_[thread->node].on_pfs++ == 0) ++nodes_on_pfs_;
-      return;
-    }
-    ++nodes_[choice.holder].on_tier[choice.tier];
-    if (choice.source == others()) ++nodes_[thread->node].on_network;
+    nodes_[thread->from.holder].on_tier[thread->from.tier] += change;
+    if (thread->from.source == others()) node.on_network += change;
   }
 
   // Gives the thread its next sample; false: there is none now.
@@ -170,8 +164,12 @@ class Run {
 
   bool take_of_list(Thread* thread) {
     const List& list = plan_.lists[thread->list];
-    for (size_t& next = next_of_list_[thread->list]; next < list.samples.size();) {
-      thread->sample = list.samples[next++];
+    const bool is_of_all = list.tier == List::kAnyTier;
+    const size_t all = accesses_.samples(), first = list.node * all / nodes_.size();
+    size_t& next = next_of_list_[thread->list];
+    for (const size_t end = is_of_all ? all : list.samples.size(); next < end;) {
+      const size_t at = next++;
+      thread->sample = is_of_all ? static_cast<uint32_t>((first + at) % all) : list.samples[at];
       thread->has_sample = true;
       if (has_use(*thread)) return true;
     }
@@ -215,42 +213,44 @@ class Run {
   Choice choose(const Thread& thread, double* later) const {
     const Node& node = nodes_[thread.node];
     const Choice from_pfs = {pfs(), pfs_rate(node)};
-    Choice other = {others(), 0};
+    const bool takes_fastest = plan_.source == Plan::Source::kFastest;
+    Choice best;
     double coming = kUnknown;
-    for (const Copy* copy = copies_.first(thread.sample); copy; copy = copies_.next(copy)) {
-      const bool is_own = copy->node == thread.node;
+    const Copy* own = copies_.of(thread.sample, thread.node);
+    if (own && own->ready > now_) coming = own->ready;
+    if (own && own->ready <= now_) {
+      const Choice from_own = {own->tier, tier_rate(thread.node, own->tier), thread.node, own->tier};
+      if (!takes_fastest) return from_own;
+      if (from_own.rate >= from_pfs.rate) best = from_own;
+    }
+    if (plan_.source == Plan::Source::kRoom && !own && !copies_.has_room(thread.node, thread.sample))
+      return from_pfs;
+    int holders = 0;
+    for (const Copy* copy = copies_.first(thread.sample); copy && holders < kMostHolders;
+         copy = copies_.next(copy)) {
+      if (copy->node == thread.node) continue;
       if (copy->ready > now_) {
-        const bool is_waited_for = copy->ready != Copy::kPlanned && (is_own || plan_.follows);
-        if (is_waited_for) coming = std::min<double>(coming, copy->ready);
+        if (plan_.follows) coming = std::min<double>(coming, copy->ready);
         continue;
       }
-      const double rate = tier_rate(copy->node, copy->tier);
-      if (is_own) {
-        const Choice own = {copy->tier, rate, copy->node, copy->tier};
-        if (plan_.source != Plan::Source::kFastest) return own;
-        if (rate >= std::max(other.rate, from_pfs.rate)) other = own;
-      } else if (const double sent = std::min(machine_.network / sharers(node.on_network), rate);
-                 sent > other.rate) {
-        other = {others(), sent, copy->node, copy->tier};
-      }
+      ++holders;
+      const double rate =
+          std::min(machine_.network / sharers(node.on_network), tier_rate(copy->node, copy->tier));
+      if (rate > best.rate) best = {others(), rate, copy->node, copy->tier};
     }
-    if (plan_.source == Plan::Source::kRoom && !copies_.has_place(thread.node, thread.sample))
-      return from_pfs;
-    if (other.rate == 0) *later = coming;
-    const bool is_fastest = plan_.source != Plan::Source::kFastest || other.rate >= from_pfs.rate;
-    return other.rate > 0 && is_fastest ? other : from_pfs;
+    if (best.rate == 0) *later = coming;
+    return best.rate > 0 && (!takes_fastest || best.rate >= from_pfs.rate) ? best : from_pfs;
   }
 
   void begin(uint32_t id) {
     Thread& thread = threads_[id];
     double later = kUnknown;
-    const Choice choice = choose(thread, &later);
+    thread.from = choose(thread, &later);
     if (later != kUnknown) return wake(id, later);
     thread.has_sample = false;
-    occupy(&thread, choice);
-    const double size = accesses_.size(thread.sample);
-    if (choice.source == pfs()) outcome_.pfs += size;
-    const double fetch = size / choice.rate;
+    count(&thread, 1);
+    const double size = accesses_.size(thread.sample), fetch = size / thread.from.rate;
+    if (thread.from.source == pfs()) outcome_.pfs += size;
     thread.list == kLoader ? read(id, fetch) : copy(id, fetch);
   }
 
@@ -269,9 +269,9 @@ class Run {
     const double size = accesses_.size(thread.sample), write = size / write_rate_;
     const bool is_asked = this->is_asked(thread);
     const double fetched = now_ + (is_asked ? fetch : std::max(fetch, write));
-    outcome_.read[thread.source] += size;
+    outcome_.read[thread.from.source] += size;
     keep(thread, fetched);
-    node.reads[thread.read - node.computed] = {is_asked ? fetched + write : fetched, thread.source};
+    node.reads[thread.read - node.computed] = {is_asked ? fetched + write : fetched, thread.from.source};
     wake(id, fetched);
     compute(&node, thread.node);
   }

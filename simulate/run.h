@@ -27,7 +27,7 @@ struct Outcome {
 // and of the network, and its fixed part of a tier. kNone: threads that read at the same time share these.
 enum class Compat { kNone, kNopfs };
 
-// Takes about a second for 3 million reads.
+// Takes one or two seconds for a million reads.
 Outcome run(const Machine& machine, const Accesses& accesses, const Policy& policy, Compat compat);
 
 }  // namespace monarch::simulate

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -17,7 +18,7 @@ namespace monarch::simulate {
 namespace {
 
 constexpr char kTier[] = "tier.";
-constexpr double kMostReads = 2e9;  // each takes 4 bytes of memory
+constexpr double kMostReads = 3e8;  // each takes up to 20 bytes of memory
 
 Result<double> parse_amount(const std::string& text, double least) {
   const std::optional<double> amount = to_number<double>(text);
@@ -25,8 +26,11 @@ Result<double> parse_amount(const std::string& text, double least) {
   return bad_input("'" + text + "' is not a number from " + (least == 0 ? "0" : "0.000001") +
                    " to 1000000000000; write it without a unit");
 }
+Result<double> from_0(const std::string& text) { return parse_amount(text, 0); }
+Result<double> above_0(const std::string& text) { return parse_amount(text, 1e-6); }
 
-Result<uint32_t> parse_count(const std::string& text, uint32_t most) {
+template <uint32_t most>
+Result<uint32_t> up_to(const std::string& text) {
   const std::optional<uint32_t> count = to_number<uint32_t>(text);
   if (count && *count >= 1 && *count <= most) return *count;
   return bad_input("'" + text + "' is not a number from 1 to " + std::to_string(most));
@@ -39,8 +43,7 @@ Result<Curve> parse_curve(const std::string& text) {
     const size_t colon = point.find(':');
     const Result<double> n =
         colon == std::string::npos ? Result<double>(1.0) : parse_amount(point.substr(0, colon), 1);
-    const Result<double> rate =
-        parse_amount(colon == std::string::npos ? point : point.substr(colon + 1), 1e-6);
+    const Result<double> rate = above_0(colon == std::string::npos ? point : point.substr(colon + 1));
     if (!n.ok() || !rate.ok() || (!points.empty() && *n <= points.back().first)) {
       points.clear();
       break;
@@ -52,45 +55,26 @@ Result<Curve> parse_curve(const std::string& text) {
                    "' is not NUMBER:RATE with ascending numbers; write for example 1:500 4:1500");
 }
 
-template <typename Section>
-Key<Section> amount(const char* name, double Section::*place, double least = 1e-6) {
+template <typename Section, typename Value>
+Key<Section> key(const char* name, Value Section::*place, Result<Value> (*parse)(const std::string&)) {
   const auto set = [=](const std::string& text, Section* section) {
-    return assign(parse_amount(text, least), &(section->*place));
+    return assign(parse(text), &(section->*place));
   };
   return {name, set, nullptr};
-}
-template <typename Section>
-Key<Section> count(const char* name, uint32_t Section::*place, uint32_t most) {
-  const auto set = [=](const std::string& text, Section* section) {
-    return assign(parse_count(text, most), &(section->*place));
-  };
-  return {name, set, nullptr};
-}
-template <typename Section>
-Key<Section> curve(const char* name, Curve Section::*place) {
-  const auto set = [=](const std::string& text, Section* section) {
-    return assign(parse_curve(text), &(section->*place));
-  };
-  return {name, set, nullptr};
-}
-
-Status set_seed(const std::string& text, Dataset* dataset) {
-  const std::optional<uint64_t> seed = to_number<uint64_t>(text);
-  if (!seed) return bad_input("'" + text + "' is not a whole number");
-  dataset->seed = *seed;
-  return {};
 }
 
 const Keys<Machine> kMachineKeys = {
-    count("nodes", &Machine::nodes, UINT16_MAX), amount("compute", &Machine::compute),
-    amount("preprocess", &Machine::preprocess), amount("network", &Machine::network)};
-const Keys<Machine> kPfsKeys = {curve("rate", &Machine::pfs), amount("link", &Machine::pfs_link)};
-const Keys<Tier> kTierKeys = {amount("capacity", &Tier::capacity, 0), count("threads", &Tier::threads, 1024),
-                              curve("read", &Tier::read), curve("write", &Tier::write)};
+    key("nodes", &Machine::nodes, &up_to<UINT16_MAX>), key("compute", &Machine::compute, &above_0),
+    key("preprocess", &Machine::preprocess, &above_0), key("network", &Machine::network, &above_0)};
+const Keys<Machine> kPfsKeys = {key("rate", &Machine::pfs, &parse_curve),
+                                key("link", &Machine::pfs_link, &above_0)};
+const Keys<Tier> kTierKeys = {
+    key("capacity", &Tier::capacity, &from_0), key("threads", &Tier::threads, &up_to<1024>),
+    key("read", &Tier::read, &parse_curve), key("write", &Tier::write, &parse_curve)};
 const Keys<Dataset> kDatasetKeys = {
-    count("samples", &Dataset::samples, INT32_MAX), amount("mean", &Dataset::mean),
-    amount("deviation", &Dataset::deviation, 0),    count("epochs", &Dataset::epochs, 1000000),
-    count("batch", &Dataset::batch, INT32_MAX),     {"seed", &set_seed, nullptr}};
+    key("samples", &Dataset::samples, &up_to<INT32_MAX>), key("mean", &Dataset::mean, &above_0),
+    key("deviation", &Dataset::deviation, &from_0),       key("epochs", &Dataset::epochs, &up_to<1000000>),
+    key("batch", &Dataset::batch, &up_to<INT32_MAX>),     key("seed", &Dataset::seed, &up_to<INT32_MAX>)};
 
 Tier* tier_of(const std::string& section, Settings* settings) {
   if (section == "staging") return &settings->machine.staging;
@@ -173,27 +157,30 @@ Status change_setting(const std::string& key, const std::string& value, Settings
 Status complete(Settings* settings) {
   Machine& machine = settings->machine;
   const Dataset& dataset = settings->dataset;
-  const auto lacks = [](const char* key, const char* example) {
-    return bad_input(std::string("no file has ") + key + "; add for example " + example);
-  };
-  if (machine.compute == 0) return lacks("compute of [machine]", "compute = 100");
-  if (machine.preprocess == 0) return lacks("preprocess of [machine]", "preprocess = 200");
-  if (machine.network == 0) return lacks("network of [machine]", "network = 10000");
-  if (machine.pfs.empty()) return lacks("rate of [pfs]", "rate = 1:500 4:1500");
-  if (dataset.samples == 0) return lacks("samples of [dataset]", "samples = 10000");
-  if (dataset.mean == 0) return lacks("mean of [dataset]", "mean = 0.1");
+  const struct {
+    bool is_there;
+    const char *key, *example;
+  } needed[] = {{machine.compute > 0, "compute of [machine]", "compute = 100"},
+                {machine.preprocess > 0, "preprocess of [machine]", "preprocess = 200"},
+                {machine.network > 0, "network of [machine]", "network = 10000"},
+                {!machine.pfs.empty(), "rate of [pfs]", "rate = 1:500 4:1500"},
+                {!machine.staging.read.empty(), "read of [staging]", "read = 20000"},
+                {dataset.samples > 0, "samples of [dataset]", "samples = 10000"},
+                {dataset.mean > 0, "mean of [dataset]", "mean = 0.1"}};
+  for (const auto& [is_there, key, example] : needed)
+    if (!is_there) return bad_input(std::string("no file has ") + key + "; add for example " + example);
+  for (const Tier& tier : machine.tiers)
+    if (tier.read.empty())
+      return bad_input("[tier." + tier.name + "] has no read; add for example read = 1:500 4:2000");
   if (machine.pfs_link == 0) machine.pfs_link = std::numeric_limits<double>::infinity();
-  if (machine.staging.read.empty()) return lacks("read of [staging]", "read = 20000");
   if (machine.staging.write.empty()) machine.staging.write = machine.staging.read;
-  for (Tier& tier : machine.tiers) {
-    if (tier.read.empty()) return lacks(("read of [tier." + tier.name + "]").c_str(), "read = 1:500 4:2000");
+  for (Tier& tier : machine.tiers)
     if (tier.write.empty()) tier.write = tier.read;
-  }
   if (dataset.samples / machine.nodes < dataset.batch)
     return bad_input(
         "the dataset has fewer samples than a batch of all nodes; make batch of [dataset] smaller");
   if (static_cast<double>(dataset.samples) * dataset.epochs > kMostReads)
-    return bad_input("more than 2000000000 reads; take a part of the samples, and of each tier's capacity");
+    return bad_input("more than 300000000 reads; take a part of the samples, and of each tier's capacity");
   return {};
 }
 

@@ -885,7 +885,7 @@ def simulate():
     fails("simulate: no compute", ["simulate", "--machine", dataset, "--dataset", dataset], ["no file has compute of [machine]; add"])
     fails("simulate: a large batch", [*words, "--sweep", "dataset.batch=300"], ["fewer samples than a batch of all nodes; make batch"])
     fails("simulate: no file", ["simulate", "--machine", "/none.ini", "--dataset", dataset], ["/none.ini: No such file"], remedy="name an INI file that you can read")
-    fails("simulate: no policy", [*words, "--policy", "x"], ["there is no 'x'; name one of perfect, naive,"], want=2)
+    fails("simulate: no policy", [*words, "--policy", "x"], ["--policy: x not in {perfect,naive,"], want=2)
     fails("simulate: a sweep of a key that is not there", [*words, "--sweep", "tier.ssd.capacity=1"], ["--sweep tier.ssd.capacity: unknown section [tier.ssd]"])
     fails("simulate: a sweep without values", [*words, "--sweep", "machine.nodes"], ["is not SECTION.KEY=VALUE,...; write"], want=2)
 

@@ -13,14 +13,8 @@ Plan monarch(const Machine& machine, const Accesses& accesses) {
   plan.follows = true;
   uint32_t threads = 0;
   for (const Tier& tier : machine.tiers) threads += tier.threads;
-  for (size_t node = 0; node < accesses.nodes() && threads > 0; ++node) {
-    List list = {node, List::kAnyTier, threads, {}};
-    for (size_t i = 0; i < accesses.nodes(); ++i) {
-      const std::vector<uint32_t> part = shard(accesses, (node + i) % accesses.nodes());
-      list.samples.insert(list.samples.end(), part.begin(), part.end());
-    }
-    plan.lists.push_back(std::move(list));
-  }
+  for (size_t node = 0; node < accesses.nodes(); ++node)
+    plan.lists.push_back({node, List::kAnyTier, threads, {}});
   return plan;
 }
 
