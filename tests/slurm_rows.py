@@ -3,6 +3,7 @@
 
 import contextlib
 import glob
+import json
 import re
 import time
 
@@ -85,3 +86,10 @@ def array_rows(cluster, name=""):
     got = {task: [fields(row).get("pfs") for row in cluster.rows(member)] for task, member in records.items()}
     equal(got, {task: [f"{size_text(data.bytes)}/{size_text(task * data.bytes)}"] for task in (1, 2, 3)},
           f"{name}array: each task's row has its own line")
+
+    def report(of):
+        return cluster.execute([f"{cluster.prefix}/bin/monarchctl", "report", of, "--json", "--state-dir", cluster.state], root=True)
+    reads = [json.loads(report(f"{job}_{task}")[1] or "{}").get("bytes_read") for task in (1, 2, 3)]
+    equal(reads, [task * data.bytes for task in (1, 2, 3)], f"{name}array: report NUMBER_INDEX has each task's")
+    code, _, err = report(str(job))
+    ok(code == 1 and re.search(rf"job {job} has 3 parts; name one: ({job}_[123](, |\n)){{3}}", err), f"{name}array: its number alone lists them", err)
