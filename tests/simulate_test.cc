@@ -165,7 +165,8 @@ void expect_thesis(int scenario, const Dataset& dataset, double part) {
 }
 
 TEST(SimulateThesis, RunTimesAreThoseOfScenario1) {
-  expect_thesis(1, {.samples = 10000, .mean = 0.027, .deviation = 0.01, .epochs = 10, .batch = 25}, 1);
+  expect_thesis(1, {.samples = 10000, .mean = 0.027, .deviation = 0.01, .epochs = 10, .batch = 25},
+                std::max(part(), 0.4));
 }
 TEST(SimulateThesis, RunTimesAreThoseOfScenario2) {
   expect_thesis(2, {.samples = 150000, .mean = 1, .deviation = 0.1, .epochs = 10, .batch = 25}, part());
@@ -198,11 +199,11 @@ struct Figure8 {
   double part;
   bool is_large;  // more than the nodes' memory, by far
 };
-const Figure8 kFigure8[] = {{"MNIST", 50000, 0.00076, 0, 32, 4, 0.1, false},
-                            {"ImageNet-1k", 1281167, 0.1077, 0.1, 32, 4, 0.004, false},
-                            {"OpenImages", 1743042, 0.2937, 0.2, 32, 4, 0.004, false},
+const Figure8 kFigure8[] = {{"MNIST", 50000, 0.00076, 0, 32, 4, 0.05, false},
+                            {"ImageNet-1k", 1281167, 0.1077, 0.1, 32, 4, 0.002, false},
+                            {"OpenImages", 1743042, 0.2937, 0.2, 32, 4, 0.002, false},
                             {"ImageNet-22k", 14197122, 0.1077, 0.2, 32, 4, 0.0005, true},
-                            {"CosmoFlow", 262144, 17, 0, 16, 4, 0.02, true},
+                            {"CosmoFlow", 262144, 17, 0, 16, 4, 0.01, true},
                             {"CosmoFlow 512", 10000, 1000, 0, 1, 8, 0.1, true}};
 
 std::map<std::string, Outcome> run_all(const Machine& machine, const Dataset& dataset, double part) {
@@ -235,7 +236,7 @@ TEST(SimulatePaper, PoliciesRankAsInFigure8) {
     EXPECT_EQ(outcomes["deepio-ordered"].seconds > 1.3 * bound, scenario.is_large);
     EXPECT_EQ(outcomes["deepio-opportunistic"].coverage < 0.5, scenario.is_large);
     for (const char* policy : {"deepio-opportunistic", "parallel-staging", "locality-aware"})
-      EXPECT_LT(outcomes[policy].seconds, 1.05 * bound) << policy;
+      EXPECT_LT(outcomes[policy].seconds, 1.1 * bound) << policy;
   }
 }
 
