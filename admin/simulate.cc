@@ -155,15 +155,14 @@ std::vector<std::string> row_of(const Runs& runs, const Policy& policy, const Ou
   if (!outcome.refusal.empty()) {
     row.resize(row.size() + 8, "-");
   } else {
-    const double waiting = sum(outcome.waiting), read = std::max(sum(outcome.read), 1e-9);
-    const double peers = outcome.read[outcome.read.size() - 2], pfs = outcome.read.back();
+    const double read = sum(outcome.read), peers = outcome.read[outcome.read.size() - 2],
+                 pfs = outcome.read.back();
     row.push_back(seconds_text(outcome.seconds));
     row.push_back(text_of(outcome.seconds / runs.bound, 3));
     row.push_back(seconds_text(outcome.staging));
-    row.push_back(seconds_text(waiting));
-    const bool has_read = sum(outcome.read) > 0;
+    row.push_back(seconds_text(sum(outcome.waiting)));
     for (const double part : {read - peers - pfs, peers, pfs})
-      row.push_back(has_read ? text_of(100 * part / read, 1) + "%" : "-");
+      row.push_back(read > 0 ? text_of(100 * part / read, 1) + "%" : "-");
     row.push_back(format_size(static_cast<uint64_t>(outcome.pfs * 1e6)));
   }
   row.push_back(note_on(outcome));
@@ -258,7 +257,8 @@ void add_simulate(CommandLine app, int* status) {
   app.add_option("--policy", options->policies,
                  "how samples are read; may be given again; default: all policies")
       .takes_one()
-      .one_of(policy_names());
+      .one_of(policy_names())
+      .option_text("NAME");
   app.add_option("--sweep", options->sweeps,
                  "run once for each value of a key of these files; may be given again")
       .takes_one()
@@ -271,7 +271,11 @@ void add_simulate(CommandLine app, int* status) {
                  "also write a chart of the parts of the time; -: only this, to standard output")
       .option_text("FILE");
   app.add_flag("--json", options->json, "print every field as JSON; sizes in MB");
-  app.footer("Reads these two files only.\nExit status: 0, 1 on a failure, 2 for wrong usage.");
+  std::string help = "Policies:\n";
+  for (const Policy& policy : simulate::policies())
+    help += "  " + std::string(policy.name) + ": " + policy.text + "\n";
+  app.footer(
+      (help + "\nReads the two files only.\nExit status: 0, 1 on a failure, 2 for wrong usage.").c_str());
   app.callback([options, status] { *status = simulate_jobs(*options); });
 }
 

@@ -31,7 +31,7 @@ const std::vector<Policy>& policies() {
       {"lbann-preload", "memory holds all samples before training", &lbann_preload},
       {"locality-aware", "batches are divided by where samples are", &locality_aware},
       {"nopfs", "each node keeps what it reads most often", &nopfs},
-      {"monarch", "each node keeps what it reads, the PFS is read once", &monarch},
+      {"monarch", "each node keeps what it reads, and sends it to others", &monarch},
       {"monarch-order", "the same, with the order of reads known", &monarch_with_order}};
   return all;
 }
