@@ -116,7 +116,7 @@ def pfs_errors():
             pfs.command("set fault-limit 0", f"set {fault} 1")
             for name in names:
                 want = e2e.execute([PYTHON, "-c", PREAD, name])
-                got = monarch_run(words, [PYTHON, "-c", PREAD, name])
+                got = monarch_run(words, [PYTHON, "-c", PREAD, name], env=e2e.environment(MONARCH_IO_QUIET=""))
                 equal((want[0], got[0], got[1], got[2].splitlines()[-1:]), (1, want[0], want[1], want[2].splitlines()[-1:]),
                       f"{fault} for ever: the program's error is the PFS's")
             pfs.command(f"set {fault} 0")

@@ -766,9 +766,8 @@ class SpankWait : public SpankPlugin {
   }
   // However long it took.
   static std::string timeless(std::string text) {
-    const size_t at = std::min(text.find("after "), text.size()),
-                 end = std::min(text.find(" s ", at), text.size());
-    return text.replace(at, end - at, "after 0");
+    const size_t at = text.find("after "), end = text.find(" s ", at);
+    return end == std::string::npos ? text : text.replace(at, end - at, "after 0");
   }
   // Does something when the plugin looks at the clock for the `number`th time.
   struct AtLook {
