@@ -131,7 +131,8 @@ TEST_F(AccountForTest, TheOutputEndsWithWhatTheCountersSayOfAJobThatHasAnAgent) 
     EXPECT_TRUE(state_.write_record(r).ok());
     return closing_of_job(state_, r.job, conf.empty() ? "" : scratch_.file("c.conf", conf));
   };
-  const std::string read = "read 0, 0 of it from the PFS", report = "; report on n1: monarchctl report 1";
+  const std::string read = "opened 1 file; 0 came from the PFS",
+                    report = "; report on n1: monarchctl report 1";
   EXPECT_EQ(closing(), "") << "its agent has not begun";
   r.agent = *identify(::getpid());
   EXPECT_EQ(closing(), read + report);

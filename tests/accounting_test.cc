@@ -359,7 +359,7 @@ TEST_F(CommentLine, TheOutputEndsWithWhatThePfsWasSpared) {
   const auto text = [&] { return closing_text(counters_, of); };
   EXPECT_TRUE(text().starts_with("no program has used the dataset through Monarch: programs that are st"));
   at(TaskCounter::opens_pfs) = 1;
-  EXPECT_EQ(text(), "read 0, 0 of it from the PFS");
+  EXPECT_EQ(text(), "opened 1 file; 0 came from the PFS");
   counters_.read_bytes_tier[0] = counters_.read_bytes_tier[2] = 246 << 20;
   at(TaskCounter::read_bytes_pfs) = 246 << 20;
   at(TaskCounter::wait_ns) = 999'999'999;

@@ -23,13 +23,18 @@ std::string waited_text(uint64_t ns) {
                              : fmt::format("{} h", seconds / kHour);
 }
 
+std::string files_text(uint64_t n) { return fmt::format("{} file{}", n, n == 1 ? "" : "s"); }
+
 std::string read_text(const NodeCounts& c) {
   const uint64_t read = c.read_bytes_tier + c[TaskCounter::read_bytes_pfs], pfs = bytes_from_pfs(c),
                  mapped = c[TaskCounter::mmap_bytes];
-  std::string text = "read " + format_size(read);
+  // What no call showed was read by programs of which only the opens are seen.
+  std::string text = read + mapped > 0 ? "read " + format_size(read)
+                                       : "opened " + files_text(c.opens_tier + c[TaskCounter::opens_pfs]);
   if (mapped > 0) text += " and mapped " + format_size(mapped);
-  return text + (pfs <= read && mapped == 0 ? fmt::format(", {} of it from the PFS", format_size(pfs))
-                                            : fmt::format("; {} came from the PFS", format_size(pfs)));
+  return text + (pfs <= read && mapped == 0 && read > 0
+                     ? fmt::format(", {} of it from the PFS", format_size(pfs))
+                     : fmt::format("; {} came from the PFS", format_size(pfs)));
 }
 
 // Why the PFS was spared less than it could be; "": it was not.
@@ -38,7 +43,7 @@ std::string why_not(const NodeCounts& c, AgentEnd agent) {
   if (c[AgentCounter::tier_errors] + c[TaskCounter::fallback_tier_error] > 0)
     return "a tier failed, tell the administrator";
   if (const uint64_t files = c[AgentCounter::no_fit_files]; files > 0)
-    return fmt::format("the tiers had no room for {} file{}", files, files == 1 ? "" : "s");
+    return "the tiers had no room for " + files_text(files);
   const uint64_t read = c.read_bytes_tier + c[TaskCounter::read_bytes_pfs];
   return read > 0 && bytes_from_pfs(c) >= read && c[TaskCounter::mmap_bytes] == 0
              ? "each file was read about once"
