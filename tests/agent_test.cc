@@ -216,19 +216,6 @@ TEST_F(AgentTest, RootHearsThatADatasetIsRefused) {
   }
 }
 
-// Tasks ring the doorbell of one that sleeps, and an idle one costs the job nothing.
-TEST_F(AgentTest, SleepsWhileThereIsNothingToDo) {
-  ASSERT_EQ(start(), "ready\n");
-  const BoardFile shared = board();
-  const auto sleeps = [&] { return shared->header.agent_sleeps == kSleeps; };
-  EXPECT_TRUE(eventually(sleeps));
-  SeenSlot* slot = claim_seen(shared.get());
-  ASSERT_NE(slot, nullptr);
-  post_seen(shared.get(), slot);
-  EXPECT_TRUE(eventually([&] { return slot->state == static_cast<uint32_t>(SlotState::kFree); }));
-  EXPECT_TRUE(eventually(sleeps)) << "after some naps";
-}
-
 TEST_F(AgentTest, ListsADatasetOnlyToPrefetch) {
   ASSERT_EQ(start(), "ready\n");
   {
@@ -278,16 +265,6 @@ TEST_F(AgentTest, WhatIsExcludedInOneDatasetIsStagedOfAnother) {
   ASSERT_EQ(start(), "ready\n");
   EXPECT_TRUE(tells("staged-in"));
   EXPECT_EQ(told("files") + " " + told("staged_files"), "3 3");
-}
-
-TEST_F(AgentTest, TellsThatPrefetchRests) {
-  for (int i = 0; i < 20; ++i) scratch_.file("pfs/" + std::to_string(i), noise(1000, i));
-  options_.config.agent.prefetch = AgentConfig::Prefetch::kAuto;
-  options_.config.agent.prefetch_burst = 300000;  // four opens
-  ASSERT_EQ(start(), "ready\n");
-  EXPECT_TRUE(tells("suspended"));
-  EXPECT_NE(told("percent"), "100");
-  EXPECT_TRUE(eventually([&] { return told("files") == "21"; })) << "once the walk is through";
 }
 
 TEST_F(AgentTest, TasksAnswerFromListingsOnlyWhereBothAreWanted) {
@@ -351,21 +328,6 @@ TEST_F(AgentTest, ATierThatIsChargedToTheJobHasWhatTheJobsMemoryLeaves) {
   uses(600);
   EXPECT_TRUE(may_use(0));
   EXPECT_TRUE(eventually([&] { return total(*shared.get(), AgentCounter::evicted_files) == 1; }));
-}
-
-TEST_F(AgentTest, EndsWhenItsRunDirectoryIsGone) {
-  options_.grants = scratch_.file("grants", "");
-  for (const bool another : {true, false}) {
-    SCOPED_TRACE(another);
-    scratch_.dir("run");
-    ASSERT_EQ(start(), "ready\n");
-    fs::rename(options_.run_dir, scratch_ / "moved");
-    if (another) scratch_.dir("run");
-    int quota = 0;
-    EXPECT_EQ(ended([&] { grant("slow " + std::to_string(++quota) + "\n"); }), 0)
-        << "it looks when it is woken";
-    fs::remove_all(scratch_ / "moved");
-  }
 }
 
 // Two new file systems of a kind have roots of the same number.

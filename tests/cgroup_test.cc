@@ -112,42 +112,6 @@ TEST_F(PlainGroups, ControllersAreGivenOnIfTheyAreThere) {
   EXPECT_EQ(given("memory", "cpu"), "+memory");
 }
 
-TEST_F(PlainGroups, AnErrorNamesWhereThereIsNone) {
-  std::filesystem::remove_all(v1_);
-  Status s = groups().make("job", 0);
-  EXPECT_EQ(s.error().code, ENOENT);
-  EXPECT_TRUE(s.error().text.starts_with("make " + v1_ + "/monarch: ")) << s.error().text;
-  std::filesystem::remove_all(v2_);
-  s = groups().make("job", 0);
-  EXPECT_NE(s.error().text.find("(and in 1 more)"), std::string::npos) << s.error().text;
-  EXPECT_FALSE(groups().enter("job").ok());
-  EXPECT_TRUE(groups().end("job", 0)) << "what is not there has ended";
-}
-
-TEST_F(PlainGroups, WhatIsInThemIsFrozenWhileItIsKilled) {
-  const std::string file = scratch_ / "v1/monarch/job/freezer.state";
-  std::filesystem::remove(file);
-  ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
-  const Fd frozen(::open(file.c_str(), O_RDWR | O_NONBLOCK));
-  EXPECT_FALSE(groups().end("job", 0));
-  char text[100];
-  const ssize_t n = ::read(frozen.get(), text, sizeof text);
-  EXPECT_EQ(std::string(text, n > 0 ? static_cast<size_t>(n) : 0), "FROZENTHAWED");
-  EXPECT_EQ(in("v2/monarch/job/cgroup.kill"), "1") << "of version 2 the kernel does it";
-}
-
-TEST_F(PlainGroups, TheirEndIsWaitedFor) {
-  PausingClock clock;
-  const Cgroups groups(scratch_ / "mountinfo", "/proc/1/cgroup", clock);
-  const int64_t begin = clock.now_ms();
-  EXPECT_FALSE(groups.end("job", 40));
-  EXPECT_EQ(clock.now_ms() - begin, 40);
-  clock.at_pause(3, [&] {
-    for (const std::string& dir : {v1_, v2_}) std::filesystem::remove_all(dir + "/monarch/job");
-  });
-  EXPECT_TRUE(groups.end("job", 30000));
-}
-
 TEST_F(PlainGroups, OnlyWhatIsInTheGroupIsKilled) {
   const pid_t stranger = ::fork();
   if (stranger == 0) {

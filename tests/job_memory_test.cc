@@ -295,21 +295,5 @@ TEST(MemoryRoomTest, WhatHasToBeTakenBackAgainIsGivenLater) {
   EXPECT_EQ(next_room({0, INT64_MIN, INT64_MIN, true}, 16 * kGiB, 0, UINT64_MAX, 5).wait, kLeastRoomWait);
 }
 
-TEST(MemoryRoomTest, AJobThatGoesUpAndDownIsFollowedEverMoreSeldom) {
-  const auto changes = [](uint64_t more, int each) {
-    MemoryRoom room = next_room({}, 16 * kGiB, 8 * kGiB, UINT64_MAX, 1);
-    int count = 0;
-    for (int second = 2; second <= 3600; ++second) {
-      const MemoryRoom before = room;
-      room = next_room(room, 16 * kGiB, 8 * kGiB + (second / each % 2 == 0 ? more : 0), UINT64_MAX, second);
-      count += before.bytes != room.bytes;
-    }
-    return count;
-  };
-  EXPECT_LE(changes(7 * kGiB, 10), 25) << "every 10 s it would be 360";
-  EXPECT_GE(changes(7 * kGiB, 10), 10) << "but it is";
-  EXPECT_EQ(changes(500 * kMiB, 1), 0) << "by less than half a margin it is not";
-}
-
 }  // namespace
 }  // namespace monarch

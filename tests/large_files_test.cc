@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Large files: staged in chunks, or in part.
+#include "tests/placement_fixture.h"
 
 #include <mutex>
+#include <utility>
 
-#include "tests/placement_fixture.h"
+#include "runtime/placement/copying.h"
+#include "tests/gate.h"
 
 namespace monarch {
 namespace {
@@ -172,6 +175,363 @@ TEST_F(LargeFiles, ChunksOutsideTheFileAreIgnored) {
   ask("nowhere", 0);
   ASSERT_TRUE(placed_at_last("large")) << "the rest is staged all the same " << word("large");
   EXPECT_EQ(bytes_read(), 2u * kMiB);
+}
+
+// ---- where a tier has no room, the agent is short of something, or a file was parked
+
+namespace fs = std::filesystem;
+constexpr uint64_t kNoFit = state_word(State::kNoFit), kFault = state_word(State::kNoFit, Reason::kTierError);
+
+class ChunkErrors : public PlacementTest {
+ protected:
+  ChunkErrors() { config_.stage_wait_max = 1000; }
+  void make(const std::string& name, uint64_t bytes) { scratch_.file("pfs/" + name, noise(bytes, 1)); }
+  void ask(const std::string& name, uint32_t chunk = 0) { placement_->demand_chunk(rel(name), chunk); }
+  bool has_chunk(const std::string& name, uint32_t n) {
+    return catalog_->reader().has_chunk(chunks_of(word(name)), n);
+  }
+  bool ends_as(const std::string& name, uint64_t end) {
+    return eventually([&] { return word(name) == end; });
+  }
+  // With hardly a rate for what nobody waits for.
+  void start_slowly(int threads) {
+    config_.threads = threads;
+    config_.pfs_bandwidth = 1;
+    start();
+    EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
+  }
+  // Fills what is large and nobody waits for, with all places that there are for it.
+  void fill(const std::string& name) {
+    catalog_->add(rel(name), DT_REG);
+    placement_->catalog_grew();
+    ASSERT_TRUE(eventually([&] { return state(name) == State::kLarge && chunks_of(word(name)) != 0; }));
+    EXPECT_TRUE(quiet());
+  }
+  // Asks for a chunk until it is there.
+  void stage(const std::string& name, uint32_t chunk = 0) {
+    demand(name);
+    ask(name, chunk);
+    ASSERT_TRUE(eventually([&] { return has_chunk(name, chunk); })) << name;
+  }
+  void expect_nothing_left() {
+    placement_->stop();
+    EXPECT_EQ(files_on(), 0);
+    EXPECT_EQ(tier().used(), 0u);
+    EXPECT_EQ(tier().promised(), 0u);
+    EXPECT_EQ((*board_)->placed_bytes[0], 0u);
+  }
+  std::string part_of(const std::string& name) {
+    char part[kPartNameBytes];
+    part_name(catalog_->reader().find(rel(name)).ref, part);
+    return tier().copies_path() + "/" + part;
+  }
+};
+
+TEST_F(ChunkErrors, NoRoomForOneChunk) {
+  for (const bool prefetch : {true, false}) {
+    SCOPED_TRACE(prefetch);
+    config_.prefetch = prefetch ? AgentConfig::Prefetch::kOn : AgentConfig::Prefetch::kOff;
+    tiers_[0].quota.bytes = kMiB / 2;
+    make("f", 2 * kMiB);
+    start();
+    if (prefetch) {
+      walk();
+    } else {
+      EXPECT_EQ(demand("f"), large_word(0));
+      ask("f");
+    }
+    EXPECT_TRUE(ends_as("f", kNoFit));
+    EXPECT_EQ(counter(AgentCounter::no_fit_files), 1u);
+    expect_nothing_left();
+    end();
+  }
+}
+
+TEST_F(ChunkErrors, WhatIsWaitedForGetsAheadOfWhatIsFilled) {
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  for (const char* name : {"a", "b", "begun"}) make(name, 20 * kMiB);
+  start_slowly(4);
+  fill("a");  // it takes all places for what nobody waits for, and waits for the rate
+  EXPECT_EQ(demand("b"), large_word(0));
+  stage("begun", 7);
+  for (const char* name : {"b", "begun"}) {
+    placement_->demand(rel(name));
+    EXPECT_TRUE(placed_at_last(name)) << name;
+  }
+  EXPECT_EQ(state("a"), State::kLarge);
+}
+
+// It is copied slowly by a thread that has taken it with others.
+TEST_F(ChunkErrors, AChunkThatIsBeingFilledComesWhenItIsAskedFor) {
+  make("f", 8 * kMiB);
+  start_without_filling();
+  stage("f", 7);
+  EXPECT_TRUE(quiet());
+  EXPECT_FALSE(has_chunk("f", 2));
+  ask("f", 2);
+  EXPECT_TRUE(eventually([&] { return has_chunk("f", 2); }));
+}
+
+TEST_F(ChunkErrors, AnOpenThatHangsHoldsUpNoOtherFile) {
+  for (const char* name : {"hangs", "open"}) make(name, 20 * kMiB);
+  start_slowly(4);
+  demand("hangs");
+  stage("open", 19);
+  Held opens(Call::kOpenBeneath);
+  ask("hangs", 0);
+  ASSERT_TRUE(eventually([&] { return opens.is_reached(); }));
+  ask("open", 18);
+  EXPECT_TRUE(eventually([&] { return has_chunk("open", 18); }));
+  opens.go_on();
+  EXPECT_TRUE(eventually([&] { return has_chunk("hangs", 0); }));
+}
+
+// One thread reads while another gives the file up; then it is done, or fails, too.
+TEST_F(ChunkErrors, WhatIsCopiedOfAFileThatWasGivenUpDoesNotCount) {
+  make("f", 2 * kMiB);
+  for (const int later : {0, EIO}) {
+    SCOPED_TRACE(later);
+    start();
+    demand("f");
+    std::atomic<bool> reading{false};
+    const Intercept reads(Call::kPread, [&](Arguments& a) {
+      if (a.bytes == 1) return 0;  // the look at its end
+      if (a.offset == 0) return eventually([&] { return reading.load(); }) ? EIO : 0;
+      reading = true;
+      (void)eventually([&] { return state("f") == State::kPass; });
+      return later;
+    });
+    for (const uint32_t n : {0, 1}) ask("f", n);
+    ASSERT_TRUE(ends_as("f", state_word(State::kPass, Reason::kSourceError)));
+    expect_nothing_left();
+    EXPECT_EQ(counter(AgentCounter::staged_chunks) + counter(AgentCounter::staged_bytes), 0u);
+    EXPECT_EQ(counter(AgentCounter::source_errors), 1u);
+    end();
+  }
+}
+
+// While one thread still copies a chunk, another gives the file up for lack of memory.
+TEST_F(ChunkErrors, AFileThatWasPutOffIsBegunAgainBesideTheOldOne) {
+  make("f", 4 * kMiB);
+  start();
+  demand("f");
+  std::atomic<bool> held{true}, inside{false}, shortage{true};
+  const Intercept reads(Call::kPread, [&](Arguments& a) {
+    if (a.offset == 0 && !inside.exchange(true)) (void)eventually([&] { return !held; });
+    return a.offset == kMiB && shortage ? ENOMEM : 0;
+  });
+  ask("f");
+  ASSERT_TRUE(eventually([&] { return inside.load(); }));
+  ask("f", 1);
+  ASSERT_TRUE(eventually([&] { return counter(AgentCounter::put_off_files) > 0; }));
+  shortage = false;
+  ASSERT_TRUE(eventually([&] { return state("f") == State::kKnown; }));
+  demand("f");
+  ask("f", 1);
+  ASSERT_TRUE(eventually([&] { return state("f") == State::kPlaced || has_chunk("f", 1); }));
+  EXPECT_FALSE(tier().closed());
+  held = false;
+  ask("f");
+  ASSERT_TRUE(placed_at_last("f"));
+  EXPECT_TRUE(contents(copy_of("f")) == contents(pfs_ + "/f"));
+  EXPECT_TRUE(eventually([&] { return tier().used() == 4 * kMiB; })) << "the first attempt's space is back";
+  EXPECT_EQ(files_on(), 1);
+}
+
+// Who waits for a chunk is woken with it, who waits for the whole file by its end.
+TEST_F(ChunkErrors, WhoWaitsIsWoken) {
+  for (const bool in_part : {false, true}) {
+    SCOPED_TRACE(in_part);
+    if (in_part) tiers_[0].quota.bytes = kMiB;
+    make("f", 2 * kMiB);
+    start_without_filling();
+    const auto woken = [&](uint32_t chunk) -> uint32_t {
+      return (*board_)->parking[parking_of(rel("f").hash, chunk)];
+    };
+    demand("f");
+    EXPECT_TRUE(quiet());  // who waited for its opening is woken
+    const uint32_t whole = woken(kWholeFile), first = woken(0);
+    if (!in_part) {
+      ask("f", 1);
+      EXPECT_TRUE(eventually([&] { return has_chunk("f", 1); }));
+      EXPECT_TRUE(quiet());
+      EXPECT_EQ(woken(kWholeFile), whole);
+    }
+    ask("f", 0);
+    EXPECT_TRUE(eventually([&] { return woken(kWholeFile) != whole && woken(0) != first; }));
+    end();
+  }
+}
+
+// In memory nothing is allocated before it is written.
+TEST_F(ChunkErrors, WhatIsBeingCopiedIsPromised) {
+  const Scratch memory("/dev/shm");
+  tiers_ = {tier_config(memory, "ram", 1 << 30)};
+  make("f", 2 * kMiB);
+  for (const bool whole : {true, false}) {
+    SCOPED_TRACE(whole);
+    config_.stage_wait_max = whole ? 2 * kMiB : kMiB;
+    start();
+    const auto is_promised = [&](uint64_t bytes) {
+      return eventually([&] { return tier().promised() == bytes; });
+    };
+    Held reads(Call::kPread, 0, [](const Arguments& a) { return a.offset != 0 && a.bytes > 1; });
+    placement_->demand(rel("f"));
+    if (!whole) stage("f");
+    ASSERT_TRUE(eventually([&] { return reads.is_reached(); }));
+    EXPECT_TRUE(is_promised(whole ? 2 * kMiB : kMiB));
+    reads.go_on();
+    EXPECT_TRUE(placed_at_last("f"));
+    EXPECT_TRUE(is_promised(0));
+    end();
+    remove_copies();
+  }
+}
+
+// 128 large files are open at a time; the oldest are parked.
+class ParkedFiles : public ChunkErrors {
+ protected:
+  static constexpr int kFiles = 135, kParked = 7;
+  static std::string name(int i) { return "f" + std::to_string(i); }
+  void SetUp() override {
+    const std::string content = noise(kMiB + 1, 1);
+    for (int i = 0; i <= kFiles; ++i) scratch_.file("pfs/" + name(i), content);
+    start_slowly(3);
+    // Number 0 is the one that is being filled, and is not parked.
+    for (int i = 0; i <= kFiles && !HasFatalFailure(); ++i) stage(name(i));
+    EXPECT_LE(open_descriptors(), descriptors_ + 2 * 128 + 30);
+  }
+};
+
+TEST_F(ParkedFiles, TheRestOfOneIsStagedWhenItIsAskedFor) {
+  for (int i = 1; i <= kParked; ++i) {
+    ask(name(i), 1);
+    ASSERT_TRUE(placed_at_last(name(i))) << i;
+    EXPECT_TRUE(contents(copy_of(name(i))) == contents(pfs_ + "/" + name(i))) << i;
+  }
+  ask(name(kFiles), 1);  // was not parked
+  EXPECT_TRUE(placed_at_last(name(kFiles)));
+}
+
+TEST_F(ParkedFiles, WhatCannotBeOpenedAgainIsGivenUp) {
+  constexpr uint64_t kDropped = state_word(State::kDropped, Reason::kChanged);
+  using Fails = std::function<int(Arguments&)>;
+  const auto of_part = [](int error) {
+    return [error](Arguments& a) { return !strncmp(a.path, "part/", 5) && !(a.flags & O_CREAT) ? error : 0; };
+  };
+  struct Case {
+    const char* what;
+    std::function<void(const std::string& source)> before;
+    uint64_t end;  // 0: it may be tried again by then
+    std::optional<AgentCounter> counted;
+    std::optional<Call> call = {};
+    Fails fails = {};
+  };
+  const auto nothing = [](const std::string&) {};
+  const auto written = [](const std::string& source) { std::ofstream(source) << "new"; };
+  const auto removed = [](const std::string& source) { fs::remove(source); };
+  const auto replaced = [](const std::string& source) {
+    fs::copy_file(source, source + ".new");
+    fs::last_write_time(source + ".new", fs::last_write_time(source));
+    fs::rename(source + ".new", source);
+  };
+  const uint64_t used = tier().used();
+  int i = 0;
+  const auto copy_removed = [&](const std::string&) { fs::remove(part_of(name(i))); };
+  using C = AgentCounter;
+  const Fails no_descriptor = [](Arguments&) { return EMFILE; };
+  const std::vector<Case> cases = {
+      {"no descriptor for the source", nothing, 0, C::put_off_files, Call::kOpenBeneath, no_descriptor},
+      {"nor for the copy", nothing, 0, C::put_off_files, Call::kOpenat, of_part(ENFILE)},
+      {"written", written, kDropped, C::dropped_files},
+      {"removed", removed, kDropped, C::dropped_files},
+      {"replaced by one that looks the same", replaced, kDropped, C::dropped_files},
+      {"somebody removed the copy", copy_removed, kFault, {}},
+      {"the copy cannot be opened", nothing, kFault, C::tier_errors, Call::kOpenat, of_part(EIO)}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    EXPECT_FALSE(tier().closed()) << "before that it says nothing about the tier";
+    const std::string file = name(++i);
+    const uint64_t before = c.counted ? counter(*c.counted) : 0;
+    c.before(pfs_ + "/" + file);
+    std::optional<Intercept> fails;
+    if (c.call) fails.emplace(*c.call, c.fails);
+    ask(file, 1);
+    if (c.counted) {
+      EXPECT_TRUE(eventually([&] { return counter(*c.counted) == before + 1; }));
+    }
+    if (c.end != 0) {
+      EXPECT_TRUE(ends_as(file, c.end));
+    }
+    EXPECT_TRUE(eventually([&] { return !fs::exists(part_of(file)); }));
+  }
+  EXPECT_EQ(i, kParked);
+  EXPECT_TRUE(tier().closed());
+  EXPECT_EQ(counter(AgentCounter::tier_errors), 1u);
+  EXPECT_TRUE(eventually([&] { return tier().used() == used - kParked * tier().space_of(kMiB + 1); }));
+}
+
+TEST_F(ChunkErrors, WhereThePfsLetsACloseWaitOthersAreHeard) {
+  struct File : SourceFile {
+    File(std::unique_ptr<SourceFile> file, Gate* gate) : file_(std::move(file)), gate_(gate) {}
+    ~File() override { gate_->pass(); }
+    int fd() const override { return file_->fd(); }
+    Status copy(CopyRange range, Copier* copier) override { return file_->copy(range, copier); }
+    const std::unique_ptr<SourceFile> file_;
+    Gate* const gate_;
+  };
+  struct Files : PfsSource {
+    using PfsSource::PfsSource;
+    std::unique_ptr<SourceFile> open(Ref ref, const std::string& path, Need need,
+                                     const Copier& copier) override {
+      std::unique_ptr<SourceFile> file = PfsSource::open(ref, path, need, copier);
+      if (file && path == "5" && ++opens == 2)  // the first one was to look at it
+        return std::make_unique<File>(std::move(file), &gate);
+      return file;
+    }
+    Gate gate;
+    int opens = 0;
+  };
+  config_.threads = 4;
+  config_.pfs_bandwidth = 1;
+  constexpr int kFiles = 140;
+  for (int i = 0; i < kFiles; ++i) make(std::to_string(i), kMiB + 1);
+  prepare();
+  Gate& gate = make_placement<Files>()->gate;
+  gate.shut();
+  EXPECT_TRUE(rates_->pfs_bytes.wait(1 << 20, [] { return false; }));
+  ASSERT_TRUE(placement_->start().ok());
+  for (int i = 0; i < kFiles && gate.waiting() == 0; ++i) {
+    demand(std::to_string(i));
+    ask(std::to_string(i));
+    ASSERT_TRUE(eventually([&] { return has_chunk(std::to_string(i), 0) || gate.waiting() > 0; })) << i;
+  }
+  ASSERT_TRUE(gate.await_waiting(1));
+  std::atomic<bool> heard{false};
+  std::thread asks([&] {
+    ask("2", kReadNatively);
+    heard = true;
+  });
+  EXPECT_TRUE(eventually([&] { return heard.load(); }));
+  gate.open();
+  asks.join();
+}
+
+// A copying that goes on while the file is parked has what it needs.
+TEST_F(ChunkErrors, WhatIsParkedWhileItIsCopiedIsFinished) {
+  constexpr int kOthers = 140;
+  const std::string content = noise(kMiB + 1, 1);
+  for (int i = 0; i <= kOthers; ++i) scratch_.file("pfs/" + std::to_string(i), content);
+  start_slowly(4);
+  std::atomic<bool> first{true};
+  Held reads(Call::kPread, 0, [&](const Arguments& a) { return a.offset == kMiB && first.exchange(false); });
+  stage("0");
+  ask("0", 1);
+  ASSERT_TRUE(eventually([&] { return reads.is_reached(); }));
+  for (int i = 1; i <= kOthers && !HasFatalFailure(); ++i) stage(std::to_string(i));
+  reads.go_on();
+  EXPECT_TRUE(placed_at_last("0"));
+  EXPECT_TRUE(contents(copy_of("0")) == content);
 }
 
 }  // namespace

@@ -62,32 +62,23 @@ tests_unit_SOURCES = \
 unit_agent = \
 	%D%/again_test.cc \
 	%D%/agent_test.cc \
-	%D%/agent_parts_test.cc \
-	%D%/grant_watch_test.cc \
-	%D%/membership_test.cc
+	%D%/agent_parts_test.cc
 unit_base = \
+	%D%/base_test.cc \
 	%D%/copier_test.cc \
-	%D%/escape_test.cc \
-	%D%/memory_test.cc \
-	%D%/mountinfo_test.cc \
-	%D%/nearest_test.cc \
 	%D%/paths_test.cc \
-	%D%/root_log_test.cc \
-	%D%/throttle_test.cc \
-	%D%/uring_test.cc
+	%D%/root_log_test.cc
 unit_catalog = \
 	%D%/board_test.cc \
 	%D%/catalog_test.cc \
 	%D%/catalog_model_test.cc \
 	%D%/change_watch_test.cc \
-	%D%/dataset_test.cc \
 	%D%/series_test.cc \
 	%D%/walker_test.cc
 unit_config = \
 	%D%/config_test.cc \
 	%D%/discovery_test.cc \
 	%D%/hierarchy_test.cc \
-	%D%/locality_test.cc \
 	%D%/open_times_test.cc \
 	%D%/reader_test.cc
 unit_evict = \
@@ -98,7 +89,6 @@ unit_fuzz = \
 	%D%/fuzz_test.cc \
 	$(fuzz_sources)
 unit_jobs = \
-	%D%/account_for_test.cc \
 	%D%/accounting_test.cc \
 	%D%/identity_test.cc \
 	%D%/job_memory_test.cc \
@@ -108,11 +98,9 @@ unit_jobs = \
 	%D%/policy_test.cc \
 	%D%/spool_test.cc
 unit_large = \
-	%D%/chunk_errors_test.cc \
 	%D%/faults_test.cc \
 	%D%/large_files_test.cc \
-	%D%/placement_test.cc \
-	%D%/prefetch_test.cc
+	%D%/placement_test.cc
 unit_life = \
 	%D%/cgroup_test.cc \
 	%D%/hostile_test.cc \
@@ -120,13 +108,11 @@ unit_life = \
 	%D%/keeper_test.cc \
 	%D%/launch_test.cc \
 	%D%/ledger_test.cc \
-	%D%/life_test.cc \
 	%D%/start_test.cc
 unit_peer_calls = \
 	%D%/peer_control_test.cc \
 	%D%/peer_handshake_test.cc \
 	%D%/peer_members_test.cc \
-	%D%/peer_messages_test.cc \
 	%D%/peer_node_test.cc
 unit_peer_data = \
 	%D%/peer_data_test.cc \
@@ -141,9 +127,7 @@ unit_peer_group = \
 	%D%/told_values_test.cc
 unit_removal = \
 	%D%/probe_test.cc \
-	%D%/removal_test.cc \
 	%D%/remover_test.cc \
-	%D%/remover_attempts_test.cc \
 	%D%/remover_locks_test.cc
 unit_simulate = \
 	%D%/simulate_test.cc
@@ -151,8 +135,7 @@ unit_tiers = \
 	%D%/queue_test.cc \
 	%D%/store_test.cc \
 	%D%/tier_errors_test.cc \
-	%D%/tier_health_test.cc \
-	%D%/write_back_test.cc
+	%D%/tier_health_test.cc
 unit_watch = \
 	%D%/metrics_test.cc \
 	%D%/part_test.cc \

@@ -78,41 +78,6 @@ TEST_F(MetricsTest, WhatNoNodeCanCountIsNotBelieved) {
   EXPECT_EQ(staged(), 100 * kSecond) << "in a thousand seconds";
 }
 
-TEST_F(MetricsTest, SumsDoNotOverflow) {
-  constexpr uint64_t kDay = 86400;
-  for (uint32_t i = 1; i <= 20; ++i) {
-    JobRecord job = begin(i);
-    job.agent.start_time = 0;
-    const JobCounters c = counters((uint64_t{1} << 41) * 10);
-    EXPECT_TRUE(note_end(state_, job, &c).ok());
-    ASSERT_TRUE(state_.remove_job(job.job.key()).ok());
-  }
-  EXPECT_EQ(ended("read"), 20u) << "the node has been up for a while";
-  Result<std::string> kept = state_.read("metrics");
-  ASSERT_TRUE(kept.ok());
-  const std::string sum = std::to_string((uint64_t{1} << 41) * 10 * 20), most = std::to_string(UINT64_MAX);
-  const size_t at = kept->find(sum);
-  ASSERT_NE(at, std::string::npos) << *kept;
-  ASSERT_TRUE(state_.write("metrics", kept->substr(0, at) + most + kept->substr(at + sum.size())).ok());
-  const JobRecord job = begin(30, kDay);
-  const JobCounters c = counters(1000);
-  EXPECT_TRUE(note_end(state_, job, &c).ok());
-  EXPECT_EQ(staged(), uint64_t{1} << 63);
-}
-
-TEST_F(MetricsTest, WhoHoldsTheLockIsNotWaitedForLong) {
-  const JobRecord job = begin(1);
-  const JobCounters seven = counters(7);
-  {
-    const Result<Fd> held = state_.lock_file("metrics.lock", 0);
-    ASSERT_TRUE(held.ok());
-    EXPECT_EQ(note_end(state_, job, &seven).error().code, ETIMEDOUT);
-    EXPECT_EQ(node_metrics(&state_, {}).error().code, ETIMEDOUT);
-  }
-  EXPECT_TRUE(note_end(state_, job, &seven).ok());
-  EXPECT_EQ(staged(), 7u);
-}
-
 TEST_F(MetricsTest, WhatADiskHasSpoiltBeginsAnew) {
   const JobRecord job = begin(1);
   const JobCounters seven = counters(7);

@@ -117,17 +117,6 @@ TEST(RunFile, WhatIsSealedIsReadWholeOrNotAtAll) {
   EXPECT_FALSE(write_sealed(dir.get(), "fifo", "x", 1).ok()) << "and nothing is waited for";
 }
 
-TEST(RunFile, IsReadInPart) {
-  const Scratch scratch;
-  const Fd dir(::open(scratch.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  ASSERT_TRUE(write_plain(dir.get(), "x", "abcdef").ok() && write_plain(dir.get(), "x", "abc").ok());
-  char text[8] = {};
-  const Result<size_t> size = read_run_file(scratch / "x", text, sizeof text);
-  ASSERT_TRUE(size.ok()) << size.error().text;
-  EXPECT_EQ(std::string(text, *size), "abc");
-  EXPECT_EQ(*read_run_file(scratch / "x", text, 1), 3u) << "the file's size";
-}
-
 // The kernel would have its owner, who need not answer, give the lease back first: 45 s.
 TEST(RunFile, WhatItsOwnerHasALeaseOnIsNotWaitedFor) {
   const Scratch scratch;

@@ -35,32 +35,6 @@ TEST(OpenTimes, OfTiersCopiesTheFirstOfSoManyIsTimed) {
   EXPECT_TRUE(is_open_timed(*shard, kMaxTiers)) << "others do not count";
 }
 
-TEST(OpenTimes, AreSumsOfTheShards) {
-  const Scratch scratch;
-  Result<BoardFile> board = BoardFile::create(scratch.path());
-  ASSERT_TRUE(board.ok());
-  count_open(board->get(), OpenKind::kPfs, 600);
-  count_open(board->get(), OpenKind::kPfs, 999);
-  const auto waited = static_cast<uint32_t>(OpenKind::kWaited);
-  (*board)->shards[0].open_times[waited][kOpenBuckets - 1] += 2;
-  (*board)->shards[kShards - 1].open_times[waited][kOpenBuckets - 1] += 3;
-  OthersTotals others;
-  others.counts.open_times.of(OpenKind::kPfs)[1] = 40;
-  set_others(board->get(), others);
-  const NodeCounts node = node_counts(*board->get(), {});
-  const Result<std::unique_ptr<Board>> read = read_board(scratch.path());
-  ASSERT_TRUE(read.ok()) << read.error().text;
-  const JobCounters job = counters_of(**read);
-  for (const OpenTimes& times : {node.open_times, job.open_times, own_counts(job).open_times}) {
-    EXPECT_EQ(times.of(OpenKind::kPfs)[1], 2u);
-    EXPECT_EQ(times.of(OpenKind::kWaited)[kOpenBuckets - 1], 5u);
-    EXPECT_EQ(timed(times, OpenKind::kPfs), 2u);
-    EXPECT_EQ(timed(times, OpenKind::kWaited), 5u);
-    EXPECT_EQ(timed(times, OpenKind::kTier), 0u);
-  }
-  EXPECT_EQ(job.others.open_times.of(OpenKind::kPfs)[1], 40u);
-}
-
 TEST(OpenTimes, TellWithinWhatTimeMostOpensWere) {
   OpenTimes times;
   for (const uint64_t percent : {1u, 50u, 99u, 100u})

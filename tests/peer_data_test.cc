@@ -236,16 +236,6 @@ TEST_P(PeerDataTest, ACopyThatIsCutOrCannotBeReadIsNoEnd) {
   }
 }
 
-TEST_P(PeerDataTest, WhatGoesInBitsArrives) {
-  const std::string content = noise(kMiB + 3, 1);
-  hold("f", content);
-  const Intercept bits(reads_by(), [](Arguments& a) {
-    a.bytes = std::min<size_t>(a.bytes, 4567);
-    return 0;
-  });
-  EXPECT_TRUE(get("f").bytes == content);
-}
-
 TEST_P(PeerDataTest, AReaderThatStopsIsLeft) {
   Held& held = hold("f", noise(3 * kMiB, 1));
   held.set(2);

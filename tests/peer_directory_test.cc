@@ -102,13 +102,6 @@ TEST_F(DirectoryTest, ALostLeaseStaysLost) {
   EXPECT_NE(lease(want(1, 7, 2 * kLeaseMs)), second);
 }
 
-TEST_F(DirectoryTest, BothHoldItIfALateReaderEnds) {
-  const uint64_t first = lease(want(1, 5, 0)), second = lease(want(1, 6, kLeaseMs));
-  done(1, 5, first, ReadResult::kHeld);
-  done(1, 6, second, ReadResult::kHeld);
-  EXPECT_EQ(holders(want(1, 7, kLeaseMs + 100)), (std::vector<NodeIndex>{5, 6}));
-}
-
 TEST_F(DirectoryTest, WhatIsReadByAnotherNodesLeaseIsFollowedUnlessItIsKnown) {
   directory.reading({key(1), 5, 77}, 0);
   directory.progress(key(1), 5, 1500 * kMs);
@@ -121,13 +114,6 @@ TEST_F(DirectoryTest, WhatIsReadByAnotherNodesLeaseIsFollowedUnlessItIsKnown) {
   directory.reading({key(2), 5, 77}, 0);
   done(2, 5, 77, ReadResult::kNotHeld);
   EXPECT_EQ(directory.size(), 1u);
-}
-
-TEST_F(DirectoryTest, WhatCouldNotBeKeptIsReadByTheNext) {
-  done(1, 5, lease(want(1, 5)), ReadResult::kNotHeld);
-  EXPECT_EQ(directory.size(), 0u);
-  EXPECT_NE(lease(want(1, 6)), 0u);
-  EXPECT_EQ(directory.read_again(), 0u);
 }
 
 TEST_F(DirectoryTest, HoldersThatDisagreeAreNotBelieved) {
@@ -192,21 +178,6 @@ TEST_F(DirectoryTest, WhatIsKnownOfAFile) {
   EXPECT_EQ(known(2, 100 + Directory::kLeaseNs), Directory::Known::kSilent);
   EXPECT_EQ(reader, 7u);
   EXPECT_EQ(until, 100 + Directory::kLeaseNs);
-}
-
-TEST_F(DirectoryTest, EachOfManyHoldersIsNamedAboutAsOften) {
-  constexpr int kFiles = 2000, kHolders = 20;
-  constexpr double kShare = 1.0 * kFiles * Have::kMostHolders / kHolders;
-  Directory many(kFiles, 7);
-  std::map<NodeIndex, int> named;
-  for (int n = 0; n < kFiles; ++n) {
-    for (NodeIndex holder = 0; holder < kHolders; ++holder) many.announce({key(n), holder, identity()});
-    const std::vector<NodeIndex> four = holders(many.want(key(n), 99, 0));
-    ASSERT_EQ(four.size(), Have::kMostHolders);
-    for (const NodeIndex holder : four) ++named[holder];
-  }
-  for (NodeIndex holder = 0; holder < kHolders; ++holder)
-    EXPECT_NEAR(named[holder], kShare, kShare / 2) << holder;
 }
 
 TEST_F(DirectoryTest, NobodyEndsWhatIsNotItsOwn) {

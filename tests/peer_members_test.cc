@@ -111,13 +111,5 @@ TEST_F(MembersTest, ANewAgentIsToldFromTheOldOne) {
   EXPECT_FALSE(members.met(deputy, 5));
 }
 
-TEST_F(MembersTest, OneIsAlwaysThereForOneself) {
-  members.late(kOwn, 0);
-  EXPECT_TRUE(members.can_ask(kOwn, 0));
-  EXPECT_FALSE(members.can_ask(kNodes, 0)) << "there is no such node";
-  EXPECT_EQ(Members(0, 1).keeper_of(key, 0), 0u);
-  EXPECT_EQ(deputy_of(key, 1), 0u);
-}
-
 }  // namespace
 }  // namespace monarch

@@ -258,18 +258,6 @@ TEST_F(PeerNodeTest, TheNamesOfOneFileAreReadOnce) {
   for (const NodeIndex node : {0u, 1u, 2u}) expect_right(node);
 }
 
-TEST_F(PeerNodeTest, WhatHasChangedOnThePfsIsReadThere) {
-  config_.metadata = AgentConfig::Metadata::kPass;  // each node asks the PFS itself
-  file("f", 100000);
-  start(2);
-  EXPECT_TRUE(nodes_[0]->place("f"));
-  const std::string now = noise(100000, 99);
-  scratch_.file("pfs/f", now);
-  EXPECT_TRUE(nodes_[1]->place("f"));
-  EXPECT_TRUE(contents(nodes_[1]->copy("f")) == now);
-  EXPECT_EQ(sum(AgentCounter::peer_bytes), 0u);
-}
-
 // How often a file of this name is opened or looked at on the PFS.
 class Asked {
  public:
@@ -305,18 +293,6 @@ TEST_F(PeerNodeTest, OneNodeAsksThePfsForAll) {
   nodes_[2]->peers->tell_changes();
   EXPECT_TRUE(nodes_[2]->place("f"));
   for (const char* name : {"large", "empty"}) EXPECT_TRUE(is_told(2, name)) << "who comes late is told all";
-}
-
-TEST_F(PeerNodeTest, WhatATaskHasSeenAllNodesKnow) {
-  file("f", 100000);
-  start(2);
-  const Ref ref = nodes_[0]->see("f");
-  ASSERT_NE(ref, 0u);
-  nodes_[0]->peers->saw(ref);
-  ASSERT_TRUE(is_told(1, "f"));
-  const Asked asked("f");
-  EXPECT_TRUE(nodes_[1]->place("f"));
-  EXPECT_GT(asked.times(), 0) << "no copy is compared with what a task says";
 }
 
 TEST_F(PeerNodeTest, WhatTheJobMarksAllNodesHearOf) {
@@ -357,27 +333,6 @@ TEST_F(PeerNodeTest, WhoIsGoneIsNotHeardUntilAllIsTold) {
     nodes_[0]->peers->tell_changes();
     return unheard(0) == 0;
   })) << "it is looked for, though nothing is to be told";
-}
-
-// As words, as where a job wrote half a million files.
-TEST_F(PeerNodeTest, WhoComesLateHearsOfAllMarks) {
-  constexpr uint32_t kMarks = 500000;
-  config_.metadata = AgentConfig::Metadata::kPass;  // else it is looked for to be told of files, too
-  file("f", 100000);
-  start(3);
-  epoch({0, 1});
-  nodes_[2].reset();
-  for (uint32_t i = 0; i < kMarks; ++i) set_invalid(nodes_[0]->board(), i * 797 % kInvalidBits);
-  set_invalid(nodes_[0]->board(), rel("f").hash);
-  nodes_[0]->peers->tell_changes();
-  EXPECT_TRUE(eventually([&] { return is_invalid(*nodes_[1]->board(), rel("f").hash); }));
-  start_one(2);
-  EXPECT_TRUE(eventually_later([&] { return is_invalid(*nodes_[2]->board(), rel("f").hash); }))
-      << "it is looked for by itself";
-  EXPECT_TRUE(eventually([&] {
-    return std::equal(std::begin(nodes_[0]->board()->invalid), std::end(nodes_[0]->board()->invalid),
-                      std::begin(nodes_[2]->board()->invalid));
-  }));
 }
 
 TEST_F(PeerNodeTest, AMarkedFileIsNotSent) {

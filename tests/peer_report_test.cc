@@ -143,28 +143,6 @@ TEST_F(ReportTest, ANodeWhoseAgentWasKilledHasNotTold) {
   EXPECT_EQ(ended(), 1u);
 }
 
-TEST_F(ReportTest, TooManyAgentsOfANodeAreNotForgotten) {
-  Report first = report(0);
-  for (uint64_t i = 0; i <= Report::kMostAgents; ++i) first.take(1, count(i, 1, 1, 1));
-  EXPECT_EQ(opens(), Report::kMostAgents);
-  EXPECT_EQ(ended(), 0u);
-}
-
-TEST_F(ReportTest, OnlyTheFirstNodeListensAndOnlyToOthers) {
-  Report first = report(0), second = report(1);
-  second.take(2, count(22, 1, 1, 1));
-  second.met(2, 22);
-  EXPECT_EQ(board()->others_at, 0u) << "nothing was written";
-  first.take(0, count(1, 1, 1, 1));
-  first.take(3, count(1, 1, 1, 1));
-  first.met(3, 1);
-  first.gone(3);
-  first.met(0, 1);
-  EXPECT_EQ(opens(), 0u);
-  EXPECT_EQ(ended(), 0u);
-  EXPECT_EQ(board()->others_at, 0u) << "nothing was written";
-}
-
 TEST_F(ReportTest, WhatHasChangedIsToldNowAndThen) {
   Report second = report(1), first = report(0);
   int64_t now = clock_.now_ns();
@@ -221,16 +199,6 @@ TEST_F(ReportTest, TheLastWordIsWaitedForNoLongerThanItTakes) {
     EXPECT_TRUE(eventually([&] { return left_ms() == 50; }));
     clock_.advance_ms(50);
   });
-}
-
-TEST_F(ReportTest, AnAgentThatDiesInTheMiddleLeavesWhatWasThere) {
-  Report first = report(0);
-  first.take(1, count(11, 1, 5));
-  const uint64_t whole = board()->others_at;
-  first.take(1, count(11, 2, 6));
-  EXPECT_NE(board()->others_at, whole);
-  board()->others_at = whole;
-  EXPECT_EQ(opens(), 5u);
 }
 
 }  // namespace

@@ -324,22 +324,6 @@ TEST_F(PeersTest, WhatANodeHeldThatIsGoneIsReadByOneOther) {
   EXPECT_EQ(pfs.reads, 2);
 }
 
-TEST_F(PeersTest, WhatTheHomeHeardIsFoundWhileItHangs) {
-  start_all();
-  std::vector<std::string> names;
-  for (const auto& [name, content] : pfs.files)
-    if (home_of(file_key(0, name), kNodes) == 1) names.push_back(name);
-  for (const std::string& name : names) expect_read(2, name);
-  expect_read(0, names.at(0));
-  const int before = pfs.reads;
-  make_deaf(1, 3);
-  for (const NodeIndex node : {0u, 3u})
-    for (const std::string& name : names)
-      EXPECT_TRUE((name == names.at(node == 0 ? 1 : 0) ? read_in_vain(node, name)
-                                                       : nodes[node]->read(name)) == pfs.content(name));
-  EXPECT_EQ(pfs.reads, before);
-}
-
 TEST_F(PeersTest, WhoSendsWrongBytesAgainAndAgainIsNotAsked) {
   start_all();
   int spoilt = 0;

@@ -149,19 +149,6 @@ TEST_F(SeriesFileTest, ASampleATimeAndWhenStagingEnds) {
   EXPECT_EQ(count(), 4u) << "it ends once";
 }
 
-TEST_F(SeriesFileTest, AnIdleNodeWritesNothing) {
-  for (int64_t s = 0; s < 10; ++s) {
-    file_->look({});
-    clock_.advance_ms(2000);
-    if (s == 0) ::unlink((scratch_ / "series").c_str());  // two are enough
-  }
-  EXPECT_EQ(count(), 0u);
-  add(board_->get(), AgentCounter::peer_bytes, 1);
-  clock_.advance_ms(10000);
-  file_->look({});
-  EXPECT_EQ(count(), 3u);
-}
-
 TEST_F(SeriesFileTest, RootsChildAddsWhatCameLast) {
   add(board_->get(), AgentCounter::peer_bytes, 1);
   file_->look({5, 10, false, false});

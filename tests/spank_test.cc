@@ -13,16 +13,6 @@ namespace {
 
 // ---- options
 
-TEST_F(SpankPlugin, RegistersItsOptionsWhereAJobIsSubmittedOrRuns) {
-  for (const spank_context_t context :
-       {S_CTX_LOCAL, S_CTX_REMOTE, S_CTX_ALLOCATOR, S_CTX_SLURMD, S_CTX_JOB_SCRIPT, S_CTX_ERROR}) {
-    load();
-    init(context);
-    const bool known = context == S_CTX_LOCAL || context == S_CTX_REMOTE || context == S_CTX_ALLOCATOR;
-    EXPECT_EQ(fake_.options.size(), known ? 10u : 0u) << context;
-  }
-}
-
 TEST_F(SpankPlugin, RefusesAPathWithAColonThatIsThere) {
   init(S_CTX_LOCAL);
   scratch_.dir("a:/tmp");
@@ -815,27 +805,6 @@ TEST_F(SpankWait, BeginsOnceEnoughIsStagedOrNoMoreWillBe) {
   tell("staging-in", 42);
   agent_.reset();
   EXPECT_TRUE(has(told(), "its agent has ended\n"));
-}
-
-TEST_F(SpankWait, OneTaskTalks) {
-  tell("staging-in", 80);
-  const std::string over = "the time of --monarch-wait-timeout is over; staging goes on";
-  struct Case {
-    const char* wait;
-    uint32_t node, task;
-    std::string end;
-  };
-  for (const Case& c :
-       {Case{"80 60", 1, 0, ""}, {"81 0", 1, 0, over}, {"81 0", 0, 1, ""}, {"81 0", 0, 0, over}}) {
-    step_that_waits(c.wait, {{S_JOB_NODEID, c.node}, {S_TASK_ID, c.task}});
-    EXPECT_EQ(timeless(told()), c.end.empty() ? "" : line("80", c.end)) << c.wait << c.node << c.task;
-  }
-  fake_.environment["MONARCH_IO_QUIET"] = "";
-  EXPECT_EQ(told(), "");
-  step_that_waits("81 100", {{S_JOB_NODEID, 0}, {S_TASK_ID, 1}});
-  seconds_a_look = 7;
-  EXPECT_EQ(told(), "") << "nor how it goes";
-  seconds_a_look = 0;
 }
 
 TEST_F(SpankWait, TheAgentIsToldWhenTheFirstTaskBegins) {

@@ -2,8 +2,12 @@
 // The walk, with the placement that it feeds.
 #include "runtime/metadata/walker.h"
 
+#include "runtime/layout/catalog_layout.h"
+#include "runtime/metadata/dataset.h"
 #include "tests/listed.h"
 #include "tests/placement_fixture.h"
+#include "tests/private_mounts.h"
+#include "tests/scratch.h"
 
 namespace monarch {
 namespace {
@@ -50,34 +54,6 @@ TEST_F(PlacementTest, TheWalkMeasuresQuietByTheDirectorysOwnClock) {
   EXPECT_GE(quiet_ns(st), 2000000000) << "its clock may tick once a second";
   EXPECT_EQ(listed(catalog_->reader(), rel("d")), read_directory(pfs_ + "/d"));
   ASSERT_TRUE(eventually([&] { return walked(); }));
-}
-
-TEST_F(PlacementTest, DemandsAndTheWalkMeet) {
-  config_.prefetch = AgentConfig::Prefetch::kOn;
-  std::vector<std::string> files, directories;
-  for (uint32_t i = 0; i < 400; ++i) {
-    directories.push_back("a" + std::to_string(i % 20) + "/b" + std::to_string(i % 40));
-    files.push_back(directories.back() + "/f" + std::to_string(i));
-    scratch_.file("pfs/" + files.back(), noise(i, i));
-  }
-  start();
-  start_walk();
-  Threads(3, [&](uint32_t t) {
-    for (size_t i = 0; i < files.size(); ++i) {
-      const size_t n = (i * (t + 1) * 7 + t) % files.size();
-      placement_->demand(rel(directories[n]));
-      placement_->demand(rel(files[n]));
-    }
-  }).join();
-  for (const std::string& file : files) ASSERT_TRUE(placed_at_last(file)) << file;
-  ASSERT_TRUE(eventually([&] { return walked(); }));
-  for (const std::string& dir : directories)
-    EXPECT_TRUE(eventually([&] { return word(dir) == state_word(State::kPass, Reason::kNotRegular); }))
-        << dir;
-  placement_->stop();
-  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), files.size());
-  EXPECT_EQ(counter(AgentCounter::staged_files), files.size());
-  EXPECT_EQ(files_on(), static_cast<int>(files.size()));
 }
 
 // Absent paths may exist then. Half a directory is none: what readdir(3) did not tell may be there.
@@ -374,6 +350,72 @@ TEST_F(PlacementTest, AWalkWithoutThreadsIsNotComplete) {
   start_walk();
   EXPECT_EQ(demand("f") & 0xff, static_cast<uint64_t>(State::kPlaced)) << "what is asked for is staged";
   EXPECT_FALSE(walked());
+}
+
+// ---- directories of a dataset
+
+namespace fs = std::filesystem;
+
+class DatasetTest : public ::testing::Test {
+ protected:
+  Scratch scratch_;
+};
+
+TEST_F(DatasetTest, DirectoriesInsideOthersAreMerged) {
+  const std::string outer = scratch_.dir("data"), inner = scratch_.dir("data/train/a"),
+                    beside = scratch_.dir("data-2");
+  const Result<Dataset> dataset = Dataset::open({inner, beside, outer});
+  ASSERT_TRUE(dataset.ok()) << dataset.error().text;
+  ASSERT_EQ(dataset->roots.size(), 2u);
+  EXPECT_EQ(dataset->roots[0].path, outer);
+  EXPECT_EQ(dataset->roots[1].path, beside);
+  ASSERT_EQ(dataset->prefixes.size(), 3u);
+  EXPECT_EQ(dataset->prefixes[0].path, inner) << "longest first";
+  EXPECT_EQ(dataset->prefixes[0].below, "train/a");
+  EXPECT_EQ(dataset->prefixes[0].root, 0u);
+  struct stat st;
+  ASSERT_EQ(::stat(inner.c_str(), &st), 0);
+  EXPECT_EQ(dataset->prefixes[0].ino, st.st_ino);
+  EXPECT_EQ(dataset->prefixes[0].dev, st.st_dev);
+}
+
+TEST_F(DatasetTest, WhatIsMountedInsideIsOneOfItsOwn) {
+  for (const char* name : {"data", "data/tmpfs", "data/bind", "beside", "beside/in"}) scratch_.dir(name);
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    const std::string data = scratch_ / "data";
+    m->tmpfs("data/tmpfs", "test");
+    m->check(::mount((scratch_ / "beside").c_str(), (data + "/bind").c_str(), "", MS_BIND, nullptr) == 0,
+             "bind");
+    const Result<Dataset> dataset = Dataset::open({data, data + "/tmpfs", data + "/bind", data + "/bind/in"});
+    m->check(dataset.ok() && dataset->roots.size() == 3, "three roots");
+    if (!dataset.ok()) return;
+    const PrefixView& inner = dataset->prefixes[0];
+    m->check(inner.path == data + "/bind/in" && inner.below == "in", "one of them has the inner one");
+    m->check(dataset->roots[inner.root].path == data + "/bind", "the innermost");
+  });
+}
+
+TEST_F(DatasetTest, IsKnownByAllItsNames) {
+  const std::string data = scratch_.dir("data");
+  fs::create_directory_symlink("data", scratch_ / "link");
+  const Result<Dataset> dataset = Dataset::open({scratch_ / "link", scratch_ / "link", data});
+  ASSERT_TRUE(dataset.ok()) << dataset.error().text;
+  ASSERT_EQ(dataset->roots.size(), 1u);
+  ASSERT_EQ(dataset->prefixes.size(), 2u);
+  for (const PrefixView& prefix : dataset->prefixes) {
+    EXPECT_TRUE(prefix.path == data || prefix.path == scratch_ / "link") << prefix.path;
+    EXPECT_EQ(prefix.below, "");
+  }
+}
+
+TEST_F(DatasetTest, ThatIsMissingOrOfTooManyDirectoriesIsAnError) {
+  EXPECT_EQ(Dataset::open({scratch_ / "missing"}).error().code, ENOENT);
+  EXPECT_EQ(Dataset::open({scratch_.file("file", "x")}).error().code, ENOTDIR);
+  std::vector<std::string> paths;
+  for (uint32_t i = 0; i < kMaxRoots; ++i) paths.push_back(scratch_.dir("d" + std::to_string(i)));
+  EXPECT_TRUE(Dataset::open(paths).ok());
+  paths.push_back(scratch_.dir("more"));
+  EXPECT_EQ(Dataset::open(paths).error().code, EINVAL);
 }
 
 }  // namespace
