@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of the gain in README.md, doc/performance/gain.svg: of the figures that doc/performance keeps, and of no others."""
+"""The picture of the gain in doc/performance.md, doc/performance/gain.svg: of the figures that doc/performance keeps, and of no others."""
 import json
 import os
 from html import escape
