@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Manual pages go to dist_man_MANS, all else to EXTRA_DIST.
 
-# As in the tree, so that links between them hold.
+# As in the tree, so that links between them hold; that is why the manual pages are here, too.
 nobase_dist_doc_DATA = \
 	CHANGELOG.md \
 	CONTRIBUTING.md \
@@ -12,6 +12,11 @@ nobase_dist_doc_DATA = \
 	%D%/user-guide.md \
 	%D%/coverage.md \
 	%D%/design.md \
+	%D%/monarch.7 \
+	%D%/monarch.conf.5 \
+	%D%/monarchctl.1 \
+	%D%/monarchd.8 \
+	%D%/spank_monarch.8 \
 	%D%/peers.md \
 	%D%/performance.md \
 	%D%/performance/epochs-demand.svg \

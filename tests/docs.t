@@ -346,10 +346,9 @@ def installed():
     rule = text_of("doc/local.mk").split("nobase_dist_doc_DATA = ")[1].split("\n\n")[0]
     names = {name.replace("%D%", "doc") for name in rule.replace("\\\n", " ").split()}
     result(missing(DOCUMENTS, names, "doc/local.mk"), "doc/local.mk installs all documents")
-    pages = {f"doc/{os.path.basename(page)}" for page in glob.glob(f"{SOURCE}/doc/*.[1-8]")}
     for path in sorted(name for name in names if name.endswith(".md")):
-        links = [link for link in re.findall(r"\]\(([^)#]+)\)", text_of(path)) if "://" not in link]
-        result(sorted({link for link in links if os.path.normpath(os.path.join(os.path.dirname(path), link)) not in names | pages}),
+        links = [link for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text_of(path)) if "://" not in link]
+        result(sorted({link for link in links if os.path.normpath(os.path.join(os.path.dirname(path), link)) not in names}),
                f"{path}: what it links to is installed")
 
 
