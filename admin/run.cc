@@ -638,7 +638,7 @@ void add_run(CommandLine app, int* status) {
         return parse_wait(text, &percent) ? std::string()
                                           : "'" + text + "' is not none, full, or 1% to 100%, such as 50%";
       });
-  app.add_option("--wait-timeout", options->staged.seconds, "seconds that --wait takes at most")
+  app.add_option("--wait-timeout", options->staged.seconds, "seconds that --wait takes at most, up to 604800")
       .capture_default_str()
       .range(1, kMostWaitSeconds);
   auto peers = app.add_option("--peers", options->peers,
@@ -650,6 +650,7 @@ void add_run(CommandLine app, int* status) {
   key.needs(peers);
   app.add_option("command", options->command, "the command and its arguments, after --").required();
   app.footer(
+      "Example: monarchctl run --dataset /lustre/imagenet --tier nvme:/scratch:500G -- python3 train.py\n"
       "Where the agent cannot start, the command runs without Monarch.\n"
       "Exit status: the command's own, 128+N if signal N ended it,\n"
       "125 if an option or the configuration is wrong, or the report cannot be written,\n"

@@ -38,7 +38,7 @@ CommandLine::Option& CommandLine::Option::one_of(const std::vector<std::string>&
   return *this;
 }
 CommandLine::Option& CommandLine::Option::range(int least, int most) {
-  option_->check(CLI::Range(least, most));
+  option_->check(CLI::Range(least, most).description(""));  // which its text tells
   return *this;
 }
 CommandLine::Option& CommandLine::Option::needs(const Option& other) {
@@ -67,16 +67,16 @@ CommandLine::Option CommandLine::add_option(const char* name, std::vector<std::s
   return Option(app_->add_option(name, values, text));
 }
 CommandLine::Option CommandLine::add_option(const char* name, int& value, const std::string& text) {
-  return Option(app_->add_option(name, value, text));
+  return Option(app_->add_option(name, value, text)->type_name("N"));
 }
 CommandLine::Option CommandLine::add_option(const char* name, uint32_t& value, const std::string& text) {
-  return Option(app_->add_option(name, value, text));
+  return Option(app_->add_option(name, value, text)->type_name("N"));
 }
 CommandLine::Option CommandLine::add_option(const char* name, uint64_t& value, const std::string& text) {
-  return Option(app_->add_option(name, value, text));
+  return Option(app_->add_option(name, value, text)->type_name("N"));
 }
 CommandLine::Option CommandLine::add_option(const char* name, double& value, const std::string& text) {
-  return Option(app_->add_option(name, value, text));
+  return Option(app_->add_option(name, value, text)->type_name("N"));
 }
 
 CommandLine CommandLine::add_subcommand(const char* name, const char* text) {
