@@ -375,8 +375,9 @@ Status write_report(const RunOptions& options, const Board& board, const Series&
   for (const TierConfig& t : config.tiers)
     tiers.push_back({t.name, t.medium, tier_totals(board, static_cast<uint32_t>(tiers.size())).granted});
   const bool first = !options.peers.empty() && options.peer_index == 0;
-  const std::string text = report_text(
-      report(counters_of(board), tiers, first ? Reports::kJob : Reports::kNode, nodes), tiers.size(), series);
+  Json told = report(counters_of(board), tiers, first ? Reports::kJob : Reports::kNode, nodes);
+  add_about(&told, ::geteuid(), options.datasets);
+  const std::string text = report_text(told, tiers.size(), series);
   if (options.json || options.report == kStandardOutput) {
     std::cout << text << std::flush;
     if (!std::cout) return with_remedy(errno_error("write the report"), "name a file by --report");

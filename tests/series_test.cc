@@ -195,6 +195,7 @@ TEST(Report, OfAJobThatHasEndedIsJson) {
   record.job.job = 4711;
   record.job.cluster = "c";
   record.job.node = "n1";
+  record.user.uid = 7;
   TierRecord tier;
   tier.name = "\xff odd";
   tier.medium = "nvme";
@@ -202,13 +203,15 @@ TEST(Report, OfAJobThatHasEndedIsJson) {
   record.tiers.push_back(tier);
   JobAccount account{};
   const auto told = [&](const NodesTold* nodes, AgentEnd end = AgentEnd::kWithJob) {
-    const std::optional<Json> read = Json::parse(ended_report(record, account, nodes, end));
+    const std::optional<Json> read = Json::parse(ended_report(record, account, nodes, end, "/a:/b"));
     EXPECT_TRUE(read);
     return read ? *read : Json();
   };
   const Json died = told(nullptr, AgentEnd::kBefore);
   EXPECT_FALSE(died.find("series"));
   EXPECT_EQ(died["ended"]["agent_died"], true);
+  EXPECT_EQ(died["uid"], 7);
+  EXPECT_EQ(died["datasets"], Json::array({"/a", "/b"}));
   account.series = series_of(3);
   NodesTold nodes;
   nodes.nodes = nodes.count = 2;

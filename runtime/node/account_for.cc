@@ -41,7 +41,8 @@ InTime start_report(const StateDir& state, const JobRecord& record, const JobAcc
                     const ReportsConfig& config, const AccountPatience& patience, AgentEnd agent) {
   const std::unique_ptr<NodesTold> nodes =
       is_first_of_several(record) ? read_nodes_told_as(state, record, patience.read_ms) : nullptr;
-  const std::string report = ended_report(record, account, nodes.get(), agent);
+  const Result<std::string> serves = state.read("jobs/" + record.job.key() + "/serves");
+  const std::string report = ended_report(record, account, nodes.get(), agent, serves.ok() ? *serves : "");
   const auto keep = [&] {
     if (const Status s = keep_report(state, record, report, config); !s.ok())
       spdlog::warn("JobId={} no report is kept: {}", record.job.job, s.error().text);

@@ -2,6 +2,7 @@
 #include "runtime/node/job_report.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "build_config.h"
 #include "runtime/base/os.h"
@@ -136,8 +137,13 @@ std::string report_text(const Json& report, size_t tiers, const Series& series) 
   return text + "\n";
 }
 
+void add_about(Json* report, uid_t uid, const std::vector<std::string>& datasets) {
+  (*report)["uid"] = uid;
+  (*report)["datasets"] = datasets;
+}
+
 std::string ended_report(const JobRecord& record, const JobAccount& account, const NodesTold* nodes,
-                         AgentEnd agent) {
+                         AgentEnd agent, const std::string& datasets) {
   std::vector<TierInReport> tiers;
   for (const TierRecord& tier : record.tiers) {
     const Result<Medium> medium = parse_name<Medium>(tier.medium);
@@ -145,6 +151,10 @@ std::string ended_report(const JobRecord& record, const JobAccount& account, con
   }
   Json json =
       report(account.counters, tiers, is_first_of_several(record) ? Reports::kJob : Reports::kNode, nodes);
+  std::vector<std::string> each;
+  std::istringstream in(datasets);
+  for (std::string dataset; std::getline(in, dataset, ':');) each.push_back(dataset);
+  add_about(&json, record.user.uid, each);
   json["ended"] = {{"job", record.job.job},
                    {"cluster", record.job.cluster},
                    {"node", record.job.node},

@@ -60,8 +60,12 @@ std::string report_text(const Json& report, size_t tiers, const Series& series);
 // Whether this node hears what the job's other nodes have counted.
 bool is_first_of_several(const JobRecord& record);
 
-// Of a job that has ended here. `nodes`: as for report(); `agent`: as for comment_line().
+// Adds whose job it is, and what it reads.
+void add_about(Json* report, uid_t uid, const std::vector<std::string>& datasets);
+
+// Of a job that has ended here. `nodes`: as for report(); `agent`: as for comment_line(); `datasets`: with
+// ':' between them, "" if they are not known.
 std::string ended_report(const JobRecord& record, const JobAccount& account, const NodesTold* nodes,
-                         AgentEnd agent = AgentEnd::kWithJob);
+                         AgentEnd agent = AgentEnd::kWithJob, const std::string& datasets = "");
 
 }  // namespace monarch
