@@ -2,6 +2,7 @@
 #include "admin/open_times_text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <iterator>
 #include <optional>
@@ -33,7 +34,11 @@ std::string duration_text(uint64_t ns) {
   size_t unit = 0;
   for (; value >= 1000 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
   char text[32];
-  std::snprintf(text, sizeof text, "%.3g%s", value, kUnits[unit]);
+  // Two digits: the bounds are powers of 2, and not as exact as three would look.
+  if (value < 99.5)
+    std::snprintf(text, sizeof text, "%.2g%s", value, kUnits[unit]);
+  else
+    std::snprintf(text, sizeof text, "%.0f%s", std::round(value / 10) * 10, kUnits[unit]);
   return text;
 }
 

@@ -34,19 +34,24 @@ constexpr char kHead[] = R"(<!DOCTYPE html>
     --pfs: #ff9a5c; --tiers: #63b3ff; --peers: #c3a4ff; --good: #4ac26b; --doubtful: #e3b341; }
 }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 60rem; padding: 1rem; background: var(--paper); color: var(--ink);
+body { margin: 0; padding: 1rem; background: var(--paper); color: var(--ink);
   font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin: 2rem 0 0.25rem; }
-.advice { border-left: 0.3rem solid var(--doubtful); background: var(--card); padding: 0.6rem 0.8rem; }
+main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 0 2rem; }
+main > :not(section), section[id^=opens], #nodes { grid-column: 1 / -1; }
+h1 { font-size: 1.4rem; margin: 0.5rem 0 0; } .about { margin: 0 0 1rem; color: var(--faint); } h2 { font-size: 1.1rem; margin: 2rem 0 0.25rem; }
+.advice { margin: 0; border-left: 0.3rem solid var(--doubtful); background: var(--card); padding: 0.6rem 0.8rem; }
 .advice.good { border-color: var(--good); }
 dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: 0.6rem; margin: 1rem 0; }
 dl div { background: var(--card); padding: 0.6rem 0.8rem; }
-dt { color: var(--faint); font-size: 0.85rem; } dd { margin: 0; font-weight: 600; }
-svg { display: block; width: 100%; max-width: 44rem; height: auto; }
+dt, dd + dd { color: var(--faint); font-size: 0.85rem; } dd { margin: 0; }
+dt + dd { font-size: 1.6rem; font-weight: 600; line-height: 1.3; }
+svg { display: block; width: 100%; height: auto; }
+.bars { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 0.5rem 2rem; }
 svg text { fill: var(--faint); font-size: 13px; }
 @media (min-width: 40rem) { svg text { font-size: 9px; } }
 .grid { stroke: var(--rule); stroke-width: 1; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; vector-effect: non-scaling-stroke; }
+.quota { fill: none; stroke-width: 1.5; stroke-dasharray: 5 4; vector-effect: non-scaling-stroke; }
 .c0 { stroke: var(--pfs); color: var(--pfs); } .c1 { stroke: var(--tiers); color: var(--tiers); }
 .c2 { stroke: var(--peers); color: var(--peers); } .c3 { stroke: var(--good); color: var(--good); }
 .c4 { stroke: var(--doubtful); color: var(--doubtful); }
@@ -59,6 +64,11 @@ li span { color: var(--ink); }
 table { border-collapse: collapse; width: 100%; font-size: 0.9rem; }
 th, td { text-align: right; padding: 0.3rem 0.6rem; border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
+/* A line for each node becomes a column. */
+@media (max-width: 40rem) {
+  #nodes tbody { display: flex; } #nodes tr { display: flex; flex: 1; flex-direction: column; }
+  #nodes th { text-align: left; } #nodes td { text-align: right; } #nodes th:empty::before { content: "\a0"; }
+}
 .note, summary { color: var(--faint); font-size: 0.9rem; } summary { cursor: pointer; margin-top: 0.5rem; }
 footer { color: var(--faint); font-size: 0.85rem; margin-top: 2rem; }
 </style>
@@ -71,9 +81,9 @@ std::string number(double value) {
 }
 
 struct Curve {
-  std::string name, kind;                             // CSS classes of the line
+  std::string name, kind;                             // in the legend, if any; CSS class of its colour
   std::function<std::optional<double>(uint64_t)> at;  // of a sample
-  enum class Looks { kLine, kArea } looks = Looks::kLine;
+  enum class Looks { kLine, kArea, kDashes } looks = Looks::kLine;
 };
 struct Chart {
   std::string id, heading, description;
@@ -109,7 +119,8 @@ std::string line_of(const Chart& chart, const Curve& curve, const Timeline& t) {
   if (curve.looks == Curve::Looks::kArea)
     drawn = "<polygon class=\"area " + curve.kind + "\" points=\"" + number(first) + "," + floor + " " +
             points + " " + number(last) + "," + floor + "\"/>\n";
-  return drawn + "<polyline class=\"line " + curve.kind + "\" points=\"" + points + "\"/>\n";
+  return drawn + "<polyline class=\"" + (curve.looks == Curve::Looks::kDashes ? "quota " : "line ") +
+         curve.kind + "\" points=\"" + points + "\"/>\n";
 }
 
 // A time on an axis of so many milliseconds.
@@ -145,7 +156,7 @@ std::string axes_of(const Chart& chart) {
 std::string chart_of(const Chart& chart, const Timeline& t) {
   std::string drawn = "<section id=\"" + chart.id + "\">\n<h2>" + in_markup(chart.heading) + "</h2>\n<ul>";
   for (const Curve& c : chart.curves)
-    drawn += "<li class=\"" + c.kind + "\"><span>" + in_markup(c.name) + "</span></li>";
+    if (!c.name.empty()) drawn += "<li class=\"" + c.kind + "\"><span>" + in_markup(c.name) + "</span></li>";
   drawn += "</ul>\n<svg viewBox=\"0 0 " + number(kWidth) + " " + number(kHeight) +
            "\" role=\"img\" aria-label=\"" + in_markup(chart.description) + "\">\n" + axes_of(chart);
   for (const Curve& c : chart.curves) drawn += line_of(chart, c, t);
@@ -166,22 +177,33 @@ double round_up(double value) {
 
 std::string size_label(double value) { return format_size(static_cast<uint64_t>(std::llround(value))); }
 
-Chart throughput(const Timeline& t) {
+std::string rate_label(double value) { return size_label(value) + "/s"; }
+
+Chart from_pfs(const Timeline& t) {
+  const double most = peaks_of(t).pfs;
+  return {"pfs",
+          "Read from the PFS per second",
+          "Bytes read from the PFS per second over time, at most " + size_label(most),
+          {{"by programs and for copies, at most " + rate_label(most), "c0",
+            [&t](uint64_t i) { return drawn_at(t, i).pfs; }, Curve::Looks::kArea}},
+          round_up(std::max(most, 1.0)),
+          rate_label};
+}
+
+Chart from_copies(const Timeline& t) {
   const Rates most = peaks_of(t);
   Chart chart;
-  chart.id = "throughput";
-  chart.heading = "Read per second";
-  chart.description = "Bytes read per second over time, at most " + size_label(most.pfs) + " from the PFS, " +
-                      size_label(most.tiers) + " from tiers and " + size_label(most.peers) +
-                      " from other nodes";
-  chart.top = round_up(std::max({most.pfs, most.tiers, most.peers, 1.0}));
-  chart.label = [](double value) { return size_label(value) + "/s"; };
-  chart.curves = {{"from the PFS, at most " + size_label(most.pfs) + "/s", "c0",
-                   [&t](uint64_t i) { return drawn_at(t, i).pfs; }, Curve::Looks::kArea},
-                  {"from tiers, at most " + size_label(most.tiers) + "/s", "c1",
+  chart.id = "copies";
+  chart.heading =
+      most.peers > 0 ? "Read from tiers and other nodes per second" : "Read from tiers per second";
+  chart.description = "Bytes read per second over time, at most " + size_label(most.tiers) +
+                      " from tiers and " + size_label(most.peers) + " from other nodes";
+  chart.top = round_up(std::max({most.tiers, most.peers, 1.0}));
+  chart.label = rate_label;
+  chart.curves = {{"from tiers, at most " + rate_label(most.tiers), "c1",
                    [&t](uint64_t i) { return drawn_at(t, i).tiers; }}};
   if (most.peers > 0)
-    chart.curves.push_back({"from other nodes, at most " + size_label(most.peers) + "/s", "c2",
+    chart.curves.push_back({"from other nodes, at most " + rate_label(most.peers), "c2",
                             [&t](uint64_t i) { return drawn_at(t, i).peers; }});
   return chart;
 }
@@ -199,14 +221,24 @@ Chart staging(const Timeline& t) {
 
 Chart fill(const Timeline& t) {
   constexpr const char* kKinds[] = {"c1", "c2", "c3", "c4", "c0"};
+  constexpr uint64_t kMostTimes = 4;  // what is placed, a quota is drawn
   Chart chart{"fill", "Fill of the tiers", "Bytes placed on each tier, over time", {}, 1, size_label};
   uint64_t most = 1;
   for (size_t n = 0; n < std::min<size_t>(t.tiers.size(), kMaxTiers); ++n) {
     for (uint64_t i = 0; i < t.series.count; ++i) most = std::max(most, t.at(i).placed_bytes[n]);
     chart.curves.push_back(
-        {t.tiers[n].name + (t.tiers[n].granted > 0 ? ", which has " + format_size(t.tiers[n].granted) : ""),
+        {t.tiers[n].name +
+             (t.tiers[n].granted > 0 ? ", which may have " + format_size(t.tiers[n].granted) : ""),
          kKinds[n % std::size(kKinds)],
          [&t, n](uint64_t i) { return static_cast<double>(t.at(i).placed_bytes[n]); }});
+  }
+  const uint64_t placed = most;
+  for (size_t n = 0; n < std::min<size_t>(t.tiers.size(), kMaxTiers); ++n) {
+    const uint64_t quota = t.tiers[n].granted;
+    if (quota == 0 || quota / kMostTimes > placed) continue;
+    most = std::max(most, quota);
+    chart.curves.push_back({"", kKinds[n % std::size(kKinds)],
+                            [quota](uint64_t) { return static_cast<double>(quota); }, Curve::Looks::kDashes});
   }
   chart.top = round_up(static_cast<double>(most));
   return chart;
@@ -263,7 +295,7 @@ std::string bars_of(const OpenTimes& times, OpenKind kind) {
   const std::string css = kKinds[static_cast<uint32_t>(kind)];
   const std::string told = std::string("opens ") + kind_text(kind) + ", " +
                            std::to_string(timed(times, kind)) + " timed: " + opens_took(times, kind);
-  std::string drawn = "<ul><li class=\"" + css + "\"><span>" + in_markup(told) +
+  std::string drawn = "<div><ul><li class=\"" + css + "\"><span>" + in_markup(told) +
                       "</span></li></ul>\n<svg viewBox=\"0 0 " + number(kWidth) + " " + number(kBarsHeight) +
                       "\" role=\"img\" aria-label=\"" + in_markup(told) + "\">\n" + bar_axes(bars);
   for (uint32_t b = 0; b < kOpenBuckets; ++b) {
@@ -273,7 +305,7 @@ std::string bars_of(const OpenTimes& times, OpenKind kind) {
              "\" width=\"" + number(Bars::x(b) - left - 2) + "\" height=\"" + number(bars.floor - y) +
              "\"/>\n";
   }
-  return drawn + "</svg>\n";
+  return drawn + "</svg></div>\n";
 }
 
 std::string open_times_section(const OpenTimes& times, const std::string& id, const std::string& where) {
@@ -286,7 +318,7 @@ std::string open_times_section(const OpenTimes& times, const std::string& id, co
                            " is timed. Of opens that waited for the agent, and of those on the PFS that did "
                            "not wait, all are.";
   return "<section id=\"" + id + "\">\n<h2>How long opens took" + in_markup(where) +
-         "</h2>\n<p class=\"note\">" + in_markup(note) + "</p>\n" + drawn +
+         "</h2>\n<p class=\"note\">" + in_markup(note) + "</p>\n<div class=\"bars\">\n" + drawn + "</div>\n" +
          "<details><summary>The same in numbers</summary>\n" + table_of(open_time_rows(times)) +
          "</details>\n</section>\n";
 }
@@ -349,15 +381,19 @@ std::string in_markup(const std::string& any) {
   return safe;
 }
 
+std::string span_text(uint64_t ms) { return when(ms, ms); }
+
 std::string page_of(const PageOf& page, const std::vector<NodeCurves>& nodes) {
   std::string html = kHead;
   html += "<title>" + in_markup(page.title) + "</title>\n</head>\n<body>\n<main>\n<h1>" +
-          in_markup(page.title) + "</h1>\n" + "<p class=\"advice" + (page.good ? " good" : "") + "\">" +
-          in_markup(page.advice) + "</p>\n<dl>\n";
-  for (const auto& [name, value] : page.facts)
-    html += "<div><dt>" + in_markup(name) + "</dt><dd>" + in_markup(value) + "</dd></div>\n";
+          in_markup(page.title) + "</h1>\n<p class=\"about\">" + in_markup(page.about) +
+          "</p>\n<p class=\"advice" + (page.good ? " good" : "") + "\">" + in_markup(page.advice) +
+          "</p>\n<dl>\n";
+  for (const PageOf::Fact& fact : page.facts)
+    html += "<div><dt>" + in_markup(fact.name) + "</dt><dd>" + in_markup(fact.value) + "</dd><dd>" +
+            in_markup(fact.more) + "</dd></div>\n";
   html += "</dl>\n";
-  for (const auto chart : {throughput, staging, fill}) html += charts_of(chart, page, nodes);
+  for (const auto chart : {from_pfs, from_copies, staging, fill}) html += charts_of(chart, page, nodes);
   for (const NodeCurves& node : nodes)
     if (node.timeline.series.count == 0)
       html += "<p class=\"note\">How it went over time" +

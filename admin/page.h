@@ -4,7 +4,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "admin/timeline.h"
@@ -15,6 +14,9 @@ namespace monarch::admin {
 // A text as HTML and SVG have it: it is shown, and does nothing.
 std::string in_markup(const std::string& any);
 
+// So long a time, with parts of seconds where it is short.
+std::string span_text(uint64_t ms);
+
 // How it went on one node.
 struct NodeCurves {
   std::string node;  // empty: the one that there is
@@ -23,10 +25,13 @@ struct NodeCurves {
 };
 
 struct PageOf {
-  std::string title, advice;
-  bool good = false;                                       // the advice is that nothing is to be done
-  bool several_nodes = false;                              // the job has
-  std::vector<std::pair<std::string, std::string>> facts;  // name and value
+  struct Fact {
+    std::string name, value, more;
+  };
+  std::string title, about, advice;
+  bool good = false;           // the advice is that nothing is to be done
+  bool several_nodes = false;  // the job has
+  std::vector<Fact> facts;
   // Of each node, or of this one and the others together, and of all: rows as wide as the first, which has
   // the headings.
   std::vector<std::vector<std::string>> nodes;

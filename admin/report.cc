@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -103,7 +104,8 @@ struct Told {
   std::vector<NodeLine> nodes;  // each of them; none: not known
   std::optional<OpenTimes> open_times = {};  // of all nodes; nothing: not known
   std::string node = {};                     // this one's name; "": not known
-  std::vector<NodeReport> reports = {};      // where several were named: then `counts` is their sum
+  About about = {};
+  std::vector<NodeReport> reports = {};  // where several were named: then `counts` is their sum
 };
 
 double share(uint64_t part, uint64_t whole) {
@@ -347,23 +349,61 @@ Counts without(const Counts& all, const Counts& node) {
   return rest;
 }
 
+// "/lustre/x, 2 nodes, of ada, 2026-05-01 12:00, 0:10:00 long": what is known of it.
+std::string about_text(const Told& told) {
+  const Timeline& timeline = told.reports.empty() ? told.timeline : told.reports[0].timeline;
+  std::vector<std::string> parts = told.about.datasets;
+  const std::string nodes = nodes_text(told);
+  parts.push_back(nodes.empty() ? "1 node" : nodes);
+  if (told.about.uid) parts.push_back("of " + user_name(static_cast<uid_t>(*told.about.uid)));
+  const auto began = static_cast<time_t>(timeline.series.began);
+  tm local = {};
+  char date[32];
+  if (began > 0 && ::localtime_r(&began, &local) && std::strftime(date, sizeof date, "%F %H:%M", &local) > 0)
+    parts.push_back(date);
+  uint64_t end_ms = timeline.end_ms();
+  for (const NodeReport& one : told.reports) end_ms = std::max(end_ms, one.timeline.end_ms());
+  if (timeline.series.count > 0) parts.push_back(span_text(end_ms) + " long");
+  if (told.source.state.empty()) parts.push_back("ended");
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+PageOf::Fact staged_fact(const Told& told) {
+  const Counts::Dataset all = dataset_of(told);
+  const uint64_t placed = told.counts.placed_bytes;
+  if (all.bytes == 0) return {"Dataset staged", format_size(placed), ""};
+  return {"Dataset staged", rounded(std::min(share(placed, all.bytes), 100.0)) + "%",
+          format_size(placed) + " of " + (all.estimated ? "about " : "") + format_size(all.bytes)};
+}
+
+void add_staging_time(const Told& told, PageOf* page) {
+  const Series& s = told.timeline.series;
+  const uint64_t ms = s.whole_ms > 0 ? s.whole_ms : s.settled_ms;
+  if (ms == 0) return;
+  const std::string text = s.whole_ms > 0 ? "until all was staged" : "until nothing was left to stage";
+  page->facts.push_back(
+      {"Staging time", span_text(ms), text + (page->several_nodes ? ", on this node" : "")});
+}
+
 std::string page_text(const Told& told, const Advice& advice) {
   const Counts& c = told.counts;
   PageOf page;
   page.title = "Job " + title_of(told.source);
+  page.about = about_text(told);
   page.advice = advice.text;
   page.good = std::string(advice.rule) == "good";
   page.several_nodes = c.nodes > 1;
   const double less = spared(c.bytes_pfs(), c.bytes_read());
   page.facts = {
-      {"Read from the PFS", format_size(c.bytes_pfs()) + " instead of " + format_size(c.bytes_read())},
-      {less < 0 ? "More than without Monarch" : "Spared", rounded(less < 0 ? -less : less) + "%"},
-      {"Opens of a tier's copy", rounded(share(c.opens_tier, c.opens)) + "% of " + std::to_string(c.opens)},
-  };
-  if (const std::string nodes = nodes_text(told); !nodes.empty()) page.facts.push_back({"Numbers of", nodes});
-  if (told.reports.empty())
-    page.facts.push_back(
-        {page.several_nodes ? "Staging time on this node" : "Staging time", staging_text(told.timeline)});
+      {less < 0 ? "More than without Monarch" : "Spared the PFS", rounded(less < 0 ? -less : less) + "%",
+       "of the bytes read"},
+      {"Read from the PFS", format_size(c.bytes_pfs()), "instead of " + format_size(c.bytes_read())},
+      staged_fact(told),
+      {"Opens of a tier's copy", rounded(share(c.opens_tier, c.opens)) + "%",
+       "of " + std::to_string(c.opens)}};
+  if (told.reports.empty()) add_staging_time(told, &page);
   if (!told.reports.empty()) {
     std::vector<NodeCurves> curves;
     for (const NodeReport& one : told.reports) curves.push_back({one.node, one.timeline, one.open_times});
@@ -413,8 +453,8 @@ int tell_report(const ReportOptions& options, const Source& source, const std::s
   if (!nodes.ok()) return fail("report", name + ": " + nodes.error().text + kNameAReport);
   const Result<std::optional<OpenTimes>> open_times = open_times_in(*report, Whose::kAll);
   if (!open_times.ok()) return fail("report", name + ": " + open_times.error().text + kNameAReport);
-  return tell(options,
-              {source, *all, *node, *timeline, nodes.take(), *open_times, (*report)["ended"]["node"].text()});
+  return tell(options, {source, *all, *node, *timeline, nodes.take(), *open_times,
+                        (*report)["ended"]["node"].text(), about_of(*report)});
 }
 
 // ---- reports of several nodes
@@ -438,6 +478,7 @@ int tell_reports(const ReportOptions& options) {
   const NodeReport& first = told.reports[0];
   told.source = {"files", first.job, "ended", first.cluster};
   told.counts.nodes = told.reports.size();
+  told.about = first.about;
   for (const NodeReport& one : told.reports) {
     add(&told.counts, one.counts);
     if (!one.open_times) continue;
@@ -642,7 +683,8 @@ int report_verb(const ReportOptions& options) {
                           timeline_of(job),
                           nodes_of(job),
                           all_open_times(*job.status),
-                          job.node});
+                          job.node,
+                          {is_users(job) ? std::optional<uint64_t>(job.uid) : std::nullopt, {}}});
   }
   if (!kept.empty()) {
     const Result<std::string> text = read_report(kept[0].path);

@@ -80,6 +80,14 @@ Result<std::optional<OpenTimes>> open_times_in(const Json& report, Whose whose) 
   return std::optional<OpenTimes>(*read);
 }
 
+About about_of(const Json& report) {
+  About about;
+  if (report["uid"].is_number_unsigned()) about.uid = report["uid"].number();
+  for (const Json& dataset : report["datasets"].elements())
+    if (dataset.is_string()) about.datasets.push_back(dataset.text());
+  return about;
+}
+
 namespace {
 
 Result<NodeReport> node_report(const std::string& file) {
@@ -104,6 +112,7 @@ Result<NodeReport> node_report(const std::string& file) {
   Result<Counts> counts = counts_of(*report, file, Whose::kNode);
   if (!counts.ok()) return counts.error();
   one.counts = counts.take();
+  one.about = about_of(*report);
   Result<Timeline> timeline = timeline_of(*report);
   if (!timeline.ok()) return bad_input(file + ": " + timeline.error().text + kNameASaved);
   one.timeline = timeline.take();

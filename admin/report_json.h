@@ -24,8 +24,16 @@ Result<std::vector<NodeLine>> nodes_in(const Json& report);
 // Nothing: it is not in the report, which an older release has made.
 Result<std::optional<OpenTimes>> open_times_in(const Json& report, Whose whose);
 
+// Whose job it is, and what it reads; nothing: it is not in the report.
+struct About {
+  std::optional<uint64_t> uid;
+  std::vector<std::string> datasets;
+};
+About about_of(const Json& report);
+
 // A report that one of a job's nodes has kept.
 struct NodeReport {
+  About about;
   std::string job, cluster, node;
   uint64_t restart = 0, nodes = 1;  // of the job
   Counts counts;

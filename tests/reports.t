@@ -49,6 +49,8 @@ def kept():
            "its times and rates", told)
         (path,) = glob.glob(f"{n.state}/reports/{UID}/*")
         st, top = os.stat(path), os.path.dirname(path)
+        named = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+        equal((named.get("uid"), named.get("datasets")), (UID, [n.data]), "whose it is, and what it reads")
         equal((os.path.basename(path), st.st_uid, stat.S_IMODE(st.st_mode)), (f"c-1.{job}.0.n1.x.json", 0, 0o644), "the file is root's")
         saved = scratch("saved")
         os.chown(saved, UID, UID)
@@ -232,6 +234,15 @@ def page_of_report():
         report["job"]["by_node"] = nodes
         refused(what, report, "by_node is none of Monarch's")
     equal(rows_of(html, "opens")[-1], ["2.1s or more", "0", "0", "1"], "how long opens took, in numbers, of all nodes")
+    report = {**a_report(), "uid": 0, "datasets": ["/lustre/x", EVIL]}
+    html = page_of("about.json", report)
+    (about,) = re.findall('<p class="about">(.*?)</p>', html)
+    ok(about.startswith("/lustre/x, ") and "&lt;script&gt;" in about and re.search(r", 2 nodes, of root, 2023-11-1\d \d\d:\d\d, 0:01:40 long, ended$", about),
+       "its heading", about)
+    cards = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", html))
+    equal([cards.get(name) for name in ("Spared the PFS", "Dataset staged", "Staging time")], ["85.9%", "99.0%", "0:00:50"], "its big numbers, of the whole job", cards)
+    for what, wrong in ("a user", {"uid": "root"}), ("datasets", {"datasets": [7, {}]}), ("datasets that are none", {"datasets": "x"}):
+        contains(page_of("wrong.json", {**a_report(), **wrong}), ['<p class="about">2 nodes, 2023-11-1'], f"left out: {what}")
     report = a_report()
     del report["job"]["open_times"], report["series"]
     old = page_of("old.json", report)
@@ -253,16 +264,16 @@ def page_of_nodes():
     code, out, err = e2e.execute([TOOL, "report", tenth, second, "--html", "-"])
     html = out.decode()
     equal(code, 0, "a page of two nodes", err)
-    equal(re.findall(r'<section id="([^"]*)">', html), [name for part in ("throughput", "staged", "fill", "opens") for name in (part, f"{part}-2")] + ["nodes"], "curves of each")
+    equal(re.findall(r'<section id="([^"]*)">', html), [name for part in ("pfs", "copies", "staged", "fill", "opens") for name in (part, f"{part}-2")] + ["nodes"], "curves of each")
     equal(rows_of(html, "nodes")[1:], [["n2", "100", "90.0%", "100M", "300M", "5.00M", "50.0M"], ["n10", "100", "90.0%", "100M", "300M", "5.00M", "50.0M"],
                                        ["all", "200", "90.0%", "200M", "600M", "10.0M", "100M"]], "a line for each, and the sums")
-    axes = [re.findall(r'<text text-anchor="end"[^>]*>([^<]*)</text>', part) for part in re.findall(r'<section id="throughput[^>]*>(.*?)</section>', html, flags=re.S)]
+    axes = [re.findall(r'<text text-anchor="end"[^>]*>([^<]*)</text>', part) for part in re.findall(r'<section id="copies[^>]*>(.*?)</section>', html, flags=re.S)]
     ok(len(axes) == 2 and axes[0] == axes[1] and axes[0][4] == "20.0M/s", "equal axes, so that they can be compared", axes)
     told = json.loads(e2e.execute([TOOL, "report", second, tenth, "--json"])[1])
     equal((told["name"], told["nodes"], told["nodes_told"], told["opens"], told["bytes_pfs"]), ("7", 3, 2, 200, 200 << 20), "as JSON")
     alone = "n2 only, of 3 nodes"
     first, page = (e2e.execute([TOOL, "report", second, *more])[1].decode() for more in ((), ("--html", "-")))
-    ok(first.splitlines()[0].endswith(f", {alone}") and f"Numbers of</" in page and alone in page, "one of them alone says so in its first line, and in the page", first, page[-3000:])
+    ok(first.splitlines()[0].endswith(f", {alone}") and f'<p class="about">{alone}, ' in page, "one of them alone says so in its first line, and in the page", first, page[-3000:])
     equal([line[0] for line in rows_of(page, "nodes")[1:]], ["this node"], "and has no line of others")
     told = json.loads(e2e.execute([TOOL, "report", second, "--json"])[1])
     equal((told["node"], told["nodes"], told["nodes_told"], told["epochs"]), ("n2", 3, 1, None), "and in JSON")
@@ -295,6 +306,9 @@ def page_in_browser():
     equal((code, "<title>Job " in dom, "evil</title>" in dom, "<img" in dom, "<script" in dom), (0, True, False, False, False), "the browser's DOM: no text of an owner's does anything", err[-1000:])
     lines = re.findall(r'<polyline class="line (c\d)" points="([^"]*)"', dom)
     equal([(kind, len(points.split())) for kind, points in lines], [("c0", 11), ("c1", 11), ("c2", 11), ("c3", 11), ("c1", 11), ("c2", 11)], "its curves", dom[-3000:])
+    # 60M of an axis of 80M.
+    quotas = re.findall(r'<polyline class="quota (c\d)" points="[\d.]*,([\d.]*) ', dom)
+    equal(quotas, [("c1", "52.0"), ("c2", "52.0")], "the quotas of its tiers", dom[-3000:])
     heights = [float(point.split(",")[1]) for point in lines[3][1].split()] if len(lines) > 3 else []
     ok(heights and heights[0] == 172.0 and heights[-1] == heights[5] == 92.0, "half of the dataset is half of the height", heights)
     bars = re.findall(r'<rect class="bar (c\d)" x="([\d.]*)" y="([\d.]*)" width="([\d.]*)" height="([\d.]*)"', dom)
