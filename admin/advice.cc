@@ -13,6 +13,9 @@ namespace {
 // So many percent of the opens are worth a line.
 bool many(const Counts& c, const char* fallback) { return c.task(fallback) * 20 > c.opens; }
 
+// Epoch 1, or one node of several, tells nothing of what a job reads in all.
+bool has_ended_whole(const Counts& c) { return !c.running && !c.partial; }
+
 std::string missing(const Counts& c) {
   const Counts::Dataset all = c.dataset();
   return (all.estimated ? "about " : "") + format_size(all.bytes - std::min(all.bytes, c.placed_bytes)) +
@@ -31,7 +34,7 @@ struct Rule {
 };
 // In the order of what matters most.
 constexpr Rule kRules[] = {
-    {"nothing-attached", [](const Counts& c) { return c.opens == 0; },
+    {"nothing-attached", [](const Counts& c) { return c.opens == 0 && !c.partial; },
      [](const Counts& c) {
        return "no program opened a file of the dataset through Monarch" +
               (c.own("staged_files") > 0
@@ -107,26 +110,24 @@ constexpr Rule kRules[] = {
      }},
     {"never-opened",
      [](const Counts& c) {
-       return c.own("prefetch_files") > 0 && c.opens * 2 < c.own("staged_files") &&
+       return has_ended_whole(c) && c.own("prefetch_files") > 0 && c.opens * 2 < c.own("staged_files") &&
               c.own("staged_files") >= 20;
      },
      [](const Counts& c) {
        return counted(c.own("staged_files") - std::min(c.own("staged_files"), c.opens), "file") +
               " were staged and not opened through Monarch: programs that are not seen (static, Go) may have "
               "read them; if the job "
-              "reads a part of the dataset, " +
-              asked(c, "--monarch-prefetch=off", "prefetch = off in a --config") + ", or name that part";
+              "reads a part of the dataset, name that part";
      }},
-    {"read-once", [](const Counts& c) { return c.bytes_read() > 0 && c.bytes_pfs() >= c.bytes_read(); },
+    {"read-once",
+     [](const Counts& c) {
+       return has_ended_whole(c) && c.bytes_read() > 0 && c.bytes_pfs() >= c.bytes_read();
+     },
      [](const Counts&) {
        return std::string(
            "the job read each file about once, so the PFS is spared nothing: keep its epochs in one job");
      }},
-    {"good", [](const Counts&) { return true; },
-     [](const Counts& c) {
-       return counted(c.opens_tier, "open") + " of " + std::to_string(c.opens) +
-              (c.opens_tier == 1 ? " was" : " were") + " served from a tier: nothing to do";
-     }},
+    {"good", [](const Counts&) { return true; }, [](const Counts&) { return std::string(); }},
 };
 
 }  // namespace

@@ -25,6 +25,8 @@ struct Counts {
   uint64_t opens_pfs() const { return own("agent_opens_pfs") + own("walk_dirs") + task("opens_pfs"); }
   bool of_run = false;      // of `monarchctl run`, without Slurm
   bool agent_died = false;  // of the node whose report it is; before the job ended
+  bool running = false;     // the job may read the rest later
+  bool partial = false;     // of some of the job's nodes only: others may have done what these did not
   bool settled = false;     // nothing was left to stage ahead, on the one node that there is
   // What the dataset holds, as far as known, and files for which no tier had room. Once the tiers are full,
   // prefetch looks at no more files: those that are left are taken for as large as the others.
@@ -37,7 +39,7 @@ struct Counts {
 
 struct Advice {
   const char* rule;  // its name in monarchctl(1)
-  std::string text;
+  std::string text;  // "": nothing is to be done
 };
 inline constexpr char kAgentDiedText[] =
     "the agent had died: the kernel's log tells whether memory was short, then raise memory_max; or the "

@@ -40,7 +40,6 @@ main { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 2
 main > :not(section), section[id^=opens], #nodes { grid-column: 1 / -1; }
 h1 { font-size: 1.4rem; margin: 0.5rem 0 0; } .about { margin: 0 0 1rem; color: var(--faint); } h2 { font-size: 1.1rem; margin: 2rem 0 0.25rem; }
 .advice { margin: 0; border-left: 0.3rem solid var(--doubtful); background: var(--card); padding: 0.6rem 0.8rem; }
-.advice.good { border-color: var(--good); }
 dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: 0.6rem; margin: 1rem 0; }
 dl div { background: var(--card); padding: 0.6rem 0.8rem; }
 dt, dd + dd { color: var(--faint); font-size: 0.85rem; } dd { margin: 0; }
@@ -386,9 +385,9 @@ std::string span_text(uint64_t ms) { return when(ms, ms); }
 std::string page_of(const PageOf& page, const std::vector<NodeCurves>& nodes) {
   std::string html = kHead;
   html += "<title>" + in_markup(page.title) + "</title>\n</head>\n<body>\n<main>\n<h1>" +
-          in_markup(page.title) + "</h1>\n<p class=\"about\">" + in_markup(page.about) +
-          "</p>\n<p class=\"advice" + (page.good ? " good" : "") + "\">" + in_markup(page.advice) +
-          "</p>\n<dl>\n";
+          in_markup(page.title) + "</h1>\n<p class=\"about\">" + in_markup(page.about) + "</p>\n";
+  if (!page.advice.empty()) html += "<p class=\"advice\">" + in_markup(page.advice) + "</p>\n";
+  html += "<dl>\n";
   for (const PageOf::Fact& fact : page.facts)
     html += "<div><dt>" + in_markup(fact.name) + "</dt><dd>" + in_markup(fact.value) + "</dd><dd>" +
             in_markup(fact.more) + "</dd></div>\n";

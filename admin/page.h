@@ -28,9 +28,8 @@ struct PageOf {
   struct Fact {
     std::string name, value, more;
   };
-  std::string title, about, advice;
-  bool good = false;           // the advice is that nothing is to be done
-  bool several_nodes = false;  // the job has
+  std::string title, about, advice;  // advice: "": none
+  bool several_nodes = false;        // the job has
   std::vector<Fact> facts;
   // Of each node, or of this one and the others together, and of all: rows as wide as the first, which has
   // the headings.

@@ -210,24 +210,24 @@ Reads reads_of(double part, uint32_t nodes, uint32_t epochs) {
   return reads;
 }
 
-// What a job has read from the PFS per second on the node of its report, at most.
+// What a job's agent has read from the PFS per second on the node of its report, while it staged.
 struct Rate {
   double bytes;
+  uint32_t nodes;  // that did so at once
   std::string of;  // a job's name, or a report's file
 };
 
-Result<double> rate_in(const std::string& file) {
+Result<Rate> rate_in(const std::string& file) {
   const Result<std::string> text = read_report(file);
   if (!text.ok()) return Error{text.error().code, text.error().text + kNameAReport};
   const Result<Json> report = parse_report(*text, file);
   if (!report.ok()) return report.error();
   const Result<Timeline> timeline = timeline_of(*report);
   if (!timeline.ok()) return Error{timeline.error().code, file + ": " + timeline.error().text + kNameAReport};
-  const double rate = peaks_of(*timeline).pfs;
-  if (rate < 1)
-    return bad_input(file +
-                     ": it does not tell a rate; name a job that read from the PFS for more than a second");
-  return rate;
+  const double rate = staging_rate(*timeline);
+  if (rate < 1) return bad_input(file + ": it does not tell a rate; name a job whose files were staged");
+  const uint64_t nodes = std::max((*report)["ended"]["nodes"].number(), (*report)["job"]["nodes"].number());
+  return Rate{rate, static_cast<uint32_t>(std::clamp<uint64_t>(nodes, 1, UINT32_MAX)), ""};
 }
 
 Result<Rate> named_rate(const PlanOptions& options) {
@@ -244,9 +244,9 @@ Result<Rate> named_rate(const PlanOptions& options) {
                        "file of 'monarchctl run --report'");
     file = kept[0].path;
   }
-  const Result<double> rate = rate_in(file);
-  if (!rate.ok()) return rate.error();
-  return Rate{*rate, options.like};
+  Result<Rate> rate = rate_in(file);
+  if (rate.ok()) rate->of = options.like;
+  return rate;
 }
 
 // Of the last of the caller's jobs that tells one on this host.
@@ -254,18 +254,21 @@ std::optional<Rate> last_rate(const std::string& state_dir) {
   constexpr size_t kMostLooked = 20;
   const std::vector<Kept> kept = kept_reports(state_dir, "");
   for (size_t i = 0; i < std::min(kept.size(), kMostLooked); ++i)
-    if (const Result<double> rate = rate_in(kept[i].path); rate.ok())
-      return Rate{*rate, kept[i].id + "@" + kept[i].cluster};
+    if (const Result<Rate> rate = rate_in(kept[i].path); rate.ok())
+      return Rate{rate->bytes, rate->nodes, kept[i].id + "@" + kept[i].cluster};
   return {};
 }
 
-// Until all that is to be placed is, if a node reads that much per second from the PFS. Nodes read a share
-// each and get the rest from each other; nodes that do not stage what their programs open, epoch by epoch.
+// Of all nodes together: no more is known of the PFS than what as many nodes have had at once.
+double rate_together(const Rate& rate, uint32_t nodes) { return rate.bytes * std::min(nodes, rate.nodes); }
+
+// Until all that is to be placed is. Nodes read a share each and get the rest from each other; nodes that do
+// not stage what their programs open, epoch by epoch.
 std::optional<double> staging_seconds(const Found& found, double part, const PlanOptions& options, bool peers,
-                                      double rate) {
+                                      const Rate& rate) {
   if (options.nodes > 1 && !peers) return {};
   const double placed = std::min(1.0, part * options.nodes) * static_cast<double>(found.bytes);
-  return placed / options.nodes / rate;
+  return placed / rate_together(rate, options.nodes);
 }
 
 double percent(double part, double whole) { return whole <= 0 ? 0 : 100 * part / whole; }
@@ -372,10 +375,11 @@ void print(const PlanOptions& options, const Found& found, const std::vector<Roo
   print_table(rows);
   std::puts("");
   if (staging)
-    std::printf("Staging takes about %s, if %s reads %s/s from the PFS, as %s%s did at most%s\n",
+    std::printf("Staging takes about %s, if %s %s/s from the PFS, as %s of %s%s did while it staged%s\n",
                 time_text(static_cast<uint64_t>(std::llround(*staging))).c_str(),
-                options.nodes > 1 ? "each node" : "the node",
-                format_size(static_cast<uint64_t>(std::llround(rate->bytes))).c_str(),
+                options.nodes > 1 ? "all nodes together read" : "the node reads",
+                format_size(static_cast<uint64_t>(std::llround(rate_together(*rate, options.nodes)))).c_str(),
+                counted(std::min(options.nodes, rate->nodes), "node").c_str(),
                 names_job(rate->of) ? "job " : "the job of ", escaped(rate->of).c_str(),
                 !options.like.empty()
                     ? ""
@@ -433,7 +437,7 @@ int plan(PlanOptions options) {
   const double part = found.space == 0 ? 1 : 1 - static_cast<double>(left) / static_cast<double>(found.space);
   const Reads reads = reads_of(part, options.nodes, options.epochs);
   const std::optional<double> staging =
-      pfs_rate ? staging_seconds(found, part, options, config->peer.enabled, pfs_rate->bytes) : std::nullopt;
+      pfs_rate ? staging_seconds(found, part, options, config->peer.enabled, *pfs_rate) : std::nullopt;
   options.json ? print_json_of(options, found, *rooms, part, reads, pfs_rate, staging)
                : print(options, found, *rooms, part, reads, config->peer.enabled, pfs_rate, staging);
   if (found.errors == 0) return 0;
@@ -454,9 +458,10 @@ void add_plan(CommandLine app, int* status) {
   app.add_option("--epochs", options->epochs, "how often the job reads the dataset; default: 10");
   app.add_option("--rate", options->rate,
                  "calls to the file system per second at most, or none; default: 5000");
-  app.add_option("--like", options->like,
-                 "a job that has ended on this node, or a file of 'run --report': how fast it read from the "
-                 "PFS tells how long staging takes; default: your last job here that tells it")
+  app.add_option(
+         "--like", options->like,
+         "a job that has ended on this node, or a file of 'run --report': how fast it was staged from the "
+         "PFS tells how long staging takes; default: your last job here that tells it")
       .option_text("JOBID|FILE");
   app.add_option("--config", options->config,
                  "configuration that names the tiers; " + default_text(kDefaultConfig));

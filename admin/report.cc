@@ -328,8 +328,7 @@ void print(const Told& told, const Advice& advice) {
          instead(std::to_string(c.task("meta_pfs")), std::to_string(meta), spared(c.task("meta_pfs"), meta)));
   print_times(told.timeline);
   if (told.open_times) print_open_times(*told.open_times);
-  line("Advice",
-       paint(std::string(advice.rule) == "good" ? Colour::kGood : Colour::kDoubtful, escaped(advice.text)));
+  if (!advice.text.empty()) line("Advice", paint(Colour::kDoubtful, escaped(advice.text)));
   if (told.nodes.empty() && told.reports.empty()) return;
   std::puts("");
   print_table(told.reports.empty() ? node_rows(told.nodes, c.nodes) : rows_of(told.reports, c));
@@ -393,7 +392,6 @@ std::string page_text(const Told& told, const Advice& advice) {
   page.title = "Job " + title_of(told.source);
   page.about = about_text(told);
   page.advice = advice.text;
-  page.good = std::string(advice.rule) == "good";
   page.several_nodes = c.nodes > 1;
   const double less = spared(c.bytes_pfs(), c.bytes_read());
   page.facts = {
@@ -426,6 +424,8 @@ std::string page_text(const Told& told, const Advice& advice) {
 
 int tell(const ReportOptions& options, Told told) {
   told.counts.settled = told.timeline.series.settled_ms > 0;
+  told.counts.running = std::string_view(told.source.kind) == "job";
+  told.counts.partial = nodes_told(told) < all_nodes(told);
   const Advice advice = advise(told.counts);
   if (!options.html.empty()) {
     if (const Status written = write_page(options.html, page_text(told, advice)); !written.ok())
@@ -545,7 +545,7 @@ Advice advise_by_line(const std::vector<std::pair<std::string, std::string>>& fi
     return {
         "few-hits",
         "most opens waited or went to the PFS: the files were read about once, or before they were staged"};
-  return {"good", "nothing to do"};
+  return {"good", ""};
 }
 
 int tell_line(const ReportOptions& options, const std::string& state, const std::string& comment) {
@@ -585,8 +585,7 @@ int tell_line(const ReportOptions& options, const std::string& state, const std:
     if (key != "monarch")
       line(known == std::end(kTexts) ? escaped(key).c_str() : known->text, escaped(value));
   }
-  line("Advice",
-       paint(std::string(advice.rule) == "good" ? Colour::kGood : Colour::kDoubtful, escaped(advice.text)));
+  if (!advice.text.empty()) line("Advice", paint(Colour::kDoubtful, escaped(advice.text)));
   return 0;
 }
 

@@ -112,6 +112,14 @@ Rates peaks_of(const Timeline& timeline) {
   return most;
 }
 
+double staging_rate(const Timeline& timeline) {
+  if (timeline.series.count == 0) return 0;
+  uint64_t i = timeline.series.count - 1;
+  const uint64_t bytes = timeline.at(i).agent_bytes_pfs;
+  while (i > 0 && timeline.at(i - 1).agent_bytes_pfs == bytes) --i;
+  return static_cast<double>(bytes) / std::max(static_cast<double>(timeline.at(i).ms) / 1000, kLeastSeconds);
+}
+
 std::optional<double> staged_at(const Timeline& timeline, uint64_t i) {
   if (timeline.series.count == 0) return {};
   const uint64_t all = timeline.at(timeline.series.count - 1).dataset_bytes;

@@ -36,6 +36,10 @@ struct Rates {
 Rates rates_at(const Timeline& timeline, uint64_t sample);
 Rates peaks_of(const Timeline& timeline);
 
+// Of the bytes that the agent read from the PFS, in bytes per second until it had read the last; 0: not
+// known.
+double staging_rate(const Timeline& timeline);
+
 // Percent of the dataset, as it is known at the end; nothing: nothing is known of it.
 std::optional<double> staged_at(const Timeline& timeline, uint64_t sample);
 

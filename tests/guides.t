@@ -118,7 +118,7 @@ def without_slurm():
         file.write(f"find {data} -type f -exec cat {{}} + >/dev/null\n")
     code, out, err = shell(commands)
     equal((code, err.count(": the command begins\n")), (0, 1), "user-guide, without Slurm", err)
-    contains(out.decode(), [f"of a tier's copy {FILES} (100.0%)", "Advice"], "its report is explained")
+    contains(out.decode(), [f"of a tier's copy {FILES} (100.0%)", "% less"], "its report tells the gain")
 
 
 def config_with(name, text):

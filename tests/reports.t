@@ -36,13 +36,13 @@ def kept():
         n.read(n.start(job))
         code, out, err = n.report(job, "--json")
         live = json.loads(out or "{}")
-        equal((code, live.get("source"), live.get("opens")), (0, "job", 30), "a job that runs", err)
+        equal((code, live.get("source"), live.get("opens"), live.get("rule")), (0, "job", 30, "good"), "a job that runs, in epoch 1", err)
         n.end(job)
         for who, before in (("root", ()), ("its owner", as_user(UID))):
             code, out, err = n.report(job, "--json", before=before)
             told = json.loads(out or "{}")
-            equal((code, told.get("source"), told.get("state"), told.get("opens"), told.get("opens_tier"), told.get("nodes")),
-                  (0, "kept", "ended", 30, 30, 1), f"the report of a job that has ended, for {who}", out, err)
+            equal((code, told.get("source"), told.get("state"), told.get("opens"), told.get("opens_tier"), told.get("nodes"), told.get("rule")),
+                  (0, "kept", "ended", 30, 30, 1, "read-once"), f"the report of a job that has ended, for {who}", out, err)
         times = {kind: took["timed"] for kind, took in told["open_times"].items()}
         ok(times["pfs"] == 0 and 0 < times["tier"] + times["waited"] <= 30, "how long its opens took", told)
         ok(told["samples"] > 0 and told["staged_seconds"] == told["settled_seconds"] and told["most_per_second"]["from_pfs"] > 0 and told["most_per_second"]["from_tiers"] > 0,
