@@ -344,10 +344,12 @@ exit $code
             pass
 
     def requeue(self, job):
-        """Has a job that runs begin anew, at once: Slurm would wait two minutes, and a node refuses the job for a second after its epilog."""
+        """Has a job that runs begin anew: Slurm would wait two minutes. A node refuses credentials of the second in which it ended the job."""
         code, _, err = self.execute(["scontrol", "requeue", str(job)])
         equal(code, 0, "scontrol requeue", err)
         wait_until(lambda: self.state_of(job) == "PENDING" and self.epilog_ms(job), PATIENCE)
+        ended = int(time.time())
+        wait_until(lambda: int(time.time()) > ended, PATIENCE)
 
         def begun():
             self.execute(["scontrol", "update", f"jobid={job}", "starttime=now"], root=True)
