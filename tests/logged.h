@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "runtime/base/log.h"
 #include "tests/scratch.h"
@@ -24,6 +25,8 @@ inline std::string logged(const Scratch& scratch, const std::function<void()>& b
   const auto before = spdlog::default_logger();
   EXPECT_TRUE(open_log(scratch / "log", "info").ok());
   body();
+  static std::vector<std::shared_ptr<::spdlog::logger>> kept;  // threads that go on may be using it
+  kept.push_back(spdlog::default_logger());
   spdlog::set_default_logger(before);
   std::string text = contents(scratch / "log");
   std::filesystem::remove(scratch / "log");

@@ -15,6 +15,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import time
 
 import e2e
 from e2e import BUILD, SANITIZER, SOURCE, equal, ok, scratch, wait_until
