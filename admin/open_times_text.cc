@@ -33,12 +33,11 @@ std::string duration_text(uint64_t ns) {
   double value = static_cast<double>(ns) / 1000;
   size_t unit = 0;
   for (; value >= 1000 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
+  const double step = value >= 99.5 ? 10 : value >= 9.95 ? 1 : 0.1;  // two digits
+  const double rounded = std::round(value / step) * step;
   char text[32];
-  // Two digits: the bounds are powers of 2, and not as exact as three would look.
-  if (value < 99.5)
-    std::snprintf(text, sizeof text, "%.2g%s", value, kUnits[unit]);
-  else
-    std::snprintf(text, sizeof text, "%.0f%s", std::round(value / 10) * 10, kUnits[unit]);
+  std::snprintf(text, sizeof text, "%s%.3g%s", std::abs(rounded - value) < 1e-6 ? "" : "~", rounded,
+                kUnits[unit]);
   return text;
 }
 

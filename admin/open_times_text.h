@@ -12,7 +12,7 @@ namespace monarch::admin {
 
 // "of tiers' copies"
 const char* kind_text(OpenKind kind);
-// "1.02ms"
+// "4us"; "~33ms", where two digits are not all.
 std::string duration_text(uint64_t ns);
 // Of the opens of a kind that were timed, of which there are some: "half took less than 4us, 99% less than
 // 16us".
