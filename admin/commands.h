@@ -14,6 +14,7 @@ void add_config(CommandLine app, int* status);          // config.cc
 void add_container_args(CommandLine app, int* status);  // container.cc
 void add_doctor(CommandLine app, int* status);          // doctor.cc
 void add_flush(CommandLine app, int* status);           // flush.cc
+void add_hint(CommandLine app, int* status);            // hint.cc
 void add_metrics(CommandLine app, int* status);         // metrics.cc
 void add_plan(CommandLine app, int* status);            // plan.cc
 void add_report(CommandLine app, int* status);          // report.cc

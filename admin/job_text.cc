@@ -68,6 +68,7 @@ Json job_json(const Job& job) {
   out["opens_tier"] = opens.tier;
   out["hit"] = opens.all ? static_cast<double>(opens.tier) / static_cast<double>(opens.all) : 0.0;
   out["pfs_bytes"] = pfs_bytes(c);
+  out["hinted_files"] = c[AgentCounter::hinted_files];
   out["fallbacks"] = Json::object();
   for (const Fallback& f : kFallbacks) out["fallbacks"][f.name] = c[f.counter];
   out["tiers"] = tiers_of(*job.status);

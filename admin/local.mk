@@ -44,6 +44,7 @@ ctl_run = \
 	%D%/defaults.cc \
 	%D%/doctor.cc \
 	%D%/flush.cc \
+	%D%/hint.cc \
 	%D%/plan.cc \
 	%D%/run.cc \
 	%D%/simulate.cc \

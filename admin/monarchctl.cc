@@ -103,6 +103,8 @@ int main(int argc, char** argv) {
       subcommand("status", "show the jobs with Monarch on this node, and how far they are"), &status);
   monarch::admin::add_top(subcommand("top", "show the jobs with Monarch on this node, again and again"),
                           &status);
+  monarch::admin::add_hint(
+      subcommand("hint", "tell in which order a job will use files, so that they are staged in it"), &status);
   monarch::admin::add_report(subcommand("report", "show what a job read from where, and what to do better"),
                              &status);
   monarch::admin::add_plan(

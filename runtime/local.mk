@@ -11,6 +11,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/agent/load_peers.h \
 	%D%/agent/membership.h \
 	%D%/agent/nodes_file.h \
+	%D%/agent/order_watch.h \
 	%D%/agent/progress.h \
 	%D%/agent/series_file.h \
 	%D%/agent/use_watch.h \
@@ -65,6 +66,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/layout/globs.h \
 	%D%/layout/groups.h \
 	%D%/layout/space.h \
+	%D%/layout/order_layout.h \
 	%D%/layout/path_hash.h \
 	%D%/layout/shared_map.h \
 	%D%/layout/statx.h \
@@ -130,6 +132,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/placement/hard_links.h \
 	%D%/placement/pfs_source.h \
 	%D%/placement/placement.h \
+	%D%/placement/order.h \
 	%D%/placement/queue.h \
 	%D%/placement/source.h \
 	%D%/placement/sparse_copies.h \
@@ -168,6 +171,7 @@ agent = \
 	%D%/agent/load_peers.cc \
 	%D%/agent/membership.cc \
 	%D%/agent/nodes_file.cc \
+	%D%/agent/order_watch.cc \
 	%D%/agent/progress.cc \
 	%D%/agent/series_file.cc \
 	%D%/agent/use_watch.cc
@@ -235,6 +239,7 @@ placement = \
 	%D%/placement/hard_links.cc \
 	%D%/placement/pfs_source.cc \
 	%D%/placement/placement.cc \
+	%D%/placement/order.cc \
 	%D%/placement/queue.cc \
 	%D%/placement/tier_health.cc \
 	%D%/placement/write_back.cc

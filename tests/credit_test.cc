@@ -119,6 +119,21 @@ TEST_F(CreditTest, WithoutABurstTheJobIsFirst) {
   expect_staged(1);
 }
 
+// What is read of a prefetched file counts twice, of one that was asked for once.
+TEST_F(CreditTest, WhatTheJobWillUseIsAskedFor) {
+  make_files(40, 0);
+  start();
+  walk();
+  OrderPiece piece;
+  for (const char* name : {"f30", "f20", "f10"}) piece.refs.push_back(catalog_->reader().find(rel(name)).ref);
+  EXPECT_TRUE(placement_->hint(piece));
+  expect_staged(3);
+  for (const char* name : {"f10", "f20", "f30"}) EXPECT_EQ(state(name), State::kPlaced) << name;
+  EXPECT_EQ(counter(AgentCounter::hinted_files), 3u);
+  job_reads_on_tier(3);
+  expect_staged(6);
+}
+
 TEST_F(CreditTest, TheBurstIsAPartOfTheDatasetWithinBounds) {
   prepare();
   source_ = std::make_unique<PfsSource>(catalog_.get(), &*dataset_, board_->get(), nullptr);

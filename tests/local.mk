@@ -62,7 +62,8 @@ tests_unit_SOURCES = \
 unit_agent = \
 	%D%/again_test.cc \
 	%D%/agent_test.cc \
-	%D%/agent_parts_test.cc
+	%D%/agent_parts_test.cc \
+	%D%/order_test.cc
 unit_base = \
 	%D%/base_test.cc \
 	%D%/copier_test.cc \

@@ -158,6 +158,37 @@ TEST_F(QueueTest, EachFileIsPrefetchedOnceAndNoOther) {
   EXPECT_EQ(state("b"), State::kPlaced);
 }
 
+TEST_F(QueueTest, WhatTheJobWillUseIsPrefetchedFirstAndInItsOrder) {
+  const Ref a = file("a", 500), b = file("b", 500), c = file("c", 500), placed = file("p", 500);
+  catalog_->entry(placed).state = state_word(State::kPlaced);
+  money_ = 0;
+  EXPECT_TRUE(idle());
+  EXPECT_TRUE(queue().hint({1, 0, 0, {b}}));
+  EXPECT_TRUE(queue().hint({0, 1, 0, {0, a + 1, 0xffffffff, placed, c, c}}));
+  queue().demand(kOne);
+  EXPECT_EQ(take().ref, kOne) << "an open waits for it";
+  for (const Ref next : {c, b}) {
+    const Work work = take();
+    EXPECT_TRUE(work.ref == next && work.why == Why::kPrefetch && work.hinted) << next;
+    EXPECT_TRUE(idle()) << "there is one thread for it";
+    done();
+  }
+  EXPECT_TRUE(idle()) << "nothing pays for the rest";
+  money_ = UINT64_MAX;
+  queue().start_over(WorkQueue::Prefetch::kAsItWas);
+  const Work rest = take();
+  EXPECT_TRUE(rest.ref == a && !rest.hinted);
+  EXPECT_EQ(counter(AgentCounter::hinted_files), 2u);
+}
+
+TEST_F(QueueTest, AnOrderIsForgottenWherePrefetchIsOff) {
+  config_.prefetch = AgentConfig::Prefetch::kOff;
+  const Ref a = file("a", 500);
+  EXPECT_TRUE(queue().hint({0, 0, 0, {a}}));
+  EXPECT_TRUE(idle());
+  EXPECT_EQ(state("a"), State::kKnown);
+}
+
 TEST_F(QueueTest, NothingIsPrefetchedWhileItRestsOrAfterItsEnd) {
   catalog_->add(rel("f"), DT_REG);
   rests_ = true;

@@ -255,6 +255,54 @@ def report():
     return pfs.close()
 
 
+def state_of(job):
+    return dict(line.split("=", 1) for line in text_of(f"{job.run_dir}/state").decode().splitlines())
+
+
+def hints():
+    """One file is prefetched at a time, so that those have room that the job has named first."""
+    source, tier, tool = scratch("hints.src"), scratch("hints.tier"), f"{BUILD}/monarchctl"
+    names = [f"below/{i:02}" for i in range(20)]
+    for name in names:
+        e2e.write(f"{source}/{name}", os.urandom(1 << 20))
+    named = names[7:] + names[:7]
+    absolute = e2e.write(f"{scratch()}/absolute", "".join(f"{source}/./{name}\n" for name in named[:2]))
+    paths = e2e.write(f"{scratch()}/paths", "".join(f"{name}\n" for name in ["none", *named[2:], "below"]))
+    wrong = e2e.write(f"{scratch()}/wrong", f"below\n{scratch()}\n")
+    numbers = e2e.write(f"{scratch()}/numbers", "2\n1\nx\n-1\n99\n")
+    words, missing = options([source], {"t": (tier, "8M")}), f"{wrong}.not"
+    run = monarch_run([*words, *e2e.config(prefetch="off")], [tool, "hint", paths], env=e2e.environment(MONARCH_IO_QUIET=""))
+    equal(run, (1, b"", "monarchctl hint: prefetch = off in the job's configuration: nothing is staged ahead\n"), "hint: where it is of no use")
+    equal(e2e.execute([tool, "hint", paths]), (1, b"", "monarchctl hint: this is no task of a job with Monarch; call it in one, or give --job\n"), "hint: outside of a job")
+    job = e2e.Job([*words, *e2e.config(prefetch="auto", prefetch_burst=0, threads=3)])
+    told = "monarchctl hint: {} no file of the dataset, the first is line {}\n".format
+    for what, command, want in [
+        ("no line that is of use", [wrong], (1, b"", told("2 lines name", "1: below"))),
+        ("a file that is not there", [missing], (1, b"", f"monarchctl hint: read {missing}: No such file or directory; name a file that you can read, or - for standard input\n")),
+        ("absolute paths", [absolute], (0, b"2 accesses told\n", "")),
+        ("numbers of a list", ["--list", paths, numbers], (0, b"2 accesses told\n", told("3 lines name", "3: x"))),
+    ]:
+        equal(job.run([tool, "hint", *command]), want, f"hint: {what}")
+    equal(e2e.execute([tool, "hint", "--epoch", "1", "--job", f"run.{job.pid}", paths]), (0, b"18 accesses told\n", told("2 lines name", "1: none")), "hint: from outside")
+    settled = lambda: sum(int(state_of(job)[key]) for key in ("staged_files", "no_room")) == len(names)
+    ok(wait_until(settled), "hints: all that has room is staged", state_of(job))
+    program = e2e.OPENED_AS + """
+import sys
+for path in sys.argv[2:]:
+    with open(path, "rb") as file:
+        if opened_as(file.fileno()).startswith(sys.argv[1]):
+            print(path)
+"""
+    code, out, err = job.run(["/usr/bin/python3", "-c", program, tier, *[f"{source}/{name}" for name in names]])
+    status = json.loads(job.run([tool, "status", "--json", f"run.{job.pid}"])[1])["jobs"][0]
+    placed = set(os.path.relpath(path, source) for path in out.decode().split())
+    counters = job.end()["agent"]
+    ok(code == 0 and 4 < len(placed) < len(names), "hints: a part has room", err, out)
+    equal(placed, set(named[:len(placed)]), "hints: what is used first")
+    equal(counters["prefetch_files"], len(placed), "hints: and nothing else was staged")
+    ok(status["hinted_files"] == counters["hinted_files"] >= len(placed), "hints: which is counted", status, counters)
+
+
 # ---- signals and deaths
 
 
@@ -389,6 +437,6 @@ def hanging_pfs():
     return pfs.close()
 
 
-e2e.main(swept, exit_codes, refusals, without_agent, peers_library, ordinary_user, squatter, user_environment, report, signals,
+e2e.main(swept, exit_codes, refusals, without_agent, peers_library, ordinary_user, squatter, user_environment, report, hints, signals,
          monarchctl_killed,
          monarchd_slow_to_end, monarchd_killed, hanging_pfs)

@@ -23,6 +23,7 @@
 #include "runtime/agent/grant_watch.h"
 #include "runtime/agent/load_peers.h"
 #include "runtime/agent/nodes_file.h"
+#include "runtime/agent/order_watch.h"
 #include "runtime/agent/progress.h"
 #include "runtime/agent/use_watch.h"
 #include "runtime/base/clock.h"
@@ -358,19 +359,30 @@ void follow_use(bool unused, bool* rests, Service* service) {
     spdlog::info("the dataset is used: prefetch goes on");
 }
 
+void follow_order(OrderWatch* order, bool* full, Service* service) {
+  for (OrderPiece& piece : order->take()) {
+    if (service->placement->hint(std::move(piece)) || std::exchange(*full, true)) continue;
+    spdlog::warn("the order of accesses is too long: what was told behind {} files is not used",
+                 Order::kMostRefs);
+  }
+}
+
 // Waits for a signal, the end of the lifeline or that of the run directory; says which.
 std::string serve(int signals, int lifeline, const std::string& run_dir, const Fd& dir, int patience_s,
                   Quotas* quotas, Service* service) {
   UseWatch use(service->board->get(), dir.get(), patience_s);
-  bool rests = false;
+  OrderWatch order(dir.get());
+  bool rests = false, full = false;
   for (;;) {
     quotas->look();
     follow_use(use.is_unused(), &rests, service);
-    pollfd fds[3] = {{signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {quotas->fd(), POLLIN, 0}};
+    follow_order(&order, &full, service);
+    pollfd fds[4] = {
+        {signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {quotas->fd(), POLLIN, 0}, {order.fd(), POLLIN, 0}};
     int wait = milliseconds(patience::kIdleLookNs);
     for (const int wanted : {quotas->wait_ms(), use.wait_ms()})
       if (wanted >= 0) wait = std::min(wait, wanted);
-    if (::poll(fds, 3, wait) < 0 && errno != EINTR) return std::string("poll: ") + std::strerror(errno);
+    if (::poll(fds, 4, wait) < 0 && errno != EINTR) return std::string("poll: ") + std::strerror(errno);
     if (!is_at(run_dir, dir)) return "the run directory is gone";
     if (fds[0].revents) return "signal";
     if (fds[1].revents) {  // nobody writes to it: it is readable at its end

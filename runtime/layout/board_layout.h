@@ -37,7 +37,7 @@
 namespace monarch {
 
 inline constexpr uint64_t kBoardMagic = 0x42484352414e4f4d;  // "MONARCHB", little-endian
-inline constexpr uint32_t kBoardVersion = 14;                // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 15;                // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -107,7 +107,8 @@ inline constexpr int kStaleSeconds = 60;
   X(served_files, "files, or parts of them, that other nodes got from this one")            \
   X(served_bytes, "bytes that other nodes got from this one")                               \
   X(dup_files, "files read from the PFS though another node had them, as far as known")     \
-  X(evicted_files, "copies removed because root lowered a tier's quota")
+  X(evicted_files, "copies removed because root lowered a tier's quota")                    \
+  X(hinted_files, "files that prefetch took in the order of monarchctl hint")
 
 enum class TaskCounter : uint32_t {
 #define X(name, doc) name,

@@ -86,6 +86,8 @@ class Catalog {
   const CatalogReader& reader() const { return reader_; }
   const CatalogHeader& header() const { return *header_; }
 
+  // Whether `ref`, which may be anything, is an entry.
+  bool is_entry(Ref ref);
   // The changeable side of an entry; of what is no entry of this catalog, one that nobody reads. Lock-free.
   Entry& entry(Ref ref);
   // The number of its root: of a root that there is, whatever the job's owner wrote into the entry.
@@ -156,7 +158,6 @@ class Catalog {
   Record* record(Space space, Ref ref) {
     return reinterpret_cast<Record*>(at(space, ref, sizeof(Record)));
   }
-  bool is_entry(Ref ref);
   void note_entry(Ref ref) REQUIRES(lock_);
   std::atomic<uint64_t>* entry_bits(uint32_t segment) const;
   // The DirPath, made if need be.

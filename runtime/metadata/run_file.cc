@@ -41,7 +41,7 @@ uint64_t sum_of(const void* data, size_t bytes) {  // FNV-1a
 
 std::vector<std::string> run_file_names() {
   std::vector<std::string> names = {"board",  "catalog", "monarchd.log", "directories", "state",
-                                    "series", "nodes",   "began",        "told"};
+                                    "series", "nodes",   "began",        "told",        "order"};
   for (uint32_t k = 0; k < kMaxGenerations; ++k)
     for (const char* index : {"index.", "inodes."}) names.push_back(index + std::to_string(k));
   for (const char* space : kSpaceNames)

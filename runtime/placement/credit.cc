@@ -32,9 +32,11 @@ uint64_t PrefetchCredit::earned() const {
   const uint64_t on_tiers = read_on_tiers + opens_on_tiers * kOpenBytes;
   const uint64_t on_pfs = total(board, TaskCounter::read_bytes_pfs) + total(board, TaskCounter::mmap_bytes) +
                           total(board, TaskCounter::opens_pfs) * kOpenBytes;
-  // What was staged since an open or a read waited for it is read on a tier, too.
-  const uint64_t asked_for = context_->asked_bytes.load(std::memory_order_relaxed) +
-                             total(board, AgentCounter::demand_files) * kOpenBytes;
+  // What was staged since an open or a read waited for it, or the job said that it will use it, is read on a
+  // tier, too.
+  const uint64_t asked_for =
+      context_->asked_bytes.load(std::memory_order_relaxed) +
+      (total(board, AgentCounter::demand_files) + total(board, AgentCounter::hinted_files)) * kOpenBytes;
   return on_tiers + on_pfs + more(on_tiers, asked_for);
 }
 

@@ -195,7 +195,7 @@ void FileStager::watch_directory(Ref ref, const std::string& path) {
 
 bool FileStager::put_back(const Work& work, uint64_t bytes, PrefetchCredit::Held* held, const Copier& copier,
                           bool* paid) {
-  if (copier.hurried() || (*paid = credit_->take(bytes, held))) return false;
+  if (work.hinted || copier.hurried() || (*paid = credit_->take(bytes, held))) return false;
   queue_->pass_over(bytes);
   context_->settle(work.ref, state_word(State::kKnown));
   // Who has come since then found it in work.

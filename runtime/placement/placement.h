@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The placement handler (MONARCH, section III): decides which tier takes a file, and copies it there
-// with a pool of background threads. What a task waits for comes first; then the rest of the dataset in the
-// order in which the walk found it, until all is placed or the tiers are full.
+// with a pool of background threads. What a task waits for comes first; then what the job has told that it
+// will use; then the rest of the dataset in the order in which the walk found it, until all is placed or the
+// tiers are full.
 //
 // It owns the threads; what they do next is the queue's to say (queue.h), how a file is copied the stagers'
 // (file_stager.h, chunk_stager.h), and whether tiers take any the tiers' health (tier_health.h).
@@ -56,6 +57,9 @@ class PlacementHandler {
   void keep_to_quotas() { evictor_.keep_to_quotas(); }
   // A tier's quota has grown: what did not fit is tried again. Any thread.
   void room_grew();
+  // The job will use these files: they are prefetched first, in this order. False: there is no room for more.
+  // Any thread.
+  bool hint(OrderPiece piece) { return queue_.hint(std::move(piece)); }
   // The catalog has grown: there may be more to prefetch. Any thread.
   void catalog_grew() { queue_.catalog_grew(); }
   // What nobody waits for is left alone from now on, but for the pieces that are being copied; or it goes on.

@@ -142,6 +142,14 @@ void WorkQueue::end_turn() {
   --turns_;  // done() tells the next one
 }
 
+// Where prefetch is off, or has ended, an order has no use.
+bool WorkQueue::hint(OrderPiece piece) {
+  const MutexLock hold(lock_);
+  if (!prefetching_) return true;
+  work_.notify_all();
+  return order_.add(std::move(piece));
+}
+
 void WorkQueue::catalog_grew() {
   const MutexLock hold(lock_);
   if (prefetching_) work_.notify_all();
@@ -233,10 +241,24 @@ bool WorkQueue::next_background(Work* work) {
     return true;
   }
   if (!prefetching_ || ask_.rests() || in_line_.size() >= kMostInLine) return false;
-  return next_to_prefetch(work) || next_opened(work);
+  return next_in_order(work) || next_to_prefetch(work) || next_opened(work);
 }
 
 bool WorkQueue::has_more_to_copy() const { return !filling_.empty() || prefetching_ || !in_line_.empty(); }
+
+// The job asks for these files, so that nothing is reserved for them.
+bool WorkQueue::next_in_order(Work* work) {
+  while (const std::optional<Ref> ref = order_.next()) {
+    if (!context_->catalog->is_entry(*ref) || !is_known(*ref) || !context_->source->is_ours(*ref) ||
+        !context_->catalog->move(*ref, state_word(State::kKnown), state_word(State::kStaging)))
+      continue;
+    *work = {.ref = *ref, .why = Why::kPrefetch, .hinted = true};
+    is_poor_ = false;
+    add(context_->board, AgentCounter::hinted_files);
+    return true;
+  }
+  return false;
+}
 
 bool WorkQueue::next_to_prefetch(Work* work) {
   if (passed_over_ != 0 && ask_.affords(passed_over_)) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the copy threads do next: what a task waits for; then chunks that are asked for; then large files
-// that were begun; then prefetch, in the order in which the walk found the files.
+// that were begun; then prefetch: in the order in which the job will use files, as far as it has told that,
+// and then in the order in which the walk found them.
 #pragma once
 
 #include <sys/stat.h>
@@ -16,6 +17,7 @@
 
 #include "runtime/base/mutex.h"
 #include "runtime/placement/context.h"
+#include "runtime/placement/order.h"
 
 namespace monarch {
 
@@ -41,6 +43,7 @@ struct Work {
   std::shared_ptr<Opened> opened = nullptr;  // set: its turn has come
   uint32_t change = 0;                       // kAgain: the number of the last change of the file
   Ref before = 0;                            // kAgain: the entry that `ref` is to replace
+  bool hinted = false;                       // kPrefetch: the job has told that it will use the file
   bool paid = false;                         // see PrefetchCredit::take()
   uint64_t reserved = 0;                     // see PrefetchCredit::reserve()
   bool background() const { return why == Why::kPrefetch || why == Why::kFill || why == Why::kAgain; }
@@ -96,6 +99,8 @@ class WorkQueue {
                  const struct stat& st) EXCLUDES(lock_);
   void end_turn() EXCLUDES(lock_);
 
+  // The job will use these files: they are prefetched before others. False: there is no room for more.
+  bool hint(OrderPiece piece) EXCLUDES(lock_);
   // The catalog has grown: there may be more to prefetch.
   void catalog_grew() EXCLUDES(lock_);
   // There is no room for more.
@@ -122,6 +127,7 @@ class WorkQueue {
   bool next_to_fill(Fill which, Work* work) REQUIRES(lock_);
   bool next_background(Work* work) REQUIRES(lock_);
   bool has_more_to_copy() const REQUIRES(lock_);  // though nobody waits for it
+  bool next_in_order(Work* work) REQUIRES(lock_);
   bool next_to_prefetch(Work* work) REQUIRES(lock_);
   bool next_in_catalog(Work* work) REQUIRES(lock_);
   bool next_opened(Work* work) REQUIRES(lock_);
@@ -153,6 +159,7 @@ class WorkQueue {
   };
   int usual_ GUARDED_BY(lock_) = 0;                 // threads that work, but for those for more
   std::vector<Working> working_ GUARDED_BY(lock_);  // who works on what
+  Order order_ GUARDED_BY(lock_);                   // what the job will use
   uint64_t cursor_ GUARDED_BY(lock_) = 0;           // how far prefetch is in the catalog's log
   std::deque<Ref> opened_large_ GUARDED_BY(lock_);  // see prefetch_large()
   int background_ GUARDED_BY(lock_) = 0;            // threads that work on something that nobody waits for
