@@ -328,8 +328,7 @@ def calls_to_pfs():
 
 # Does what the arguments say, one after the other, and shows the directory before and after, by the path and by a stream
 # that is rewound.
-CHANGE = """
-import os, sys
+CHANGE = STREAMS + """
 root = sys.argv[1]
 def show(top):
     out = []
@@ -338,6 +337,8 @@ def show(top):
         out.append((e.name, e.inode() == st.st_ino, e.is_symlink(), e.is_dir(), st.st_size, st.st_nlink, oct(st.st_mode)))
     return out
 """
+STREAM = "\nstream = opened(os.fsencode(root) + b'/a'); print(sorted(n[3] for n in rest(stream)[0]))\n"
+REWOUND = "\nlibc.rewinddir(stream); print(sorted(n[3] for n in rest(stream)[0]))\n"
 STEPS = [
     "open(root + '/a/new', 'w').close()", "os.close(os.open(root + '/a/new2', os.O_CREAT | os.O_EXCL | os.O_WRONLY))",
     "os.mkdir(root + '/a/dir')", "os.symlink('f1', root + '/a/sym')", "os.mkfifo(root + '/a/pipe')",
@@ -369,7 +370,7 @@ def changes():
             before = data.tasks()["meta_served"]
             run = e2e.execute if run_natively else data.job.run
             if who == "itself":
-                got = [run([PYTHON, "-c", CHANGE + show + "".join(f"{step}{show}" for step in STEPS), data.root])[:2]]
+                got = [run([PYTHON, "-c", CHANGE + STREAM + show + "".join(f"{step}{show}" for step in STEPS) + REWOUND, data.root])[:2]]
             else:
                 by, look = (run, show) if who == "another" else (e2e.execute, names)
                 got = [(by([PYTHON, "-c", CHANGE + step, data.root])[0], *run([PYTHON, "-c", CHANGE + look, data.root])[:2])
