@@ -308,7 +308,8 @@ TEST_F(CommentLine, OfSeveralNodesHasTheirSums) {
             "peer=5.00M nodes=2/3 err=4");
   counters_.ended = 2;
   other(AgentCounter::dup_files) = 1;
-  at(AgentCounter::evicted_files) = 7;
+  at(AgentCounter::evicted_files) = 3;
+  other(AgentCounter::evicted_files) = 4;
   at(AgentCounter::peer_errors) = 2;
   other(AgentCounter::peer_timeouts) = 3;
   other(AgentCounter::peer_bad) = 4;
