@@ -98,13 +98,15 @@ TEST_F(PolicyTest, TheMoreSpecialSectionGoesBeforeTheMoreGeneralOne) {
   unknown.known = false;
   EXPECT_EQ(opens(keys[2], unknown), 5u);
   const Config all = mine(
-      "[policy]\nmax_files = 1M\npfs_bandwidth = 1G\npfs_opens = none\npfs_stats = 7\njob_capacity = 5G\n",
+      "[policy]\nmax_files = 1M\npfs_bandwidth = 1G\npfs_opens = none\npfs_stats = 7\njob_capacity = 5G\n"
+      "closing_line = off\n",
       job_);
   EXPECT_EQ(all.agent.max_files, 1u << 20);
   EXPECT_EQ(all.agent.pfs_bandwidth, 1u << 30);
   EXPECT_EQ(all.agent.pfs_opens, 0u);
   EXPECT_EQ(all.agent.pfs_stats, 7u);
   EXPECT_EQ(all.tiers[0].job_capacity.of(1), uint64_t{5} << 30);
+  EXPECT_FALSE(all.closing_line);
 }
 
 TEST_F(PolicyTest, SwitchedOffIsToldWithItsReason) {
