@@ -375,11 +375,14 @@ TEST_F(TrappedStartTest, ATierThatCannotBeUsedIsLeftOut) {
 TEST_F(TrappedStartTest, WhatTheUserAskedForIsDoneOnce) {
   configure_tiers();
   StartRequest r = request("/data");
-  r.options = "tiers=open,nowhere wait=80% exclude=*.log capacity=1M";
+  r.options = "tiers=open,nowhere wait=80% wait_timeout=100000 exclude=*.log capacity=1M";
   EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
   const JobRecord first = *state_.read_record("c.1.n1");
   EXPECT_EQ(*state_.read("jobs/c.1.n1/remark"), "n1 has no tier nowhere; it has open,closed");
-  EXPECT_TRUE(state_.read("jobs/c.1.n1/wait")->starts_with("80 "));
+  int64_t percent = 0, until = 0;
+  std::istringstream(*state_.read("jobs/c.1.n1/wait")) >> percent >> until;
+  EXPECT_EQ(percent, 80);
+  EXPECT_GE(until, clock_.now_ms() + 100000 * 1000);
   EXPECT_EQ(contents(first.run_dir + "/exclude"), "*.log");
   r = requeued("/data");
   r.options = "tiers=open";
@@ -425,6 +428,7 @@ TEST_F(TrappedStartTest, AnAgentThatCannotBeExecutedIsNone) {
   EXPECT_EQ(start_with(request("/data"), SYS_execve, [](CallArguments) { return EACCES; }),
             "exec: Permission denied");
   EXPECT_EQ(of_job(), Names{"failed"});
+  EXPECT_TRUE(names_in(state_.path() + "/grants").empty());
 }
 
 TEST_F(TrappedStartTest, ATierIsChargedToAJobWhoseMemoryIsKnown) {
