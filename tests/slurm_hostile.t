@@ -180,7 +180,7 @@ def submit(name):
 
 
 def check(name, job, line_part):
-    state, output = cluster.wait(job), re.sub(rb"^monarch: .*\n", b"", cluster.output(job))
+    state, output = cluster.wait(job), re.sub(rb"(?m)^monarch: .*\n", b"", cluster.output(job))
     equal(state, "COMPLETED", f"{name}: how Slurm says that it ended", output[len(data.sums):])
     equal(output[:len(data.sums)], data.sums, f"{name}: the bytes are right")
     line = cluster.comment(job)
