@@ -163,7 +163,9 @@ def killed():
     nodes.expect_right("before", 2)
     os.kill(nodes.jobs[2].agent(), signal.SIGKILL)
     nodes.expect_right("an agent is killed", 0, 1)
+    before = nodes.pfs.counters()["read_bytes"]
     nodes.expect_right("the node whose agent was killed", 2)
+    equal(nodes.pfs.counters()["read_bytes"], before, "it reads what is placed from its tier still")
     path = nodes.paths()[0]
     nodes.jobs[0].run(["sh", "-c", 'printf "new content" > "$1"', "sh", path])
     code = "import os, sys; print(os.stat(sys.argv[1]).st_size, open(sys.argv[1], 'rb').read())"
@@ -172,11 +174,12 @@ def killed():
     turned = "import os, sys\nfor path in sys.argv[1:]:\n st = os.stat(path); content = open(path, 'rb').read()\n" \
              " open(path, 'r+b').write(content[::-1]); os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))"
     paths = [*[p for p in nodes.paths()[1:] if not p.endswith("/large0")][:2], f"{nodes.pfs.mount}/large0"]
-    nodes.want = nodes.native()
-    nodes.expect_right("before its tasks write", 0, 1)
-    equal(nodes.jobs[2].run([sys.executable, "-c", turned, *paths])[0], 0, "its tasks write, too, and put the time back")
-    nodes.want = nodes.native()
-    nodes.expect_right("what they wrote", 0, 1)
+    for writer in (0, 2):
+        nodes.want = nodes.native()
+        nodes.expect_right(f"before tasks of node {writer} write", 0, 1, 2)
+        equal(nodes.jobs[writer].run([sys.executable, "-c", turned, *paths])[0], 0, f"tasks of node {writer} write, and put the time back")
+        nodes.want = nodes.native()
+        nodes.expect_right(f"what node {writer} wrote", 0, 1, 2)
     nodes.jobs[2].run(["rm", paths[0]])
     for node in (0, 1):
         gone = nodes.jobs[node].run(["sh", "-c", 'test -e "$1" && echo there; cat "$1"; ls "${1%/*}" | grep -xF "${1##*/}"', "sh", paths[0]])

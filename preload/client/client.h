@@ -42,9 +42,11 @@ inline Client* client(Retry retry = Retry::kInAWhile) {
 }
 
 // Whether an open of a copy compares the file on the PFS with what was copied: by consistency = open, or
-// since changes on another node may not be told.
+// since changes on another node may not be told: that node cannot be reached, or this one's agent is gone.
 inline bool compares(const Client& c) {
-  return c.catalog.facts().check_at_open != 0 || c.board->header.unheard.load(std::memory_order_acquire) != 0;
+  const BoardHeader& board = c.board->header;
+  return c.catalog.facts().check_at_open != 0 || board.unheard.load(std::memory_order_acquire) != 0 ||
+         (board.hears_changes.load(std::memory_order_relaxed) != 0 && !agent_lives(*c.board));
 }
 
 // Marks what this process has open for writing when it attaches, before it is served anything: what it

@@ -20,11 +20,9 @@ inline constexpr int64_t kWaitSliceNs = 50 * 1000000;  // how soon a dead agent 
 // The least bound on an open's wait: an agent that lives and is stopped for two seconds is only slow.
 inline constexpr int64_t kWaitFloorNs = 3000 * 1000000ll;
 
-// Whether nothing is to be served any more. Where the job has other nodes also once the agent is gone: nobody
-// would tell of what their tasks change.
+// Whether nothing is to be served any more.
 inline bool is_closed(const Board& board) {
-  return board.header.closed.load(std::memory_order_acquire) != kServes ||
-         (board.header.hears_changes.load(std::memory_order_relaxed) != 0 && !agent_lives(board));
+  return board.header.closed.load(std::memory_order_acquire) != kServes;
 }
 
 // Whether an open would wait for an entry in this state.
