@@ -64,6 +64,8 @@ def environment():
 @functools.cache
 def why_not(tool):
     """Why this machine runs no container of the tool's, if so."""
+    if e2e.SANITIZER:
+        return "the image has no runtime of sanitizers"
     command = TOOLS[tool](images.glibc_image(f"probe-{tool}"), [], ["true"])
     program = {"charliecloud": "ch-run", "apptainer": APPTAINER}.get(tool, tool)
     if not shutil.which(program):
