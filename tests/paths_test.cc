@@ -145,6 +145,7 @@ TEST(RemoveTree, RemovesAllKindsOfFilesAndFollowsNoLink) {
   scratch.file("outside/kept", "x");
   scratch.file("file", "x");
   scratch.file("tree/a/b/c", "x");
+  scratch.file("tree/.hidden/.file", "x");
   scratch.dir("tree/empty");
   scratch.file("tree/name\nwith\xff", "x");
   ASSERT_EQ(::mkfifo((scratch / "tree/fifo").c_str(), 0600), 0);

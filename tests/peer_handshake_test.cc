@@ -142,6 +142,25 @@ TEST_F(HandshakeTest, EncryptedItStaysInTls) {
   EXPECT_EQ(std::string(got, 6), "secret");
 }
 
+TEST_F(HandshakeTest, WhoIsNotTheOneThatWasDialledIsRefused) {
+  constexpr uint16_t kPort = 64000;
+  for (const auto& [node, port] :
+       {std::pair<NodeIndex, uint16_t>(4, kPort), {3, kPort}, {5, kPort}, {4, 64001}}) {
+    SocketPair pair;
+    Hello says = hello(4);
+    says.port = kPort;
+    Handshake dials(ours, std::move(pair.here), Handshake::Side::kDials, hello(3), Handshake::After::kClear,
+                    Handshake::Dialled{node, port});
+    Handshake listens(ours, std::move(pair.there), Handshake::Side::kListens, says, Handshake::After::kClear);
+    auto other = std::async(std::launch::async, [&] { return listens.wait(kPatienceMs); });
+    const Status dialled = dials.wait(kPatienceMs);
+    EXPECT_EQ(dialled.ok() ? 0 : dialled.error().code, node == 4 && port == kPort ? 0 : ECONNREFUSED)
+        << node << " " << port;
+    ::shutdown(dials.socket(), SHUT_RDWR);
+    (void)other.get();
+  }
+}
+
 // Another key, job or run.
 TEST_F(HandshakeTest, AnotherKeyIsRefusedByBoth) {
   for (const auto& [job, seed] :
