@@ -15,12 +15,12 @@ namespace monarch::simulate {
 
 // Samples that threads of a node copy, one after the other.
 struct List {
-  // To the first tier that has room when the copy begins: all samples, from the node's part on.
+  // To the first tier that has room when the copy begins.
   static constexpr int kAnyTier = -1;
   size_t node = 0;
   int tier = kAnyTier;
   uint32_t threads = 1;
-  std::vector<uint32_t> samples;  // unless it is of all
+  std::vector<uint32_t> samples;
 };
 
 struct Plan {

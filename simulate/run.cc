@@ -164,12 +164,9 @@ class Run {
 
   bool take_of_list(Thread* thread) {
     const List& list = plan_.lists[thread->list];
-    const bool is_of_all = list.tier == List::kAnyTier;
-    const size_t all = accesses_.samples(), first = list.node * all / nodes_.size();
     size_t& next = next_of_list_[thread->list];
-    for (const size_t end = is_of_all ? all : list.samples.size(); next < end;) {
-      const size_t at = next++;
-      thread->sample = is_of_all ? static_cast<uint32_t>((first + at) % all) : list.samples[at];
+    while (next < list.samples.size()) {
+      thread->sample = list.samples[next++];
       thread->has_sample = true;
       if (has_use(*thread)) return true;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// This project, with peers and with all of the dataset prefetched. Without an order, each node's agent lists
-// the dataset from the node's part on, and keeps what it or the job reads, as far as its tiers have room.
+// This project, with peers and with all of the dataset prefetched. Without an order, each node's agent reads
+// the node's part ahead, and keeps what it or the job reads, as far as its tiers have room.
 #include "simulate/plan.h"
 
 namespace monarch::simulate {
@@ -14,7 +14,7 @@ Plan monarch(const Machine& machine, const Accesses& accesses) {
   uint32_t threads = 0;
   for (const Tier& tier : machine.tiers) threads += tier.threads;
   for (size_t node = 0; node < accesses.nodes(); ++node)
-    plan.lists.push_back({node, List::kAnyTier, threads, {}});
+    plan.lists.push_back({node, List::kAnyTier, threads, shard(accesses, node)});
   return plan;
 }
 
