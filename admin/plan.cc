@@ -197,15 +197,18 @@ Result<std::vector<Room>> rooms_of(const PlanOptions& options, const Config& con
 struct Reads {
   double without, alone, peers;
 };
-// `part`: of the dataset, what one node has room for; alone: nodes know nothing of each other.
+// `part`: of the dataset, what one node has room for. A full node reads what it has no copy of on the PFS.
+// alone: nodes know nothing of each other, and read nothing ahead. peers: a node reads its share ahead, which
+// takes half of its room at most, since what programs read comes as fast.
 Reads reads_of(double part, uint32_t nodes, uint32_t epochs) {
-  Reads reads{static_cast<double>(epochs), 0, 0};
-  const double together = std::min(1.0, part * nodes);
+  Reads reads{static_cast<double>(epochs), 0, std::min(1.0, part * nodes)};
+  double alone = 0, held = std::min(1.0 / nodes, part / 2);
   for (uint32_t k = 0; k < epochs; ++k) {
-    // What one node has seen of it in k epochs.
-    const double seen = 1 - std::pow(1 - 1.0 / nodes, k);
-    reads.alone += 1 - std::min(part, seen);
-    reads.peers += k == 0 ? 1 : 1 - together;
+    reads.alone += 1 - alone;
+    alone = std::min(part, alone + (1 - alone) / nodes);
+    const double anew = (1 - held) / nodes, kept = std::min(anew, part - held);
+    reads.peers += nodes * (anew - kept);
+    held += kept;
   }
   return reads;
 }

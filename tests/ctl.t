@@ -935,8 +935,16 @@ def plan():
     reads("one node: once", 1, 10, space, 10, 1, None)
     told = reads("one node with room for a half", 1, 4, half, 4, 4 - half / space * 3, None)
     near([told["spared_alone"], told["fits_percent"], told["tiers"][0]["percent"]], [100 * half / space * 3 / 4] + [100 * half / space] * 2, "which is f(E-1)/E")
-    reads("64 nodes with room for 8% each", 64, 20, tiny, 20, sum(1 - min(tiny / space, 1 - (63 / 64) ** k) for k in range(20)), 1)
-    reads("4 nodes that have no room for all together", 4, 20, tiny, 20 - 19 * 4 * tiny / space)
+    f = tiny / space
+    reads("64 nodes, each with room for what it reads ahead and in three epochs", 64, 3, tiny, 3, sum(1 - min(f, 1 - (63 / 64) ** k) for k in range(3)), 1)
+    reads("4 nodes that have no room for all together: a full node asks no other", 4, 20, tiny, 4 * f + 1 - f / 2 - 4 * f / 2 + 19 * (1 - f))
+    machine, samples = written("plan.machine", MACHINE.format(room=1)), written("plan.samples", DATASET)
+    for nodes, part in (2, 3 / 4), (4, 1 / 2), (4, 1 / 8), (8, 1 / 4), (8, 1 / 16):
+        sweeps = [f"--sweep={key}" for key in ("dataset.samples=4000", "dataset.epochs=10", f"machine.nodes={nodes}", f"tier.ram.capacity={part * 4000}")]
+        told = as_json("simulate", "--machine", machine, "--dataset", samples, "--policy", "monarch", *sweeps)[1]
+        read = told["runs"][0]["policies"][0]["pfs_mb"] / 4000
+        told = as_json("plan", data, "--capacity", str(int(part * space)), "--nodes", str(nodes), "--epochs", "10")[1]
+        ok(abs(told["pfs_peers"] / total / read - 1) < 0.03, f"plan reads as much as simulate, on {nodes} nodes with room for {part} each", told["pfs_peers"] / total, read)
     code, out, err = ctl("plan", *words, "--nodes", "2")
     contains(out, ["8 files, 23.1M, in 16 directories", "Read from the PFS in 10 epochs on 2 nodes:\n", "90.0%"], "plan as text")
     equal((code, err), (0, ""), "plan: no bar but on a terminal")
