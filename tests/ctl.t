@@ -623,7 +623,7 @@ def run_waits():
     dataset, tier = scratch("wait.data"), scratch("wait.tier")
     for number in range(40):
         e2e.write(f"{dataset}/{number}", bytes([number]) * 100000)
-    begins = r"monarchctl run: (\d+)% of the dataset is staged after \d+ s \((\d+) files?, [^)]*\): (.*)\n"
+    begins = r"monarchctl run: (\d+)% of the dataset is staged after \d+ s \((\d+) files?, [^)]*\): (.*)\nmonarchctl run: no program has used .*\n"
     slow = written("wait.slow", "[agent]\npfs_bandwidth = 400K\nprefetch_burst = 64K\n")
     off = written("wait.off", "[agent]\nprefetch = off\n")
     for size, words, percents, why in (
