@@ -265,6 +265,7 @@ TEST_F(AgentTest, WhatIsExcludedInOneDatasetIsStagedOfAnother) {
   ASSERT_EQ(start(), "ready\n");
   EXPECT_TRUE(tells("staged-in"));
   EXPECT_EQ(told("files") + " " + told("staged_files"), "3 3");
+  EXPECT_EQ(total(*board().get(), AgentCounter::walk_files), 3u) << "for sacct and monarchctl";
 }
 
 TEST_F(AgentTest, TasksAnswerFromListingsOnlyWhereBothAreWanted) {

@@ -91,6 +91,7 @@ class PlacementTest : public ::testing::Test {
     Result<BoardFile> board = BoardFile::create(run_dir_);
     ASSERT_TRUE(dataset.ok() && hierarchy.ok() && board.ok());
     dataset_.emplace(dataset.take());
+    dataset_->exclude = config_.exclude;
     hierarchy_.emplace(hierarchy.take());
     board_.emplace(board.take());
     std::vector<TierView> views;

@@ -135,8 +135,9 @@ def excluded():
     """What is excluded is read on the PFS, and is no part of what is waited for."""
     names = sorted(os.path.relpath(f"{d}/{f}", data) for d, _, files in os.walk(data) for f in files)
     out, number = job("--monarch-wait=full", f"--monarch-exclude=nothing:{names[0]}", env={"MONARCH_IO_LOG": f"{cluster.out}/log"},
-                      script=f"grep -E '^(percent|files)=' $MONARCH_IO_STATE; cat {data}/{names[0]} {data}/{names[1]} >/dev/null")
-    contains(out, [f"percent=100\nfiles={FILES - 1}\n"], "excluded: the others are staged")
+                      script=f"grep -E '^(percent|files)=' $MONARCH_IO_STATE; {e2e.BUILD}/monarchctl status $SLURM_JOB_ID; cat {data}/{names[0]} {data}/{names[1]} >/dev/null")
+    contains(out, [f"percent=100\nfiles={FILES - 1}\n", f"{FILES - 1} of {FILES - 1} (100%)\n", "State       staged-in\n"], "excluded: the others are staged, and are all there is")
+    contains(cluster.comment(number), [" staged=100% "], "excluded: what is excluded is no part of sacct's share")
     with open(f"{cluster.out}/log", encoding="utf-8") as file:
         lines = file.read()
     ok(re.search(rf"{names[0]}: PFS", lines) and re.search(rf"{names[1]}: tier nvme", lines), "excluded: where they are read", lines)

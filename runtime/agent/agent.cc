@@ -216,6 +216,7 @@ Status start(const AgentOptions& options, int run_dir, Service* service) {
   if (options.peers) library.emplace(options.peers_library);
   Result<Dataset> dataset = Dataset::open(options.datasets);
   if (!dataset.ok()) return dataset.error();
+  dataset->exclude = options.config.agent.exclude;
   MONARCH_TRY(check_roots(options.config, *dataset));
   service->rates.emplace(options.config.agent);
   service->dataset.emplace(dataset.take());

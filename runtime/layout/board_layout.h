@@ -80,7 +80,7 @@ inline constexpr int kStaleSeconds = 60;
 // Counters that the agent keeps, once.
 #define MONARCH_AGENT_COUNTERS(X)                                                           \
   X(walk_dirs, "directories that the walk listed")                                          \
-  X(walk_files, "regular files that the walk found")                                        \
+  X(walk_files, "regular files that the walk found, but excluded ones")                     \
   X(walk_errors, "directories that the walk could not list")                                \
   X(agent_opens_pfs, "opens that the agent made on the PFS")                                \
   X(agent_reads_pfs, "reads that the agent made on the PFS")                                \

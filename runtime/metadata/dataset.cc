@@ -12,6 +12,7 @@
 
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
+#include "runtime/layout/globs.h"
 
 namespace monarch {
 namespace {
@@ -100,6 +101,15 @@ std::vector<RootView> Dataset::root_views() const {
   std::vector<RootView> views;
   for (const DatasetRoot& r : roots) views.push_back({r.dev});
   return views;
+}
+
+bool Dataset::excludes(uint32_t root, const std::string& below) const {
+  if (exclude.empty()) return false;
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](const PrefixView& name) {
+    if (name.root != root || !name.below.empty()) return false;
+    const std::string full = name.path + "/" + below;
+    return any_glob_matches(exclude.c_str(), full.c_str(), full.c_str() + name.path.size() + 1);
+  });
 }
 
 }  // namespace monarch

@@ -24,6 +24,7 @@ struct DatasetRoot {
 struct Dataset {
   std::vector<DatasetRoot> roots;
   std::vector<PrefixView> prefixes;  // longest first
+  std::string exclude;               // globs, with colons, of files that are no part of it
 
   // Opens the directories `paths` (absolute, clean). A directory inside another one on the same file
   // system becomes a prefix of that one's root; a path that leads through a symbolic link is known by
@@ -31,6 +32,8 @@ struct Dataset {
   static Result<Dataset> open(const std::vector<std::string>& paths);
 
   std::vector<RootView> root_views() const;
+  // Whether `exclude` names a file, in any of the ways in which tasks may name it.
+  bool excludes(uint32_t root, const std::string& below) const;
 };
 
 }  // namespace monarch

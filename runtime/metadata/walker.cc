@@ -381,7 +381,9 @@ void Walker::enter_name(std::string_view name, uint8_t type, uint8_t told, uint6
   names->full |= fits && !ref;
   names->all_known &= ref && catalog_->entry(ref).type.load(std::memory_order_relaxed) == told;
   names->names.push_back({ref, ino});
-  names->files += type == DT_REG;
+  const bool excluded = ref && type == DT_REG && dataset_->excludes(names->root, names->path);
+  if (excluded) catalog_->move(ref, state_word(State::kKnown), state_word(State::kPass, Reason::kExcluded));
+  names->files += type == DT_REG && !excluded;
   if (ref && type == DT_DIR) enter_directory({names->root, names->path});
 }
 

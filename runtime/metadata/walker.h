@@ -101,7 +101,7 @@ class Walker {
     bool all_known = true;           // each has an entry with the type that readdir(3) gave
     bool whole = true;               // all were read
     bool full = false;               // the catalog had no room for one
-    uint64_t files = 0;              // how many are regular ones
+    uint64_t files = 0;              // how many are regular ones, and not excluded
     std::vector<WalkedName> walked;  // the same names, for the sink
   };
   // A directory that changed not long ago by its own clock, and how often it was looked at.

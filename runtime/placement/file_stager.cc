@@ -11,7 +11,6 @@
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/hierarchy/locality.h"
-#include "runtime/layout/globs.h"
 #include "runtime/placement/copying.h"
 
 namespace monarch {
@@ -57,8 +56,7 @@ void FileStager::stage(const Work& work, Copier* copier) {
   if (!work.opened && work.why == Why::kDemand &&
       !catalog->move(work.ref, state_word(State::kQueued), state_word(State::kStaging)))
     return;
-  if (is_excluded(work.ref)) {
-    add(context_->board, AgentCounter::pass_files);
+  if (context_->dataset->excludes(catalog->root_of(work.ref), catalog->path_of(work.ref))) {
     context_->settle(work.ref, state_word(State::kPass, Reason::kExcluded));
   } else if (is_invalid(*context_->board, catalog->entry(work.ref).hash)) {
     context_->settle(work.ref, state_word(State::kDropped, Reason::kWritten));
@@ -69,20 +67,6 @@ void FileStager::stage(const Work& work, Copier* copier) {
   } else {
     open_and_place(work, &held, copier);
   }
-}
-
-// By its path in each of the ways in which tasks may name it.
-bool FileStager::is_excluded(Ref ref) const {
-  const std::string& globs = context_->config.exclude;
-  if (globs.empty()) return false;
-  const std::string below = context_->catalog->path_of(ref);
-  const uint32_t root = context_->catalog->root_of(ref);
-  const std::vector<PrefixView>& names = context_->dataset->prefixes;
-  return std::any_of(names.begin(), names.end(), [&](const PrefixView& name) {
-    if (name.root != root || !name.below.empty()) return false;
-    const std::string full = name.path + "/" + below;
-    return any_glob_matches(globs.c_str(), full.c_str(), full.c_str() + name.path.size() + 1);
-  });
 }
 
 void FileStager::ask_again(const RelPath& path) {

@@ -58,8 +58,6 @@ class FileStager {
   bool is_regular(Ref ref, const std::string& path);
   // What the path leads to, without an open of it. False: errno says why.
   bool look(Ref ref, const std::string& path, struct stat* st) const;
-  // Whether the job is to read it on the PFS.
-  bool is_excluded(Ref ref) const;
   // Whether tasks are served by the entry's copy, which is there.
   bool serves(Ref ref);
   // Tasks find the copy, which is placed, from now on where they found the entry before it. False: that has
