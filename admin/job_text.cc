@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "runtime/base/size.h"
 #include "runtime/metadata/board.h"
@@ -96,11 +95,7 @@ Colour colour_of(JobState state) {
 
 std::string percent_text(const std::optional<double>& value, bool estimated) {
   if (!value) return "-";
-  char text[32];
-  // What is not all is not 100%.
-  std::snprintf(text, sizeof text, "%s%.0f%%", estimated ? "~" : "",
-                *value < 100 ? std::min(*value, 99.0) : 100);
-  return text;
+  return (estimated ? "~" : "") + whole_percent(*value);
 }
 
 std::string rate_text(const Job& job) {

@@ -305,16 +305,11 @@ uint64_t copied(const JobStatus& status) {
   return status.counters[AgentCounter::agent_bytes_pfs] + status.counters[AgentCounter::peer_bytes];
 }
 
-// Files of which is decided whether and where they are placed.
-uint64_t settled(const JobCounters& c) {
-  return staged_once(own_counts(c)) + c[AgentCounter::no_fit_files] + c[AgentCounter::pass_files] +
-         c[AgentCounter::source_errors] + c[AgentCounter::tier_errors] + c[AgentCounter::dropped_files];
-}
-
 JobState state_of(const JobStatus& status, bool moved) {
   if (!status.alive) return status.closed ? JobState::kTeardown : JobState::kAgentDied;
   if (moved) return JobState::kStagingIn;
-  if (status.walked && settled(status.counters) >= status.counters[AgentCounter::walk_files])
+  if (status.walked &&
+      settled_files(own_counts(status.counters)) >= status.counters[AgentCounter::walk_files])
     return JobState::kStagedIn;
   return JobState::kRunning;
 }
@@ -461,29 +456,13 @@ std::optional<double> percent(uint64_t part, const std::optional<uint64_t>& whol
   return 100.0 * static_cast<double>(std::min(part, *whole)) / static_cast<double>(*whole);
 }
 
-std::optional<double> staged_percent(const Progress& p) {
-  const std::optional<double> part = percent(p.bytes, p.all_bytes);
-  return part && p.all_files && p.files < *p.all_files ? std::min(*part, 99.0) : part;
-}
-
 Progress progress_of(const Job& job) {
   Progress p;
   if (!job.status) return p;
-  const JobCounters& c = job.status->counters;
-  const uint64_t found = c[AgentCounter::walk_files],
-                 opened = staged_once(own_counts(c)) + c[AgentCounter::no_fit_files];
-  p.files = placed_files(own_counts(c));
-  for (const uint64_t bytes : c.placed_bytes) p.bytes += bytes;
-  if (!job.status->walked) return p;
-  p.all_files = found;
-  p.files = std::min(p.files, found);
-  p.estimated = settled(c) < found;
-  if (!p.estimated)
-    p.all_bytes = std::max(c[AgentCounter::dataset_bytes], p.bytes);
-  else if (opened > 0)
-    p.all_bytes =
-        std::max(p.bytes, static_cast<uint64_t>(static_cast<double>(c[AgentCounter::dataset_bytes]) *
-                                                static_cast<double>(found) / static_cast<double>(opened)));
+  uint64_t placed = 0;
+  for (const uint64_t bytes : job.status->counters.placed_bytes) placed += bytes;
+  const Staged staged = staged_of(own_counts(job.status->counters), placed);
+  static_cast<Staged&>(p) = job.status->walked ? staged : Staged{staged.files, staged.bytes, {}, {}};
   if (job.state == JobState::kStagingIn && p.all_bytes && job.bytes_per_second.value_or(0) > 0)
     p.eta_seconds = (*p.all_bytes - p.bytes + *job.bytes_per_second - 1) / *job.bytes_per_second;
   return p;

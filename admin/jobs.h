@@ -86,15 +86,10 @@ bool may_copy(const std::vector<Job>& jobs);
 std::vector<NodeLine> nodes_of(const Job& job);
 
 // What of a job can be told from its numbers.
-struct Progress {
-  uint64_t files = 0, bytes = 0;  // placed now
-  std::optional<uint64_t> all_files, all_bytes;
-  bool estimated = false;  // all_bytes: from the mean size of the files opened so far
+struct Progress : Staged {
   std::optional<uint64_t> eta_seconds;
 };
 Progress progress_of(const Job& job);
-// What is placed of the bytes; 100 only once all files are: of one that cannot be read nobody knows the size.
-std::optional<double> staged_percent(const Progress& progress);
 // part / whole in percent, at most 100; nothing: the whole is not known, or is nothing.
 std::optional<double> percent(uint64_t part, const std::optional<uint64_t>& whole);
 

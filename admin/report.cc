@@ -538,8 +538,9 @@ Advice advise_by_line(const std::vector<std::pair<std::string, std::string>>& fi
   const std::string nodes = value("nodes");  // A/B, of which each may hold a part
   const bool is_alone = nodes.empty() || nodes.ends_with("/1");
   if (staged < 100 && is_alone)
-    return {"not-staged", "only " + value("staged") +
-                              " of the files were placed: the tiers were full, or the job was short; "
+    return {"not-staged", "only " + value("staged") + " of the " +
+                              (value("files").empty() ? "files were" : "dataset was") +
+                              " placed: the tiers were full, or the job was short; "
                               "'monarchctl status' tells which while a job runs"};
   if (hit < 50)
     return {
@@ -577,8 +578,8 @@ int tell_line(const ReportOptions& options, const std::string& state, const std:
   constexpr struct {
     const char *key, *text;
   } kTexts[] = {{"hit", "Hits"},      {"pfs", "PFS bytes"}, {"ops", "PFS reads"}, {"meta", "PFS opens"},
-                {"staged", "Staged"}, {"peer", "Peers"},    {"nodes", "Nodes"},   {"err", "Errors"},
-                {"dup", "Twice"},     {"agent", "Agent"}};
+                {"staged", "Staged"}, {"files", "Files"},   {"peer", "Peers"},    {"nodes", "Nodes"},
+                {"err", "Errors"},    {"dup", "Twice"},     {"agent", "Agent"}};
   for (const auto& [key, value] : fields) {
     const auto* known = std::find_if(std::begin(kTexts), std::end(kTexts),
                                      [&, &k = key](const auto& t) { return k == t.key; });

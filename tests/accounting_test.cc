@@ -233,7 +233,8 @@ class CommentLine : public ::testing::Test {
 };
 
 TEST_F(CommentLine, OfAJobThatDidNothing) {
-  EXPECT_EQ(line(), "monarch=1 hit=0.0% pfs=0/0 ops=0% meta=0% nvme=0 ram=0 staged=0% nodes=1/2 err=0");
+  EXPECT_EQ(line(),
+            "monarch=1 hit=0.0% pfs=0/0 ops=0% meta=0% nvme=0 ram=0 staged=0% files=0/0 nodes=1/2 err=0");
   EXPECT_EQ(comment_line(record_, nullptr), "monarch=1 counters=lost nodes=1/2 err=1");
   EXPECT_EQ(comment_line(record_, nullptr, AgentEnd::kBefore),
             "monarch=1 counters=lost nodes=1/2 err=1 agent=died");
@@ -259,13 +260,14 @@ TEST_F(CommentLine, SaysWhatThePfsWasSpared) {
   counters_.placed_bytes[2] = 3 << 20;
   at(AgentCounter::walk_files) = 4;
   at(AgentCounter::staged_files) = 3;
+  at(AgentCounter::dataset_bytes) = 12 << 20;
   at(AgentCounter::tier_errors) = 2;
   EXPECT_EQ(line(),
-            "monarch=1 hit=75.0% pfs=2.00M/4.00M ops=-80% meta=-50% nvme=4.00M ram=2.00M staged=75% "
-            "nodes=1/2 err=2");
+            "monarch=1 hit=75.0% pfs=2.00M/4.00M ops=-80% meta=-50% nvme=4.00M ram=2.00M staged=50% "
+            "files=3/4 nodes=1/2 err=2");
   at(AgentCounter::staged_files) = 5;
   at(AgentCounter::staged_again) = 4;
-  EXPECT_NE(line().find(" staged=25% "), std::string::npos) << "one file was staged five times: " << line();
+  EXPECT_NE(line().find(" files=1/4 "), std::string::npos) << "one file was staged five times: " << line();
 }
 
 TEST_F(CommentLine, OfSeveralNodesHasTheirSums) {
@@ -299,13 +301,15 @@ TEST_F(CommentLine, OfSeveralNodesHasTheirSums) {
   other(AgentCounter::walk_dirs) = 30;
   others.placed_bytes[static_cast<uint32_t>(Medium::kRam)] = 3 << 20;
   others.placed_bytes[static_cast<uint32_t>(Medium::kHdd)] = 1 << 20;
+  at(AgentCounter::dataset_bytes) = 1 << 20;
+  other(AgentCounter::dataset_bytes) = 9 << 20;
   other(AgentCounter::walk_files) = 6;
   other(AgentCounter::staged_files) = 2;
   other(AgentCounter::peer_bytes) = 5 << 20;
   other(AgentCounter::tier_errors) = 4;
   EXPECT_EQ(line(),
             "monarch=1 hit=62.5% pfs=2.00M/4.00M ops=-60% meta=-50% nvme=0 ram=4.00M hdd=1.00M staged=50% "
-            "peer=5.00M nodes=2/3 err=4");
+            "files=4/8 peer=5.00M nodes=2/3 err=4");
   counters_.ended = 2;
   other(AgentCounter::dup_files) = 1;
   at(AgentCounter::evicted_files) = 3;
@@ -320,10 +324,26 @@ TEST_F(CommentLine, OfSeveralNodesHasTheirSums) {
 
 TEST_F(CommentLine, OneFileThatIsMissingIsNot100Percent) {
   at(AgentCounter::walk_files) = 1000;
-  for (const auto& [files, text] : {std::pair{999u, " staged=99% "}, {1000u, " staged=100% "}}) {
+  for (const auto& [files, text] :
+       {std::pair{999u, " staged=99% files=999/1000 "}, {1000u, " staged=100% nodes="}}) {
     at(AgentCounter::staged_files) = files;
+    at(AgentCounter::source_errors) = 1000 - files;
     EXPECT_NE(line().find(text), std::string::npos) << line();
   }
+}
+
+TEST_F(CommentLine, StagedIsOfTheBytesAsFarAsTheyAreKnown) {
+  at(AgentCounter::walk_files) = 4;
+  at(AgentCounter::staged_files) = 3;
+  at(AgentCounter::no_fit_files) = 1;
+  at(AgentCounter::dataset_bytes) = 100;
+  counters_.placed_bytes[0] = 10;
+  EXPECT_NE(line().find(" staged=10% files=3/4 "), std::string::npos) << line();
+  at(AgentCounter::walk_files) = 8;
+  EXPECT_NE(line().find(" staged=5% files=3/8 "), std::string::npos) << "others are as large: " << line();
+  at(AgentCounter::walk_files) = at(AgentCounter::staged_files) = at(AgentCounter::evicted_files) = 1;
+  at(AgentCounter::no_fit_files) = at(AgentCounter::dataset_bytes) = counters_.placed_bytes[0] = 0;
+  EXPECT_NE(line().find(" staged=0% files=0/1 "), std::string::npos) << "evicted: " << line();
 }
 
 TEST_F(CommentLine, IsShortWhateverAJobCounts) {

@@ -710,6 +710,9 @@ def report_of_sacct():
         equal(file.read(), "-nPX -o JobID,State,SystemComment -j 4711 -M one\n", "report JOBID@CLUSTER: sacct is asked for that cluster's job")
     sacct(good.replace("err=0", "err=1 agent=died"))
     equal(as_json("report", "4711", env=env)[1].get("rule"), "agent-died", "advice by sacct's line: the agent died")
+    for part, want in ("staged=12%", "12% of the files were"), ("staged=12% files=9/10", "12% of the dataset was"):
+        sacct(good.replace("staged=100%", part))
+        contains(ctl("report", "4711", env=env)[1], [f"only {want} placed"], "advice by sacct's line: what is staged; older lines tell it of the files")
     for name, row, end, parts in [
             ("an array", "_1|COMPLETED|monarch=1\n4711_2|FAILED|monarch=1\n", "exit 0", ["job 4711 has 2 parts", "name one: 4711_1"]),
             ("a job of components", "+0|COMPLETED|monarch=1\n4711+1|FAILED|\n", "exit 0", ["job 4711 has 2 parts", "name one: 4711+0"]),

@@ -10,6 +10,7 @@
 #include "runtime/config/config.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/run_file.h"
+#include "runtime/metadata/series.h"
 
 namespace monarch {
 namespace {
@@ -107,6 +108,32 @@ uint64_t staged_once(const NodeCounts& c) {
   return staged - std::min(c[AgentCounter::staged_again], staged);
 }
 
+uint64_t settled_files(const NodeCounts& c) {
+  return staged_once(c) + c[AgentCounter::no_fit_files] + c[AgentCounter::pass_files] +
+         c[AgentCounter::source_errors] + c[AgentCounter::tier_errors] + c[AgentCounter::dropped_files];
+}
+
+Staged staged_of(const NodeCounts& c, uint64_t placed_bytes) {
+  Staged s{placed_files(c), placed_bytes, {}, {}};
+  const uint64_t all = std::max(c[AgentCounter::walk_files], s.files), known = c[AgentCounter::dataset_bytes],
+                 opened = staged_once(c) + c[AgentCounter::no_fit_files];
+  s.all_files = all;
+  s.estimated = settled_files(c) < all;
+  if (!s.estimated || opened > 0)
+    s.all_bytes = std::max(placed_bytes, s.estimated ? bytes_of_all(known, opened, all) : known);
+  return s;
+}
+
+std::optional<double> staged_percent(const Staged& s) {
+  if (!s.all_files || !s.all_bytes || *s.all_files == 0) return {};
+  const double part = *s.all_bytes > 0 ? share(s.bytes, *s.all_bytes) : share(s.files, *s.all_files);
+  return s.files < *s.all_files ? std::min(part, 99.0) : part;
+}
+
+std::string whole_percent(double percent) {
+  return fmt::format("{:.0f}%", percent < 100 ? std::min(percent, 99.0) : 100);
+}
+
 bool plausible(const JobCounters& c) {
   static_assert(sizeof(JobCounters) % sizeof(uint64_t) == 0);
   if (c.magic != kJobCountersMagic) return false;
@@ -135,11 +162,15 @@ std::string comment_line(const JobRecord& record, const JobCounters* counters, A
   std::string line = fmt::format("monarch=1 hit={:.1f}% pfs={}/{} ops={} meta={}", share(hits, opens),
                                  format_size(pfs_bytes), format_size(bytes), change(pfs_calls, calls),
                                  change(pfs_meta, opens));
-  for (const auto& [medium, placed] : placed_by_medium(record, *counters))
+  uint64_t bytes_placed = 0;
+  for (const auto& [medium, placed] : placed_by_medium(record, *counters)) {
     line += " " + medium + "=" + format_size(placed);
-  const uint64_t staged = staged_once(c);
-  const uint64_t files = std::max(c[AgentCounter::walk_files], staged);
-  line += fmt::format(" staged={:.0f}%", std::min(share(staged, files), staged < files ? 99.0 : 100.0));
+    bytes_placed += placed;
+  }
+  const Staged staged = staged_of(c, bytes_placed);
+  const double percent = staged_percent(staged).value_or(0);
+  line += " staged=" + whole_percent(percent);
+  if (percent < 100) line += fmt::format(" files={}/{}", staged.files, *staged.all_files);
   if (counters->nodes > 1) line += " peer=" + format_size(c[AgentCounter::peer_bytes]);
   line += fmt::format(" {} err={}{}", nodes, errors, died);
   line += if_any("evicted", c[AgentCounter::evicted_files]);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/base/result.h"
@@ -39,6 +40,22 @@ JobCounters counters_of(const Board& board);
 NodeCounts own_counts(const JobCounters& counters);
 // Files that were placed; one that the job wrote meanwhile, and that was staged again, is one.
 uint64_t staged_once(const NodeCounts& counts);
+
+// Files of which is decided whether and where they are placed.
+uint64_t settled_files(const NodeCounts& counts);
+
+// What is placed now of what is to be placed, once the walk is through: of one node, or the sums of several.
+struct Staged {
+  uint64_t files = 0, bytes = 0;
+  std::optional<uint64_t> all_files, all_bytes;
+  bool estimated = false;  // all_bytes: from the mean size of the files opened so far
+};
+Staged staged_of(const NodeCounts& counts, uint64_t placed_bytes);
+// Of the bytes, or of the files if they hold none; 100 only once all files are placed: of one that cannot be
+// read nobody knows the size.
+std::optional<double> staged_percent(const Staged& staged);
+// "99%", also for 99.9.
+std::string whole_percent(double percent);
 
 // Whether all numbers are such as a job can have.
 bool plausible(const JobCounters& counters);
