@@ -5,7 +5,10 @@
 
 #include <string>
 
+#include "admin/kept.h"
 #include "runtime/base/command_line.h"
+#include "runtime/base/json.h"
+#include "runtime/base/result.h"
 
 namespace monarch::admin {
 
@@ -27,5 +30,7 @@ void add_version(CommandLine app, int* status);         // version.cc
 
 // Prints the report that is kept of an ended job. The exit status.
 int report_of_kept(const std::string& name, const std::string& state_dir);
+// The same for `report --json`.
+Result<Json> json_of_kept(const std::string& name, const Kept& kept);
 
 }  // namespace monarch::admin

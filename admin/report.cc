@@ -422,11 +422,15 @@ std::string page_text(const Told& told, const Advice& advice) {
   return page_of(page, curves);
 }
 
+Advice advise_on(Told* told) {
+  told->counts.settled = told->timeline.series.settled_ms > 0;
+  told->counts.running = std::string_view(told->source.kind) == "job";
+  told->counts.partial = nodes_told(*told) < all_nodes(*told);
+  return advise(told->counts);
+}
+
 int tell(const ReportOptions& options, Told told) {
-  told.counts.settled = told.timeline.series.settled_ms > 0;
-  told.counts.running = std::string_view(told.source.kind) == "job";
-  told.counts.partial = nodes_told(told) < all_nodes(told);
-  const Advice advice = advise(told.counts);
+  const Advice advice = advise_on(&told);
   if (!options.html.empty()) {
     if (const Status written = write_page(options.html, page_text(told, advice)); !written.ok())
       return fail("report", written.error().text + "; name a file that you can write");
@@ -439,22 +443,32 @@ int tell(const ReportOptions& options, Told told) {
   return 0;
 }
 
-int tell_report(const ReportOptions& options, const Source& source, const std::string& text,
-                const std::string& name) {
+// What `text` tells, a report by that name.
+Result<Told> told_by(const Source& source, const std::string& text, const std::string& name) {
   const Result<Json> report = parse_report(text, name);
-  if (!report.ok()) return fail("report", report.error());
+  if (!report.ok()) return report.error();
   const Result<Counts> all = counts_of(*report, name, Whose::kAll),
                        node = counts_of(*report, name, Whose::kNode);
-  if (!all.ok()) return fail("report", all.error());
-  if (!node.ok()) return fail("report", node.error());
+  if (!all.ok()) return all.error();
+  if (!node.ok()) return node.error();
+  const auto named = [&](const Error& error) {
+    return Error{error.code, name + ": " + error.text + kNameAReport};
+  };
   const Result<Timeline> timeline = timeline_of(*report);
-  if (!timeline.ok()) return fail("report", name + ": " + timeline.error().text + kNameAReport);
+  if (!timeline.ok()) return named(timeline.error());
   Result<std::vector<NodeLine>> nodes = nodes_in(*report);
-  if (!nodes.ok()) return fail("report", name + ": " + nodes.error().text + kNameAReport);
+  if (!nodes.ok()) return named(nodes.error());
   const Result<std::optional<OpenTimes>> open_times = open_times_in(*report, Whose::kAll);
-  if (!open_times.ok()) return fail("report", name + ": " + open_times.error().text + kNameAReport);
-  return tell(options, {source, *all, *node, *timeline, nodes.take(), *open_times,
-                        (*report)["ended"]["node"].text(), about_of(*report)});
+  if (!open_times.ok()) return named(open_times.error());
+  return Told{
+      source,           *all, *node, *timeline, nodes.take(), *open_times, (*report)["ended"]["node"].text(),
+      about_of(*report)};
+}
+
+int tell_report(const ReportOptions& options, const Source& source, const std::string& text,
+                const std::string& name) {
+  Result<Told> told = told_by(source, text, name);
+  return told.ok() ? tell(options, told.take()) : fail("report", told.error());
 }
 
 // ---- reports of several nodes
@@ -714,6 +728,15 @@ int report_of_kept(const std::string& name, const std::string& state_dir) {
   options.what = name;
   options.state_dir = state_dir;
   return report_verb(options);
+}
+
+Result<Json> json_of_kept(const std::string& name, const Kept& kept) {
+  const Result<std::string> text = read_report(kept.path);
+  if (!text.ok()) return text.error();
+  Result<Told> told = told_by({"kept", name, "ended", kept.cluster}, *text, kept.path);
+  if (!told.ok()) return told.error();
+  const Advice advice = advise_on(&*told);
+  return to_json(*told, advice);
 }
 
 void add_report(CommandLine app, int* status) {

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,13 @@ struct StatusOptions {
   bool json = false;
 };
 
-void print_list(const std::vector<Job>& jobs) {
+// A job that has ended here, by the name that it was asked for.
+struct Ended {
+  std::string name;
+  Kept kept;
+};
+
+void print_list(const std::vector<Job>& jobs, const std::vector<Ended>& ended) {
   std::vector<std::vector<std::string>> rows = {
       {"JOB", "USER", "STAGED", "BYTES", "RATE", "ETA", "HIT", "PFS-OPENS", "STATE"}};
   for (const Job& job : jobs) {
@@ -39,6 +46,11 @@ void print_list(const std::vector<Job>& jobs) {
                     told ? std::to_string(job.status->counters[TaskCounter::opens_pfs]) : "-",
                     paint(colour_of(job.state), state_name(job.state)) +
                         (job.reason.empty() ? "" : ": " + escaped(job.reason))});
+  }
+  for (const Ended& one : ended) {
+    rows.emplace_back(rows[0].size(), "-");
+    rows.back().front() = word(one.name);
+    rows.back().back() = "ended";
   }
   print_table(rows);
 }
@@ -126,6 +138,32 @@ bool is_one_of(const std::vector<JobPart>& parts, Job* job) {
   return false;
 }
 
+// Of each cluster's job the last run, unless the job is there again.
+std::vector<Ended> ended_of(const std::vector<JobPart>& parts, const std::vector<Job>& jobs,
+                            const std::string& state_dir) {
+  std::vector<Ended> ended;
+  for (const JobPart& part : parts) {
+    std::set<std::string> clusters;
+    for (const Job& job : jobs)
+      if (is_named(job, part.number)) clusters.insert(job.cluster);
+    for (const Kept& kept : kept_reports(state_dir, part.number))
+      if (clusters.insert(kept.cluster).second) ended.push_back({part.name, kept});
+  }
+  return ended;
+}
+
+int print_json_of(const std::vector<Job>& jobs, const std::vector<Ended>& ended) {
+  Json list = Json::array(), reports = Json::array();
+  for (const Job& job : jobs) list.push_back(whole_json(job));
+  for (const Ended& one : ended) {
+    const Result<Json> report = json_of_kept(one.name, one.kept);
+    if (!report.ok()) return fail("status", report.error());
+    reports.push_back(*report);
+  }
+  print_json({{"version", PACKAGE_VERSION}, {"jobs", list}, {"ended", reports}});
+  return 0;
+}
+
 std::string where_to_ask(const std::string& job) {
   if (is_run(job)) return "a run is on the node where it was started, until its command ends";
   return "'squeue -j " + job.substr(0, job.find('@')) + "' tells the job's nodes";
@@ -136,29 +174,28 @@ int status(const StatusOptions& options) {
   if (!found.ok()) return fail("status", found.error());
   std::vector<Job> jobs = found.take();
   std::vector<JobPart> parts;
+  std::vector<Ended> ended;
   if (!options.job.empty()) {
     const std::string name = by_own_number(options.job);
     if (name == options.job && !is_run(name)) parts = parts_of(name);
-    if (parts.empty()) parts = {{"", name}};
+    if (parts.empty()) parts = {{options.job.substr(0, options.job.find('@')), name}};
     std::erase_if(jobs, [&](Job& job) { return !is_one_of(parts, &job); });
     std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
       return ::strverscmp(a.part.c_str(), b.part.c_str()) < 0;
     });
-    if (jobs.empty() && parts.size() == 1 && !options.json && !kept_reports(options.state_dir, name).empty())
+    ended = ended_of(parts, jobs, options.state_dir);
+    if (jobs.empty() && parts.size() == 1 && !options.json && !ended.empty())
       return report_of_kept(options.job, options.state_dir);
   }
-  if (!options.job.empty() && jobs.empty())
+  if (!options.job.empty() && jobs.empty() && ended.empty())
     return fail("status", no_job_text(options.job) +
                               (parts.size() > 1 ? ", nor one of its parts " + names_of(parts) : "") +
                               "; 'monarchctl status' lists those that are, and " + where_to_ask(options.job));
-  if (options.json) {
-    Json list = Json::array();
-    for (const Job& job : jobs) list.push_back(whole_json(job));
-    print_json({{"version", PACKAGE_VERSION}, {"jobs", list}});
-  } else if (jobs.empty()) {
+  if (options.json) return print_json_of(jobs, ended);
+  if (jobs.empty() && ended.empty()) {
     std::puts(no_job_text("").c_str());
   } else if (options.job.empty() || parts.size() > 1) {
-    print_list(jobs);
+    print_list(jobs, ended);
   } else {
     for (size_t i = 0; i < jobs.size(); ++i) {
       if (i > 0) std::puts("");

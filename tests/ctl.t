@@ -324,6 +324,12 @@ def parts_of_array():
         for name, element in (f"{last}_1", first), (str(first), first), (f"{last}_2", last):
             code, out, err = ctl("status", name, *where, env=env)
             ok(code == 0 and re.match(rf"Job +{name} .*\(ended\)", out), f"status {name}, which has ended: the report of {element}", out, err)
+            told, report = (as_json(verb, name, *where, env=env)[1] for verb in ("status", "report"))
+            equal((told.get("jobs"), told.get("ended")), ([], [report]), f"status --json {name}: the same as report --json tells")
+        lines = ctl("status", str(last), *where, env=env)[1].splitlines()
+        equal([line.split()[::8] for line in lines[1:]], [[f"{last}_{i}", "ended"] for i in (1, 2)], "status of an array that has ended: its elements", lines)
+        ended = as_json("status", str(last), *where, env=env)[1].get("ended", [])
+        equal([(one["name"], one["source"]) for one in ended], [(f"{last}_{i}", "kept") for i in (1, 2)], "status --json of it: their reports")
 
 
 # ---- doctor
