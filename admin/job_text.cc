@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/escape.h"
 #include "runtime/base/size.h"
 #include "runtime/metadata/board.h"
 
@@ -57,6 +58,8 @@ Json job_json(const Job& job) {
   if (!job.status) return out;
   const JobCounters& c = job.status->counters;
   const Opens opens = opens_of(c);
+  out["dataset"] = text(job.status->dataset);
+  out["datasets"] = job.status->datasets;
   out["files"] = {{"staged", p.files}, {"all", p.all_files}, {"percent", percent(p.files, p.all_files)}};
   out["bytes"] = {
       {"staged", p.bytes}, {"all", p.all_bytes}, {"estimated", p.estimated}, {"percent", staged_percent(p)}};
@@ -106,6 +109,12 @@ std::string hit_text(const Job& job) {
   if (!job.status) return "-";
   const Opens opens = opens_of(job.status->counters);
   return percent_text(percent(opens.tier, opens.all), false);
+}
+
+std::string dataset_text(const Job& job) {
+  const uint64_t all = job.status ? job.status->datasets : 0;
+  if (all == 0) return "-";
+  return escaped(job.status->dataset) + (all > 1 ? " and " + std::to_string(all - 1) + " more" : "");
 }
 
 std::string user_text(const Job& job) { return is_users(job) ? user_name(job.uid) : "-"; }

@@ -34,5 +34,6 @@ std::string user_text(const Job& job);
 std::string percent_text(const std::optional<double>& value, bool estimated);
 std::string rate_text(const Job& job);
 std::string hit_text(const Job& job);
+std::string dataset_text(const Job& job);
 
 }  // namespace monarch::admin

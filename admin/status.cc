@@ -74,6 +74,7 @@ void print_job(const Job& job) {
   if (!job.status) return;
   const JobCounters& c = job.status->counters;
   const Progress p = progress_of(job);
+  line("Dataset", dataset_text(job));
   line("Files", std::to_string(p.files) +
                     (p.all_files ? " of " + std::to_string(*p.all_files)
                                  : " (not all are found yet, or none is listed)") +

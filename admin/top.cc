@@ -42,10 +42,26 @@ struct TopOptions {
 
 // ---- the table
 
-enum Column { kJob, kUser, kState, kStaged, kRate, kHit, kPfs, kTiers, kColumns };
-constexpr const char* kHeadings[kColumns] = {"JOB", "USER", "STATE", "STAGED", "RATE", "HIT", "PFS", "TIERS"};
+// Those from kEta on are for terminals that have room for them.
+enum Column {
+  kJob,
+  kUser,
+  kState,
+  kStaged,
+  kRate,
+  kHit,
+  kPfs,
+  kTiers,
+  kEta,
+  kNodes,
+  kPeers,
+  kDataset,
+  kColumns
+};
+constexpr const char* kHeadings[kColumns] = {"JOB", "USER",  "STATE", "STAGED", "RATE",  "HIT",
+                                             "PFS", "TIERS", "ETA",   "NODES",  "PEERS", "DATASET"};
 // As --sort names them.
-constexpr const char* kNames[kColumns] = {"job", "user", "state", "staged", "rate", "hit", "pfs", "tiers"};
+constexpr const char* kNames[kEta] = {"job", "user", "state", "staged", "rate", "hit", "pfs", "tiers"};
 
 // `name` is one of them.
 Column column_of(const std::string& name) {
@@ -130,7 +146,11 @@ std::vector<std::string> row_of(const Job& job, const std::vector<Job>& jobs) {
           rate_text(job),
           hit_text(job),
           job.status ? format_size(pfs_bytes(job.status->counters)) : "-",
-          tiers_text(job)};
+          tiers_text(job),
+          p.eta_seconds ? time_text(*p.eta_seconds) : "-",
+          std::to_string(nodes_in(job)),
+          nodes_in(job) > 1 && job.status ? format_size(job.status->counters[AgentCounter::peer_bytes]) : "-",
+          dataset_text(job)};
 }
 
 std::string title_of(const std::vector<Job>& jobs) {
@@ -161,9 +181,10 @@ void print(std::vector<Job> jobs, const TopOptions& options) {
   }
   std::puts(title_of(jobs).c_str());
   if (jobs.empty()) return;
-  std::vector<std::vector<std::string>> rows = {{std::begin(kHeadings), std::end(kHeadings)}};
+  std::vector<std::vector<std::string>> rows = {{kHeadings, kHeadings + kEta}};
   for (const Job& job : jobs) {
     rows.push_back(row_of(job, jobs));
+    rows.back().resize(kEta);
     rows.back()[kState] = paint(colour_of(job.state), rows.back()[kState]);
   }
   print_table(rows);
@@ -210,21 +231,35 @@ size_t room_for_jobs(const Screen& screen) {
   return static_cast<size_t>(std::max(screen.lines() - kAbove - kBelow, 1));
 }
 
+using Rows = std::vector<std::vector<std::string>>;
+
+struct Place {
+  Column column;
+  int at;
+};
+// Of the columns for which there is room; a dataset may be cut.
+std::vector<Place> places_of(const Rows& rows, int room) {
+  std::vector<Place> places;
+  int at = 0;
+  for (size_t i = 0; i < kColumns; ++i) {
+    int width = 0;
+    for (const auto& row : rows) width = std::max(width, columns_of(row[i]));
+    if (i >= kEta && at + (i == kDataset ? std::min(width, kMostNameColumns) : width) > room) continue;
+    places.push_back({static_cast<Column>(i), at});
+    at += width + 2;
+  }
+  return places;
+}
+
 void put_table(Screen* screen, const View& view, size_t shown) {
-  std::vector<std::vector<std::string>> rows = {{std::begin(kHeadings), std::end(kHeadings)}};
+  Rows rows = {{std::begin(kHeadings), std::end(kHeadings)}};
   for (const Job& job : view.jobs) {
     rows.push_back(row_of(job, view.jobs));
     for (const Column name : {kJob, kUser}) rows.back()[name] = cut_to(rows.back()[name], kMostNameColumns);
   }
-  int widths[kColumns] = {};
-  for (const auto& row : rows)
-    for (int i = 0; i < kTiers; ++i) widths[i] = std::max(widths[i], columns_of(row[static_cast<size_t>(i)]));
+  const std::vector<Place> places = places_of(rows, screen->columns());
   const auto put_row = [&](int line, const std::vector<std::string>& row, auto put_field) {
-    int at = 0;
-    for (int i = 0; i < kColumns; ++i) {
-      put_field(line, at, static_cast<Column>(i), row[static_cast<size_t>(i)]);
-      at += widths[i] + 2;
-    }
+    for (const auto& [column, at] : places) put_field(line, at, column, row[column]);
   };
   put_row(kAbove - 1, rows[0], [&](int line, int at, Column column, const std::string& text) {
     if (column == view.column)
@@ -294,7 +329,7 @@ Wanted do_key(const Screen::Pressed& pressed, size_t page, View* view) {
     case 'Q':
       return Wanted::kEnd;
     case 's':
-      view->column = static_cast<Column>((view->column + 1) % kColumns);
+      view->column = static_cast<Column>((view->column + 1) % kEta);
       return Wanted::kPage;
     case 'r':
       view->reverse = !view->reverse;

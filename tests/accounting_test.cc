@@ -200,6 +200,8 @@ TEST_F(StatusTest, IsPlausibleIfAJobCanHaveIt) {
       [](JobStatus* s) { s->walked = 2; },
       [](JobStatus* s) { s->progress = kMostCount + 1; },
       [](JobStatus* s) { s->tiers = kMaxTiers + 1; },
+      [](JobStatus* s) { s->datasets = kMaxRoots + 1; },
+      [](JobStatus* s) { std::memset(s->dataset, 'a', sizeof s->dataset); },
       [](JobStatus* s) { s->granted[kMaxTiers - 1] = kMostCount + 1; },
       [](JobStatus* s) { std::strcpy(s->names[0], "a\n"); },
       [](JobStatus* s) { s->names[0][0] = '\0'; },

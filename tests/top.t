@@ -43,7 +43,7 @@ class Run:
 
     def __init__(self, name, *words, files=20, before=()):
         data, tier = scratch(f"{name}.data"), scratch(f"{name}.tier")
-        self.size = e2e.make_tree(data, files)
+        self.data, self.size = data, e2e.make_tree(data, files)
         for path in data, tier:
             subprocess.run(["chmod", "-R", "a+rwX", path], check=True)
         script = 'echo up; read x; find "$1" -type f -exec cat {} + >/dev/null; echo read; read x'
@@ -185,7 +185,7 @@ def screen():
         s.shows(lambda page: row("\n".join(page), run.name)[2:4] == ["staged-in", "100%"] and row("\n".join(page), slow.name)[2:3] == ["staging-in"],
                 "the jobs are on the page")
         page = s.page()
-        ok(re.match(r"\d\d:\d\d:\d\d \S+: \d+ jobs with Monarch", page[0]) and page[2].split() == HEADINGS and page[1] == "", "title and columns", *page)
+        ok(re.match(r"\d\d:\d\d:\d\d \S+: \d+ jobs with Monarch", page[0]) and page[2].split()[:8] == HEADINGS and page[1] == "", "title and columns", *page)
         equal((len(page), max(len(line) for line in page) <= 80, keys_of(page)[:30]), (24, True, "q quit  s sort: rate  r revers"), "24 lines of 80 columns, with the keys in the last one")
         for columns, lines in (100, 30), (40, 10), (20, 3), (80, 24):
             s.size(columns, lines)
@@ -193,6 +193,12 @@ def screen():
                     f"it follows a terminal of {columns} by {lines}")
             ok(max(len(line) for line in s.page()) <= columns, "where lines are cut, not folded", *s.page())
         s.shows(lambda page: any(line.startswith(run.name) for line in page), "and shows all again")
+        for columns, more in (60, []), (250, ["ETA", "NODES", "PEERS", "DATASET"]):
+            s.size(columns, 24)
+            s.shows(lambda page, more=more: page[2].split() == HEADINGS + more, f"{columns} columns have room for {more}")
+        fields = {job.name: row("\n".join(s.page()), job.name) for job in (run, slow)}
+        equal(fields[run.name][7].split()[2:], ["-", "1", "-", run.data], "which a job of one node has that is staged")
+        s.size(80, 24)
         before = [line.split()[0] for line in s.page()[3:5]]
         s.keys("r")
         s.shows(lambda page: [line.split()[:1] for line in page[3:5]] == [[before[1]], [before[0]]], "r turns the order round")

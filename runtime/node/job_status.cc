@@ -20,7 +20,7 @@ std::unique_ptr<CatalogHeader> read_header(const std::string& run_dir) {
   const bool good = std::memcmp(header->magic, kCatalogMagic, sizeof kCatalogMagic) == 0 &&
                     header->version == kCatalogVersion && header->bytes == sizeof(CatalogHeader) &&
                     header->ready.load() == 1 && header->root_count <= kMaxRoots &&
-                    header->tier_count <= kMaxTiers;
+                    header->prefix_count <= kMaxPrefixes && header->tier_count <= kMaxTiers;
   return good ? std::move(header) : nullptr;
 }
 
@@ -42,6 +42,9 @@ Result<JobStatus> read_status(const std::string& run_dir) {
   if (!header) return s;
   s.walked = std::all_of(header->roots, header->roots + header->root_count,
                          [](const Root& root) { return root.walked.load() == 1; });
+  s.datasets = header->root_count;
+  for (const Prefix* p = header->prefixes + header->prefix_count; p-- != header->prefixes;)
+    if (p->root == 0 && p->below[0] == '\0') std::memcpy(s.dataset, p->path, sizeof s.dataset - 1);
   s.tiers = header->tier_count;
   for (uint32_t i = 0; i < s.tiers; ++i) {
     std::memcpy(s.names[i], header->tiers[i].name, sizeof s.names[i]);
@@ -52,7 +55,8 @@ Result<JobStatus> read_status(const std::string& run_dir) {
 
 bool plausible(const JobStatus& s) {
   if (s.magic != kJobStatusMagic || !plausible(s.counters) || s.alive > 1 || s.closed > 1 || s.full > 1 ||
-      s.walked > 1 || s.progress > kMostCount || s.tiers > kMaxTiers)
+      s.walked > 1 || s.progress > kMostCount || s.tiers > kMaxTiers || s.datasets > kMaxRoots ||
+      std::memchr(s.dataset, '\0', sizeof s.dataset) == nullptr)
     return false;
   if (!std::all_of(s.granted, s.granted + kMaxTiers, [](uint64_t n) { return n <= kMostCount; }))
     return false;

@@ -11,7 +11,7 @@
 
 namespace monarch {
 
-// Numbers and short names only, so that a child with the owner's identity can hand it to root.
+// Numbers and names only, so that a child with the owner's identity can hand it to root.
 struct JobStatus {
   uint64_t magic;
   JobCounters counters;
@@ -22,8 +22,10 @@ struct JobStatus {
   uint64_t walked;                               // 1: all files of the dataset are found
   uint64_t tiers;                                // at most kMaxTiers; 0: there is no catalog yet
   char names[kMaxTiers][sizeof TierPath::name];  // as configured; NUL-terminated
+  uint64_t datasets;                             // as many directories; 0: as with tiers
+  char dataset[kPathBytes];                      // the first one; NUL-terminated, and anything may be in it
 };
-inline constexpr uint64_t kJobStatusMagic = 0x32535f4843524e4d;
+inline constexpr uint64_t kJobStatusMagic = 0x33535f4843524e4d;
 
 // From the board and the catalog's header, without mapping either, as read_board() does. ENOENT: there is no
 // board (yet). Run as the job's owner.
