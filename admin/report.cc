@@ -317,6 +317,8 @@ void print(const Told& told, const Advice& advice) {
   if (const std::optional<Bound> bound = bound_of(c))
     line("", "the dataset was read " + rounded(bound->epochs) +
                  " times; with what is placed, f(E-1)/E = " + rounded(bound->percent) + "% can be spared");
+  if (const uint64_t late = c.own("late_nodes"); late > 0)
+    line("", "what tasks of " + counted(late, "node") + " read before their agent was ready is not counted");
   line("PFS reads",
        instead(std::to_string(c.calls_pfs()), std::to_string(c.calls()), spared(c.calls_pfs(), c.calls())));
   line("PFS opens",
@@ -364,6 +366,7 @@ std::string about_text(const Told& told) {
   for (const NodeReport& one : told.reports) end_ms = std::max(end_ms, one.timeline.end_ms());
   if (timeline.series.count > 0) parts.push_back(span_text(end_ms) + " long");
   if (told.source.state.empty()) parts.push_back("ended");
+  if (told.counts.own("late_nodes") > 0) parts.push_back("not all of it counted");
   std::string text;
   for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
   return text;

@@ -319,7 +319,8 @@ TEST_F(CommentLine, OfSeveralNodesHasTheirSums) {
   at(AgentCounter::peer_errors) = 2;
   other(AgentCounter::peer_timeouts) = 3;
   other(AgentCounter::peer_bad) = 4;
-  EXPECT_EQ(line().substr(line().find("nodes=")), "nodes=3/3 err=4 evicted=7 dup=1 peererr=9");
+  other(AgentCounter::late_nodes) = 2;
+  EXPECT_EQ(line().substr(line().find("nodes=")), "nodes=3/3 err=4 late=2 evicted=7 dup=1 peererr=9");
   counters_.ended = kMostCount;
   EXPECT_NE(line().find(" nodes=3/3 "), std::string::npos) << "not more than there are: " << line();
 }
@@ -364,7 +365,12 @@ TEST_F(CommentLine, TheOutputEndsWithWhatThePfsWasSpared) {
   Closing of;
   const auto text = [&] { return closing_text(counters_, of); };
   EXPECT_TRUE(text().starts_with("no program has used the dataset through Monarch: programs that are st"));
+  at(AgentCounter::late_nodes) = 1;
+  EXPECT_EQ(text(), "the agent was not ready in time, and what the job read is not counted");
   at(TaskCounter::opens_pfs) = 1;
+  EXPECT_EQ(text(),
+            "opened 1 file; 0 came from the PFS; more is not counted, as the agent was not ready in time");
+  at(AgentCounter::late_nodes) = 0;
   EXPECT_EQ(text(), "opened 1 file; 0 came from the PFS");
   counters_.read_bytes_tier[0] = counters_.read_bytes_tier[2] = 246 << 20;
   at(TaskCounter::read_bytes_pfs) = 246 << 20;

@@ -482,4 +482,6 @@ if why := slurm_lab.why_no_slurm():
     for test in WITH_SLURM:
         skip(test.__name__, why)
     WITH_SLURM = ()
+if "tsan" in e2e.SANITIZER:
+    e2e.main(lambda: skip("guides", "shells do not bear the sanitizer's runtime"))
 e2e.main(first_use, plan, tier_directory, look, policies, sites, for_admins, without_slurm, *WITH_SLURM)

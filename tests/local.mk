@@ -340,6 +340,7 @@ scripts = \
 	%D%/starved.t \
 	%D%/store.t \
 	%D%/stress.t \
+	%D%/told.t \
 	%D%/top.t \
 	%D%/vm.t \
 	%D%/writes.t

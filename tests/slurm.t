@@ -353,10 +353,17 @@ def hanging_in_job():
     job = cluster.submit([f"--monarch-dataset={hanging.mount}/a", "--monarch-check=off"], "echo ran")
     equal(cluster.wait(job), "COMPLETED", "the PFS hangs: the job begins and ends")
     ok(cluster.output(job).endswith(b"ran\n"), "the PFS hangs: it runs", cluster.output(job))  # behind what a late helper is told of
-    late_by_design += cluster.late_agents(job)
+    begun = cluster.submit([f"--monarch-dataset={hanging.mount}/a", "--monarch-check=off"],
+                           f"{HELD}; until grep -q ^state= $MONARCH_IO_STATE; do sleep 0.1; done; find {hanging.mount}/a -type f -exec cat {{}} + >/dev/null")
+    cluster.held(begun)
+    hanging.command("release")
+    cluster.go(begun)
+    equal(cluster.wait(begun), "COMPLETED", "the PFS hangs as a job begins: it ends")
+    equal(fields(cluster.comment(begun)).get("late"), "1", "the PFS hangs as a job begins: sacct says that its first reads are not counted", cluster.comment(begun))
+    ok("more is not counted, as the agent was not ready in time" in "".join(cluster.closing(begun)), "and so does its output", cluster.closing(begun))
+    late_by_design += cluster.late_agents(job) + cluster.late_agents(begun)
     wait_until(lambda: set(cluster.nodes().values()) <= {"idle", "allocated"})
     ok(set(cluster.nodes().values()) <= {"idle", "allocated"}, "the PFS hangs: no node is drained", cluster.nodes())
-    hanging.command("release")
     cluster.nothing_left("the PFS hangs, and answers again")
     hanging.close()
 

@@ -247,6 +247,9 @@ Status start(const AgentOptions& options, int run_dir, Service* service) {
   note_directories(run_dir, *service);
 
   Board* shared = service->board->get();
+  // From here on tasks find the agent.
+  if (const int64_t began = began_ms(run_dir); began >= 0 && began <= system_clock().now_ms())
+    add(shared, AgentCounter::late_nodes);
   service->watch = std::make_unique<ChangeWatch>(
       &*service->dataset, shared, static_cast<uint64_t>(options.config.agent.watch_directories));
   service->watch->start();

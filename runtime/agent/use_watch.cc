@@ -16,7 +16,8 @@ namespace {
 constexpr int kLookMs = patience::kLookNs / 1'000'000;             // for the first task
 constexpr int kUnusedLookMs = patience::kShortLookNs / 1'000'000;  // for a use that makes prefetch go on
 
-// -1: none has begun, as far as the file tells. It is the user's, and may say anything.
+}  // namespace
+
 int64_t began_ms(int run_dir) {
   const Fd file(::openat(run_dir, kBeganFile, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   char text[24];
@@ -25,8 +26,6 @@ int64_t began_ms(int run_dir) {
   if (n > 0) std::from_chars(text, text + n, ms);
   return ms;
 }
-
-}  // namespace
 
 bool UseWatch::is_unused() {
   wait_ms_ = -1;

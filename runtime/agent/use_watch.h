@@ -13,6 +13,8 @@ namespace monarch {
 // A file of the run directory: when the job's first task began, or is sure to have begun, in milliseconds of
 // CLOCK_MONOTONIC.
 inline constexpr char kBeganFile[] = "began";
+// What it says; -1: no task has begun, as far as it tells. It is the user's, and may say anything.
+int64_t began_ms(int run_dir);
 
 // One thread.
 class UseWatch {

@@ -173,6 +173,7 @@ std::string comment_line(const JobRecord& record, const JobCounters* counters, A
   if (percent < 100) line += fmt::format(" files={}/{}", staged.files, *staged.all_files);
   if (counters->nodes > 1) line += " peer=" + format_size(c[AgentCounter::peer_bytes]);
   line += fmt::format(" {} err={}{}", nodes, errors, died);
+  line += if_any("late", c[AgentCounter::late_nodes]);
   line += if_any("evicted", c[AgentCounter::evicted_files]);
   line += if_any("dup", c[AgentCounter::dup_files]);
   const uint64_t failures =

@@ -58,13 +58,17 @@ bool is_by_default(const StateDir& state, const JobOnNode& job) {
 
 std::string closing_text(const JobCounters& counters, const Closing& of) {
   const NodeCounts c = own_counts(counters);
+  const bool is_late = c[AgentCounter::late_nodes] > 0;
   std::string text = of.nodes > 1 ? fmt::format("on {}, one of {} nodes: ", of.node, of.nodes) : "";
+  if (!has_used(c) && is_late)
+    return text + "the agent was not ready in time, and what the job read is not counted";
   if (!has_used(c))
     return text +
            "no program has used the dataset through Monarch: programs that are statically linked, and "
            "containers without what monarchctl container-args prints, read the file system itself" +
            (of.agent == AgentEnd::kBefore ? "; the agent ended early" : "");
   text += read_text(c);
+  if (is_late) text += "; more is not counted, as the agent was not ready in time";
   if (const std::string why = why_not(c, of.agent); !why.empty()) text += "; " + why;
   if (const uint64_t ns = c[TaskCounter::wait_ns]; ns >= 1'000'000'000)
     text += "; " + waited_text(ns) + " of waiting for files";

@@ -97,6 +97,10 @@ const std::vector<Counter>& counters() {
        {{{{"reason", "no_room"}}, {}, {A::no_fit_files}},
         {{{"reason", "changed"}}, {}, {A::dropped_files}},
         {{{"reason", "quota_lowered"}}, {}, {A::evicted_files}}}},
+      {"monarch_late_agents_total",
+       "Agents that were ready only after tasks of their jobs had begun, whose reads until then are not "
+       "counted.",
+       {{{}, {}, {A::late_nodes}}}},
       {"monarch_served_bytes_total",
        "Bytes that this node has given to other nodes of its jobs.",
        {{{}, {}, {A::served_bytes}}}},
