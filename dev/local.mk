@@ -18,7 +18,6 @@ EXTRA_DIST += \
 	%D%/lab.d/slurm-config.sh \
 	%D%/lab.d/vm \
 	%D%/lib.sh \
-	%D%/mutate \
 	%D%/package \
 	%D%/scratch.sh \
 	%D%/size \

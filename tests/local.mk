@@ -246,7 +246,6 @@ $(fuzz_targets:%=%D%/fuzz/fuzz-%): %D%/fuzz/fuzz-%: %D%/fuzz/libfuzzer.cc %D%/fu
 .PHONY: fuzzers
 CLEANFILES += $(fuzz_targets:%=%D%/fuzz/fuzz-%)
 EXTRA_DIST += \
-	%D%/equivalent_mutants \
 	%D%/fuzz/libfuzzer.cc \
 	%D%/fuzz/options.cc \
 	%D%/fuzz/seeds
