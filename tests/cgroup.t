@@ -16,7 +16,7 @@ import time
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import one_node  # pylint: disable=wrong-import-position
-from e2e import contains, equal, ok, wait_until  # pylint: disable=wrong-import-position
+from e2e import contains, equal, ok, running, text_in, wait_until  # pylint: disable=wrong-import-position
 from one_node import UID  # pylint: disable=wrong-import-position
 
 OWNER = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
@@ -51,22 +51,11 @@ else:
 """
 
 
-def read(path):
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
-        return file.read()
-
-
 def pids_in(group):
     """None of a group that goes meanwhile."""
     with contextlib.suppress(OSError):
-        return read(f"{group}/cgroup.procs").split()
+        return text_in(f"{group}/cgroup.procs").split()
     return []
-
-
-def running(pid):
-    with contextlib.suppress(OSError):
-        return read(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] not in "ZX"
-    return False
 
 
 class AsMounted:
@@ -74,7 +63,7 @@ class AsMounted:
     name = "as mounted"
 
     def __init__(self):
-        mounts = [line.split() for line in read("/proc/self/mountinfo").splitlines()]
+        mounts = [line.split() for line in text_in("/proc/self/mountinfo").splitlines()]
         self.bases = [w[4] for w in mounts if w[w.index("-") + 1] in ("cgroup", "cgroup2") and w[3] == "/"]
 
     def enter(self, group):
@@ -90,7 +79,7 @@ class VersionTwo:
     name = "version 2 alone"
 
     def __init__(self):
-        base = [w[4] for w in (line.split() for line in read("/proc/self/mountinfo").splitlines())
+        base = [w[4] for w in (line.split() for line in text_in("/proc/self/mountinfo").splitlines())
                 if w[w.index("-") + 1] == "cgroup2" and w[3] == "/"][0]
         self.top = f"{base}/monarch-test-{os.getpid()}"
         self.bases = [self.top]
@@ -134,29 +123,19 @@ class Node(one_node.Node):
         for base in machine.bases:
             os.mkdir(f"{base}/{self.step}")
             if os.path.exists(f"{base}/cpuset.mems"):  # version 1; of version 2, the root has no such file
-                e2e.write(f"{base}/{self.step}/cpuset.mems", read(f"{base}/cpuset.mems"))
+                e2e.write(f"{base}/{self.step}/cpuset.mems", text_in(f"{base}/cpuset.mems"))
             if os.path.exists(f"{base}/{self.step}/cpuset.cpus"):
                 e2e.write(f"{base}/{self.step}/cpuset.cpus", "0")
 
     def configure(self, more=""):
         e2e.write(self.config, f"[tier.ram]\npath = {self.tier}\ndriver = tmpfs\nmedium = ram\nquota = {QUOTA}\n{more}")
 
-    def _run(self, hook, job, *more, before=(), **options):
-        return e2e.start([*self.machine.enter(self.step), *before, *self.words(hook, job), *more], stdin=subprocess.DEVNULL, env={"PATH": "/usr/bin:/bin"}, **options)
-
-    def start(self, job, before=(), uid=UID):
+    def start(self, job):
         """What `monarchd --start` answers."""
-        ends = os.pipe()
-        process = self._run("--start", job, "--uid", str(uid), "--gid", str(uid), "--groups", f"{uid},7",
-                            "--datasets", self.data, "--reply-fd", str(ends[1]), before=before, pass_fds=[ends[1]])
-        os.close(ends[1])
-        with os.fdopen(ends[0], encoding="utf-8") as answer:
-            line = answer.readline()
-        process.wait(e2e.PATIENCE)
-        return line
+        return self.answer(job, before=self.machine.enter(self.step), more=["--groups", f"{UID},7"])
 
     def epilog(self, job):
-        return self._run("--epilog", job).wait(e2e.PATIENCE)
+        return e2e.execute([*self.machine.enter(self.step), *self.words("--epilog", job)])[0]
 
     def agent(self, job):
         return self.record(job)["pid"]
@@ -172,17 +151,14 @@ class Node(one_node.Node):
     def limits(self):
         """Those of the agents' memory."""
         files = [file for path in self.groups("c-1.") for name in ("limit_in_bytes", "max") for file in glob.glob(f"{path}/memory.{name}")]
-        return [int(read(file).replace("max", str(1 << 62))) for file in files]
+        return [int(text_in(file).replace("max", str(1 << 62))) for file in files]
 
     def in_step(self):
         """What keeps slurmstepd from removing its step's groups; the keeper leaves them as it begins."""
         def found():
-            return [base for base in self.machine.bases if read(f"{base}/{self.step}/cgroup.procs").split()]
+            return [base for base in self.machine.bases if text_in(f"{base}/{self.step}/cgroup.procs").split()]
         wait_until(lambda: not found())
         return found()
-
-    def logged(self):
-        return read(self.log) if os.path.exists(self.log) else ""
 
     def close(self):
         for key in glob.glob(f"{self.state}/jobs/*"):
@@ -234,10 +210,10 @@ def own_group(name):
         contains(n.start(1), ["ready "], name("a job starts"))
         pid = n.agent(1)
         wanted = f"/monarch/{n.key}c-1.1.0.n1.x."
-        places = [line.split(":", 2)[2] for line in read(f"/proc/{pid}/cgroup").splitlines()]
+        places = [line.split(":", 2)[2] for line in text_in(f"/proc/{pid}/cgroup").splitlines()]
         equal(len([p for p in places if wanted in p]), len(n.machine.bases), name("the agent has groups of its own in each hierarchy"), places)
         equal(n.in_step(), [], name("the step's groups are empty"))
-        status = dict(line.split(":\t", 1) for line in read(f"/proc/{pid}/status").splitlines())
+        status = dict(line.split(":\t", 1) for line in text_in(f"/proc/{pid}/status").splitlines())
         equal((status["Uid"].split(), status["Gid"].split(), status["Groups"].split(), status["NoNewPrivs"], int(status["CapEff"], 16)),
               ([str(UID)] * 4, [str(UID)] * 4, ["7", str(UID)], "1", 0), name("it is the owner's, for good"))
         if any(os.path.exists(f"{base}/{n.step}/cpuset.cpus") for base in n.machine.bases):
@@ -279,7 +255,7 @@ def not_traced(name):
         equal(e2e.execute([*OWNER, "/usr/bin/python3", "-c", TRACER, str(pid)])[1], b"begin\n", name("nor one that has begun"))
         readable = [f for f in ("mem", "environ", "maps", "fd/0") if e2e.execute([*OWNER, "head", "-c1", f"/proc/{pid}/{f}"])[0] == 0]
         equal(readable, [], name("nor reads what the kernel tells of it"))
-        limits = read(f"/proc/{pid}/limits")
+        limits = text_in(f"/proc/{pid}/limits")
         ok(re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE), name("it leaves no core"), limits)
 
 
@@ -349,7 +325,7 @@ def keeper_killed(name):
 def why_not():
     if os.geteuid() != 0:
         return "needs root"
-    types = [line.split(" - ")[1].split()[0] for line in read("/proc/self/mountinfo").splitlines()]
+    types = [line.split(" - ")[1].split()[0] for line in text_in("/proc/self/mountinfo").splitlines()]
     if "cgroup2" not in types:
         return "no control groups of version 2 are mounted"
     probe = AsMounted().bases[0] + f"/monarch-test-{os.getpid()}"
@@ -361,7 +337,5 @@ def why_not():
     return ""
 
 
-if reason := why_not():
-    print(f"1..0 # SKIP {reason}")
-    sys.exit(0)
+e2e.skip_all_if(why_not())
 e2e.main(own_group, not_traced, escape, record_gone, keeper_killed)

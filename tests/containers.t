@@ -264,8 +264,6 @@ def mounts_that_stay():
     return None
 
 
-if os.geteuid() != 0:
-    print("1..0 # SKIP needs root")
-    sys.exit(0)
+e2e.skip_all_if(e2e.why_not_root())
 e2e.main(bubblewrap, charliecloud, podman, apptainer, other_glibcs, for_tools_that_are_not_here, in_slurm, own_mounts,
          mounts_that_stay)

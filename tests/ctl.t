@@ -712,8 +712,7 @@ def report_of_sacct():
     code, told, err = as_json("report", "4711@one", env=env)
     equal((code, told.get("source"), told.get("state"), told.get("line", {}).get("pfs"), told.get("rule")),
           (0, "sacct", "COMPLETED", "3.81M/7.63M", "good"), "report of sacct's line", err)
-    with open(f"{bins}/asked", encoding="utf-8") as file:
-        equal(file.read(), "-nPX -o JobID,State,SystemComment -j 4711 -M one\n", "report JOBID@CLUSTER: sacct is asked for that cluster's job")
+    equal(e2e.text_in(f"{bins}/asked"), "-nPX -o JobID,State,SystemComment -j 4711 -M one\n", "report JOBID@CLUSTER: sacct is asked for that cluster's job")
     sacct(good.replace("err=0", "err=1 agent=died"))
     equal(as_json("report", "4711", env=env)[1].get("rule"), "agent-died", "advice by sacct's line: the agent died")
     for part, want in ("staged=12%", "12% of the files were"), ("staged=12% files=9/10", "12% of the dataset was"):

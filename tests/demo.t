@@ -59,8 +59,5 @@ def container():
     return run("in a container", "--container")
 
 
-why = why_not()
-if why:
-    skip("dev/demo", why)
-    e2e.main()
+e2e.skip_all_if(why_not())
 e2e.main(demo, container)

@@ -25,8 +25,7 @@ def result(faults, name):
 
 
 def text_of(path):
-    with open(f"{SOURCE}/{path}", encoding="utf-8") as file:
-        return file.read()
+    return e2e.text_in(f"{SOURCE}/{path}")
 
 
 def joined(macro):

@@ -76,6 +76,13 @@ def core(script):
     return [name for found, *names in words if found == script for name in names]
 
 
+def skip_all_if(why):
+    """Ends the script with nothing done if there is a reason."""
+    if why:
+        print(f"1..0 # SKIP {why}")
+        sys.exit(0)
+
+
 def main(*tests):
     if named := sys.argv[1:] or (os.environ.get("MONARCH_TEST_CORE") == "1" and core(os.path.basename(sys.argv[0]))):
         known = {**vars(sys.modules["__main__"]), **{test.__name__: test for test in tests}}
@@ -252,8 +259,7 @@ def sanitizer_found():
     """What they wrote."""
     text = ""
     for log in glob.glob(f"{scratch('sanitizer')}/log*"):
-        with open(log, encoding="utf-8", errors="replace") as stream:
-            text += stream.read()
+        text += bytes_in(log).decode(errors="replace")
     return text
 
 
@@ -310,6 +316,17 @@ def finish(process, seconds=PATIENCE, text=None):
     return code, out, err.decode(errors="replace")
 
 
+def state_of(pid):
+    """The letter that the kernel has for what a process does; X without one."""
+    with contextlib.suppress(OSError):
+        return text_in(f"/proc/{pid}/stat").rpartition(")")[2].split()[0]
+    return "X"
+
+
+def running(pid):
+    return state_of(pid) not in "ZX"
+
+
 def children(pid, name):
     """Pids of the children of a process that have that name."""
     found = subprocess.run(["pgrep", "-P", str(pid), "-x", name], stdout=subprocess.PIPE, check=False).stdout
@@ -332,8 +349,7 @@ def monarch_run(words, command, report=False, before=(), **more):
         return execute([*before, f"{BUILD}/monarchctl", "run", *words, "--", *command], **{"env": environment(), **more})
     file = f"{scratch()}/report.{random.getrandbits(64):x}"
     result = monarch_run([*words, "--report", file], command, before=before, **more)
-    with open(file, encoding="utf-8") as stream:
-        return (*result, json.load(stream))
+    return (*result, json.loads(text_in(file)))
 
 
 def config(**keys):
@@ -380,8 +396,7 @@ class Job:
         code, _, err = finish(self._process)
         if code != 0:
             raise RuntimeError(f"monarchctl run: exit code {code}: {err}")
-        with open(self._report, encoding="utf-8") as stream:
-            return json.load(stream)
+        return json.loads(text_in(self._report))
 
 
 def run_dirs(pid):
@@ -417,7 +432,7 @@ def bytes_in(path):
 
 
 def text_in(path):
-    return bytes_in(path).decode()
+    return bytes_in(path).decode(errors="surrogateescape")
 
 
 def make_tree(path, files, most=30000, seed=1):
@@ -428,8 +443,7 @@ def make_tree(path, files, most=30000, seed=1):
         directory = os.path.join(path, *["abc"[i % 3], f"d{i % 7}", "deep"][: i % 4])
         os.makedirs(directory, exist_ok=True)
         size = numbers.randrange(1, most)
-        with open(f"{directory}/{i:04}.bin", "wb") as out:
-            out.write(numbers.randbytes(size))
+        write(f"{directory}/{i:04}.bin", numbers.randbytes(size))
         total += size
     return total
 
@@ -471,6 +485,10 @@ def sum_of(path):
 
 
 # ---- parallel file systems
+
+
+def why_not_root():
+    return "" if os.geteuid() == 0 else "needs root"
 
 
 def why_not_nobody():

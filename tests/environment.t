@@ -63,11 +63,9 @@ def with_env(job, **more):
 def logged(job, command, **more):
     """What a command did, and its lines in the log, which shows whether a program has Monarch."""
     log = f"{scratch()}/log"
-    with open(log, "wb"):
-        pass
+    e2e.write(log, b"")
     result = e2e.execute(command, env=with_env(job, **{"MONARCH_IO_LOG": log, **more}))
-    with open(log, encoding="utf-8", errors="surrogateescape") as stream:
-        return result[:2], stream.read().splitlines(), result[2]
+    return result[:2], e2e.text_in(log).splitlines(), result[2]
 
 
 def variables(out):

@@ -50,8 +50,7 @@ cluster = data = expected = None
 
 
 def text_of(path):
-    with open(f"{SOURCE}/{path}", encoding="utf-8") as file:
-        return file.read()
+    return e2e.text_in(f"{SOURCE}/{path}")
 
 
 def blocks(path, name, mark="run"):
@@ -114,8 +113,7 @@ def without_slurm():
     (commands,) = blocks("doc/user-guide.md", "without_slurm")
     for old, new in ("/lustre/imagenet", make_data()), ("/scratch:", f"{scratch('own-tier')}:"):
         commands = commands.replace(old, new)
-    with open(f"{scratch()}/train.sh", "w", encoding="utf-8") as file:
-        file.write(f"find {data} -type f -exec cat {{}} + >/dev/null\n")
+    e2e.write(f"{scratch()}/train.sh", f"find {data} -type f -exec cat {{}} + >/dev/null\n")
     code, out, err = shell(commands)
     equal((code, err.count(": the command begins\n")), (0, 1), "user-guide, without Slurm", err)
     contains(out.decode(), [f"of a tier's copy {FILES} (100.0%)", "% less"], "its report tells the gain")
@@ -123,8 +121,7 @@ def without_slurm():
 
 def config_with(name, text):
     path = f"{scratch()}/{name}.conf"
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    e2e.write(path, text)
     return path
 
 
@@ -198,13 +195,11 @@ def lab():
     global cluster
     if cluster is None:
         made = Cluster()
-        with open(f"{scratch()}/extra.conf", "w", encoding="utf-8") as file:
-            file.write("TaskPlugin=task/cgroup\n")
+        e2e.write(f"{scratch()}/extra.conf", "TaskPlugin=task/cgroup\n")
         made.up("--nodes", "2", "--cpus", "4", "--prolog-flags", "Contain", "--cgroup-line", "ConstrainRAMSpace=yes",
                 "--slurm-conf", f"{scratch()}/extra.conf")
         for name, text in ("train.py", TRAIN), ("train.sh", SHELL.replace("DATA", make_data())), ("prepare.sh", PREPARE):
-            with open(f"{made.out}/{name}", "w", encoding="utf-8") as file:
-                file.write(text)
+            e2e.write(f"{made.out}/{name}", text)
         cluster = made
     return cluster
 
@@ -225,16 +220,14 @@ def run(command, **env):
 def submitted(name, script, *options, **env):
     """The id of a job of that script."""
     path = f"{lab().out}/{name}.sh"
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(script)
+    e2e.write(path, script)
     code, out, err = run(f"sbatch --parsable --output=%x.%j.out --job-name={name} {' '.join(options)} {path}", **env)
     equal(code, 0, f"{name}: it is submitted", err)
     return int(out)
 
 
 def output(name, job):
-    with open(f"{lab().out}/{name}.{job}.out", "rb") as file:
-        return slurm_lab.CLOSING.sub(b"", file.read()).decode()
+    return slurm_lab.CLOSING.sub(b"", e2e.bytes_in(f"{lab().out}/{name}.{job}.out")).decode()
 
 
 def served(name, job, want, medium="nvme"):
@@ -260,8 +253,7 @@ def for_users():
     code, out, err = run(sacct.replace("4711", str(job)))
     equal(code, 0, "README, for users: sacct", err)
     contains(out.decode(), ["SystemComment", "monarch=1 hit="], "README, for users: sacct shows it")
-    with open(f"{SOURCE}/README.md", encoding="utf-8") as readme:
-        table = re.findall(r"`((?:srun -w NODE )?monarchctl (?:plan [^`]*imagenet|report [^`]*4711))`", readme.read())
+    table = re.findall(r"`((?:srun -w NODE )?monarchctl (?:plan [^`]*imagenet|report [^`]*4711))`", e2e.text_in(f"{SOURCE}/README.md"))
     equal([command.split("monarchctl ")[1].split()[0] for command in table], ["plan", "report", "report"], "README, for users: what it asks", table)
     node = run(f"sacct -X -n -P -j {job} --format=NodeList")[1].decode().strip()
     page = f"{lab().out}/readme.html"
@@ -272,8 +264,7 @@ def for_users():
         equal(code, 0, f"README, for users: {command}", err)
         contains(out.decode(), [want], f"README, for users: what that says: {command}")
     ok(os.path.getsize(page) > 1000, "README, for users: a page")
-    with open(f"{SOURCE}/doc/admin-guide.md", encoding="utf-8") as guide:
-        save, read = re.findall(r"`((?:srun -w n1,n2 )?monarchctl report [^`]*pages[^`]*)`", guide.read())
+    save, read = re.findall(r"`((?:srun -w n1,n2 )?monarchctl report [^`]*pages[^`]*)`", e2e.text_in(f"{SOURCE}/doc/admin-guide.md"))
     os.mkdir(f"{lab().out}/pages")
     os.chmod(f"{lab().out}/pages", 0o777)
     for command in save.replace("n1,n2", node), read:
@@ -296,8 +287,7 @@ def status():
     code, out, err = run(command.replace("4711", str(job)))
     equal(code, 0, "user-guide, status", err)
     contains(out.decode(), [str(job), "staged-in"], "it tells of the job")
-    with open(f"{lab().out}/status.end", "w", encoding="utf-8"):
-        pass
+    e2e.write(f"{lab().out}/status.end", b"")
     equal(lab().wait(job), "COMPLETED", "user-guide, status: how the job ends")
 
 
@@ -373,8 +363,7 @@ def wait():
 
 def salloc():
     path = f"{lab().out}/salloc.sh"
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(sample("salloc"))
+    e2e.write(path, sample("salloc"))
     code, out, err = run(f"bash {path} srun python3 train.py {data}")
     equal((code, out.decode()), (0, expected), "salloc: its step", err)
     job = int(re.search(r"Granted job allocation (\d+)", err)[1])
@@ -415,25 +404,20 @@ def switched_on(name, text):
     (include,) = blocks("doc/admin-guide.md", "plugstack")
     directory = scratch("plugstack.conf.d")
     lines, log = adapted_plugstack(name, text)
-    with open(f"{directory}/spank_monarch.conf", "w", encoding="utf-8") as file:
-        file.write(lines)
+    e2e.write(f"{directory}/spank_monarch.conf", lines)
     path, own_log = f"{os.path.dirname(lab().conf)}/plugstack.conf", lab().log
-    with open(path, encoding="utf-8") as file:
-        before = file.read()
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(include.replace("/etc/slurm/plugstack.conf.d", directory))
+    before = e2e.text_in(path)
+    e2e.write(path, include.replace("/etc/slurm/plugstack.conf.d", directory))
     lab().log = log
     try:
         yield
     finally:
         lab().log = own_log
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(before)
+        e2e.write(path, before)
 
 
 def installed(path):
-    with open(f"{lab().prefix}/share/monarch/{path}", encoding="utf-8") as file:
-        return file.read()
+    return e2e.text_in(f"{lab().prefix}/share/monarch/{path}")
 
 
 def plugstack():

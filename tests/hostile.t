@@ -36,8 +36,7 @@ for line in sys.stdin: look()
 
 def data(name, content=TRUE):
     root = scratch(f"{name}.data")
-    with open(f"{root}/f", "wb") as file:
-        file.write(content)
+    e2e.write(f"{root}/f", content)
     return root
 
 
@@ -71,8 +70,7 @@ def forge(directory):
     """Another user's files in the place of copies, with their sizes and times."""
     for copy in glob.glob(f"{directory}/??/*"):
         st = os.stat(copy)
-        with open(copy, "wb") as file:
-            file.write(FALSE.ljust(st.st_size)[:st.st_size])
+        e2e.write(copy, FALSE.ljust(st.st_size)[:st.st_size])
         os.utime(copy, ns=(st.st_atime_ns, st.st_mtime_ns))
         os.chmod(copy, 0o644)
     for opened in [directory, *glob.glob(f"{directory}/*")]:
@@ -96,8 +94,7 @@ def taken_run_directory():
         os.chmod(log, 0o666)
     env = {**job.env, b"MONARCH_IO_LOG": os.fsencode(log)}
     equal(e2e.execute([*e2e.NOBODY, "cat", f"{root}/f"], env=env)[:2], (0, TRUE), "a program that was told that directory reads the PFS")
-    with open(log, encoding="utf-8") as lines:
-        ok("another user's" in lines.read(), "and its log says why")
+    ok("another user's" in e2e.text_in(log), "and its log says why")
     equal(job.run(["cat", f"{root}/f"])[1], TRUE, "its owner's programs, too, once others have access to it")
     os.chmod(job.run_dir, 0o700)
     equal(job.run(["cat", f"{root}/f"])[1], TRUE, "and where others can write the board")

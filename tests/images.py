@@ -23,8 +23,7 @@ def new_image(name, programs):
         os.makedirs(f"{image}/{directory}", exist_ok=True)
     os.symlink("usr/bin", f"{image}/bin")
     for name in "passwd", "group", "hosts", "resolv.conf", "hostname", "localtime":
-        with open(f"{image}/etc/{name}", "wb"):
-            pass
+        write(f"{image}/etc/{name}", b"")
     for program in programs:
         shutil.copy(program, f"{image}/usr/bin/{os.path.basename(program)}")
     # Those of the preload library are parts of each glibc.

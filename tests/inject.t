@@ -10,7 +10,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
-from e2e import equal, ok, options, scratch, skip
+from e2e import equal, ok, options, scratch
 
 ALL = bool(os.environ.get("MONARCH_TEST_ALL"))
 FILES = 12
@@ -48,8 +48,7 @@ def injected(number, call, error, when, command, env):
     log = f"{scratch('log')}/{number}"
     words = ["timeout", "-k", "5", "60", "strace", "-f", "-qq", "-o", log, "-e", f"trace={call}", "-e", f"inject={call}:error={error}:when={when}"]
     code, out, err = e2e.execute([*words, *command], env={**env, b"OUT": os.fsencode(f"{log}.out")})
-    with open(log, encoding="utf-8", errors="replace") as file:
-        happened = "INJECTED" in file.read()
+    happened = "INJECTED" in e2e.text_in(log)
     for path in log, f"{log}.out":
         if os.path.exists(path):
             os.unlink(path)
@@ -134,7 +133,5 @@ def writers():
     ok(report["tasks"]["invalidations"] > len(done) / 3, "writers: they changed files", report["tasks"])
 
 
-if not shutil.which("strace") or e2e.SANITIZER:
-    e2e.main(lambda: skip("errors of system calls", "strace under a sanitizer" if e2e.SANITIZER else "no strace"))
-else:
-    e2e.main(readers, writers)
+e2e.skip_all_if("strace under a sanitizer" if e2e.SANITIZER else "" if shutil.which("strace") else "no strace")
+e2e.main(readers, writers)

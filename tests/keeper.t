@@ -123,7 +123,5 @@ def upgraded():
     ok(wait_until(lambda: not s.spooled()) and s.gone(), "it does its duties, and ends")
 
 
-if os.geteuid() != 0:
-    print("1..0 # SKIP needs root")
-    sys.exit(0)
+e2e.skip_all_if(e2e.why_not_root())
 e2e.main(one_and_only, upgraded)

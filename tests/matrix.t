@@ -501,7 +501,5 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--table"]:
         print("\n".join(row.line(name) for name, rows in GROUPS.items() for row in rows))
         sys.exit()
-    if why_none := e2e.why_no_slowfs():
-        skip("the program matrix", why_none)
-        e2e.main()
+    e2e.skip_all_if(e2e.why_no_slowfs())
     e2e.main(*[group(name) for name in GROUPS])

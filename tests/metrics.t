@@ -128,10 +128,7 @@ def lives():
 def kill_agent(n, job):
     pid = n.record(job)["pid"]
     os.kill(pid, signal.SIGKILL)
-
-    def state():
-        return one_node.text_of(f"/proc/{pid}/stat").rpartition(") ")[2][:1]
-    wait_until(lambda: not os.path.exists(f"/proc/{pid}") or state() in ("", "Z"))
+    wait_until(lambda: not e2e.running(pid))
 
 
 def hostile():
@@ -181,8 +178,7 @@ def move_run_dir(n, job, to):
     """Has the record name another one; returns what it named."""
     path = f"{n.state}/jobs/c-1.{job}.n1.x/record.json"
     record = json.loads(e2e.text_in(path))
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({**record, "run_dir": to}, file)
+    e2e.write(path, json.dumps({**record, "run_dir": to}))
     return record["run_dir"]
 
 
@@ -228,13 +224,11 @@ def states():
         n.start(FIRST + 51)
         for number, (file, text) in enumerate((("wanted", "{"), ("failed", "{"), ("failed", "0 boot refused\nby policy\n/data"), ("record.json", "{")), start=FIRST + 52):
             os.mkdir(f"{n.state}/jobs/c-1.{number}.n1.x", 0o700)
-            with open(f"{n.state}/jobs/c-1.{number}.n1.x/{file}", "w", encoding="utf-8") as stream:
-                stream.write(text)
+            e2e.write(f"{n.state}/jobs/c-1.{number}.n1.x/{file}", text)
         now = int(time.time())
         line = f"{n.state}/spool/c-1.1.0.n1.1.{now}.json"
-        with open(f"{n.dir}/line", "w", encoding="utf-8") as stream:
-            json.dump({"job": 1, "cluster": "c-1", "uid": UID, "restart": 0, "begin": now - 10, "end": now, "line": "monarch=1"}, stream)
-        os.rename(stream.name, line)
+        whole = e2e.write(f"{n.dir}/line", json.dumps({"job": 1, "cluster": "c-1", "uid": UID, "restart": 0, "begin": now - 10, "end": now, "line": "monarch=1"}))
+        os.rename(whole, line)
         some(n.look("states"), {**{f'monarch_jobs{{state="{state}"}}': 1 for state in ("pending", "failed", "refused", "unknown", "running")},
                                 'monarch_jobs{state="agent_died"}': 0, "monarch_sacct_lines_waiting": 1}, "each job has its state")
         for directory in glob.glob(f"{n.state}/jobs/*"):
@@ -356,8 +350,7 @@ def units():
         return e2e.skip("systemd-analyze verify", "no systemd-analyze (Debian: systemd)")
     directory = scratch("units")
     for path in glob.glob(f"{BUILD}/etc/monarch-*.*"):
-        with open(f"{directory}/{os.path.basename(path)}", "w", encoding="utf-8") as file:
-            file.write(re.sub(r"(ExecStart=-?)\S*/(\w+)", rf"\g<1>{BUILD}/\2", one_node.text_of(path)))
+        e2e.write(f"{directory}/{os.path.basename(path)}", re.sub(r"(ExecStart=-?)\S*/(\w+)", rf"\g<1>{BUILD}/\2", one_node.text_of(path)))
     shutil.copy(f"{directory}/monarch-metrics@.service", f"{directory}/monarch-metrics@1.service")
     _, out, err = e2e.execute(["systemd-analyze", "verify", "--man=no", *glob.glob(f"{directory}/*[!@].*")])
     faults = [line for line in (out.decode() + err).splitlines() if "monarch" in line]
@@ -372,10 +365,8 @@ def by_systemd():
         n.read(n.begin(FIRST + 95))
         directory = scratch("collector")
         for path in glob.glob(f"{BUILD}/etc/monarch-metrics*.*"):
-            with open(path, encoding="utf-8") as file:
-                text = re.sub(r"(ExecStart=-?)\S*/monarchctl metrics", rf"\g<1>{TOOL} metrics --state-dir {n.state} --config {n.config}", file.read())
-            with open(f"/run/systemd/system/{os.path.basename(path)}", "w", encoding="utf-8") as file:
-                file.write(re.sub(r"(ListenStream=).*", rf"\g<1>{n.dir}/metrics.sock", re.sub(r"(DIRECTORY=).*", rf"\g<1>{directory}", text)))
+            text = re.sub(r"(ExecStart=-?)\S*/monarchctl metrics", rf"\g<1>{TOOL} metrics --state-dir {n.state} --config {n.config}", e2e.text_in(path))
+            e2e.write(f"/run/systemd/system/{os.path.basename(path)}", re.sub(r"(ListenStream=).*", rf"\g<1>{n.dir}/metrics.sock", re.sub(r"(DIRECTORY=).*", rf"\g<1>{directory}", text)))
         for words in (("daemon-reload",), ("start", "monarch-metrics.socket", "monarch-metrics-textfile.timer")):
             code, out, err = e2e.execute(["systemctl", *words], 4 * e2e.PATIENCE)
             equal(code, 0, f"systemctl {words[0]}", out.decode(), err)
@@ -421,8 +412,7 @@ def names():
     page = e2e.text_in(f"{SOURCE}/doc/monarchctl.1").split(".SH OUTPUT OF METRICS")[1].split(".SH ")[0]
     equal({name: set(filter(None, of.split(","))) for name, of in re.findall(r'^\.BI? (monarch_\w+)(?: "\{([\w,]+)\}")?$', page, flags=re.M)}, labels,
           "the manual has all, with their labels")
-    with open(f"{SOURCE}/doc/admin-guide.md", encoding="utf-8") as file:
-        equal(sorted(set(re.findall(r"\bmonarch_\w+", file.read().split("### Prometheus")[1].split("\n## ")[0])) - set(labels)), [], "the guide has no others")
+    equal(sorted(set(re.findall(r"\bmonarch_\w+", e2e.text_in(f"{SOURCE}/doc/admin-guide.md").split("### Prometheus")[1].split("\n## ")[0])) - set(labels)), [], "the guide has no others")
     used = set(re.findall(r"\bmonarch_\w+", " ".join(expressions())))
     equal(used, set(labels), "the dashboard has all, and no others")
     for expression in expressions() + queries():
@@ -480,8 +470,7 @@ def dashboard():
         return text.replace("$node", ".*").replace("$__rate_interval", "5m").replace("$__range", "1h")
     rules = {"groups": [{"name": "monarch", "rules": [{"record": f"rule:{i}", "expr": plain(expr)} for i, expr in enumerate(expressions() + queries())]}]}
     directory = scratch("rules")
-    with open(f"{directory}/rules.yml", "w", encoding="utf-8") as file:
-        json.dump(rules, file)
+    e2e.write(f"{directory}/rules.yml", json.dumps(rules))
     code, out, err = e2e.execute(["promtool", "check", "rules", f"{directory}/rules.yml"])
     ok(code == 0 and f"{len(expressions() + queries())} rules found" in out.decode(), "its expressions and the guide's are PromQL", out.decode(), err)
     rates = {"monarch_read_bytes_total{source='pfs',tier='',instance='a'}": 10, "monarch_read_bytes_total{source='tier',tier='nvme',instance='a'}": 70,

@@ -16,8 +16,7 @@ import time
 sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import one_node  # pylint: disable=wrong-import-position
-from e2e import BUILD, contains, equal, ok, scratch, skip, wait_until  # pylint: disable=wrong-import-position
-from one_node import UID  # pylint: disable=wrong-import-position
+from e2e import BUILD, contains, equal, ok, running, skip, wait_until  # pylint: disable=wrong-import-position
 
 NAMELESS = 2000054321  # of no user in passwd
 SOON = 90  # seconds in which all that an epilog left to the background is gone
@@ -27,8 +26,7 @@ class Node(one_node.Node):
     account = "/bin/false"
 
     def configure(self, tiers=""):
-        with open(self.config, "w", encoding="utf-8") as file:
-            file.write("[accounting]\naccount = spool\n" + (tiers or f"[tier.nvme]\npath = {self.tier}\nquota = 100M\nmin_free = 0\n"))
+        e2e.write(self.config, "[accounting]\naccount = spool\n" + (tiers or f"[tier.nvme]\npath = {self.tier}\nquota = 100M\nmin_free = 0\n"))
 
     def in_memory(self):
         self.configure(f"[tier.ram]\npath = {self.tier}\ndriver = tmpfs\nquota = 8M\nmedium = ram\n")
@@ -37,26 +35,8 @@ class Node(one_node.Node):
         """For sacct; without what a helper that was killed has half written."""
         found = []
         for path in glob.glob(f"{self.state}/spool/c-1.{job}.0.n1.x.*.kept"):
-            with open(path, encoding="utf-8") as file:
-                found.append(json.load(file)["line"])
+            found.append(json.loads(e2e.text_in(path))["line"])
         return found
-
-    def begin(self, job, datasets=None, uid=UID, cluster="c-1"):
-        """Starts `monarchd --start` for a job; the process, and a file of its answer."""
-        read, write = os.pipe()
-        process = e2e.start([*self.words("--start", job, cluster), "--uid", str(uid), "--gid", str(uid), "--datasets",
-                             self.data if datasets is None else datasets, "--reply-fd", str(write)], pass_fds=[write], stdin=subprocess.DEVNULL,
-                            env={"PATH": "/usr/bin:/bin"})
-        os.close(write)
-        return process, os.fdopen(read, encoding="utf-8", errors="surrogateescape")
-
-    def start(self, *words, **more):
-        """What `monarchd --start` answers."""
-        process, answer = self.begin(*words, **more)
-        with answer:
-            line = answer.readline()
-        process.wait(e2e.PATIENCE)
-        return line
 
     def epilog(self, job, cluster="c-1", before=()):
         return e2e.execute([*before, *self.words("--epilog", job, cluster)])[0]
@@ -94,10 +74,8 @@ class Node(one_node.Node):
     def try_again(self):
         """What a removal that was given up waits for."""
         for path in glob.glob(f"{self.state}/removing/*/record.json"):
-            with open(path, encoding="utf-8") as file:
-                record = json.load(file)
-            with open(path + ".test", "w", encoding="utf-8") as file:
-                json.dump({**record, "next_try": 0}, file)
+            record = json.loads(e2e.text_in(path))
+            e2e.write(path + ".test", json.dumps({**record, "next_try": 0}))
             os.rename(path + ".test", path)
 
     def helpers(self):
@@ -112,11 +90,6 @@ class Node(one_node.Node):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def logged(self):
-        with contextlib.suppress(FileNotFoundError), open(self.log, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
-        return ""
-
     def close(self):
         for key in glob.glob(f"{self.state}/jobs/*"):
             cluster, job = os.path.basename(key).split(".")[:2]
@@ -129,36 +102,15 @@ class Node(one_node.Node):
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
-def running(pid):
-    with contextlib.suppress(OSError):
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="surrogateescape") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    return False
-
-
-@contextlib.contextmanager
-def node(name):
-    made = Node(name)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-def as_owner(*words):
-    code, _, err = e2e.execute([*e2e.NOBODY, *words])
-    equal(code, 0, "the owner makes files", err)
-
-
 # ---- killed at any moment
 
 
 def every_moment():
     """The epilog is killed at a random moment, again and again; the next job's start cleans up. Each job has its line, once."""
-    with node("moments") as n:
+    with contextlib.closing(Node("moments")) as n:
         jobs = range(10, 22)
         for turn, job in enumerate(jobs):
-            n.start(job)
+            n.answer(job)
             agent = n.record(job)["pid"]
             epilog = e2e.start(n.words("--epilog", job), stdin=subprocess.DEVNULL)
             time.sleep(turn // 2 * 0.008)
@@ -170,7 +122,7 @@ def every_moment():
                 os.kill(agent, signal.SIGKILL)
         # Who was killed inside a system call keeps his lock until he has died, and the sweep leaves him alone.
         ok(wait_until(lambda: not n.helpers(), SOON), "those that were killed die")
-        n.start(99)
+        n.answer(99)
         left = lambda: [path for job in jobs for path in n.left(job)]
         ok(wait_until(lambda: not left(), SOON), "an epilog killed at any moment leaves nothing for ever", left())
         equal([job for job in jobs if len(n.lines(job)) != 1], [], "each job has one line", os.listdir(f"{n.state}/spool"))
@@ -183,10 +135,10 @@ def start_killed():
         found = subprocess.run(["pgrep", "-f", f"^monarchd .* --run-dir {n.state}/run/"], stdout=subprocess.PIPE, check=False)
         return sorted(map(int, found.stdout.split()))
 
-    with node("starts") as n:
+    with contextlib.closing(Node("starts")) as n:
         recorded, jobs = 0, range(10, 26)
         for turn, job in enumerate(jobs):
-            process, answer = n.begin(job)
+            process, answer = n.starting(job)
             record = f"{n.state}/jobs/c-1.{job}.n1.x/record.json"
             if turn < 8:
                 time.sleep(turn * 0.002)
@@ -197,7 +149,7 @@ def start_killed():
             process.wait(e2e.PATIENCE)
             answer.close()
             recorded += os.path.exists(record)
-            contains(n.start(job), ["ready "], "the next step's start serves where one was killed")
+            contains(n.answer(job), ["ready "], "the next step's start serves where one was killed")
             ok(running(n.record(job)["pid"]), "with an agent that runs")
         ok(recorded >= 4, "starts were killed in the middle", recorded)
         equal(agents(), sorted(n.record(job)["pid"] for job in jobs), "every agent is recorded")
@@ -211,11 +163,11 @@ def start_killed():
 
 def held_memory():
     """Files of a job's memory that somebody has open after the job: what they keep is charged until it is free, and is not made more."""
-    with node("held") as n, contextlib.ExitStack() as at_end:
+    with contextlib.closing(Node("held")) as n, contextlib.ExitStack() as at_end:
         n.in_memory()
-        run_dir = n.start(1).split()[1]
+        run_dir = n.answer(1).split()[1]
         ok(n.is_staged(1), "a job's copies are in its memory")
-        as_owner("sh", "-c", f"head -c 2M /dev/zero >>{run_dir}/monarchd.log")
+        equal(e2e.execute([*e2e.NOBODY, "sh", "-c", f"head -c 2M /dev/zero >>{run_dir}/monarchd.log"])[0], 0, "its owner makes a file longer")
         junk, copy = [at_end.enter_context(open(path, "rb")) for path in (f"{run_dir}/monarchd.log", n.copies(1)[0])]
         # As one of root's nameless files that somebody keeps.
         unlinked = at_end.enter_context(os.fdopen(os.open(n.job_dir(1), os.O_RDWR | os.O_TMPFILE, 0o644), "wb", buffering=0))
@@ -223,7 +175,7 @@ def held_memory():
         equal(n.epilog(1), 0, "the epilog while they are open")
         ok(wait_until(lambda: os.fstat(junk.fileno()).st_blocks == os.fstat(copy.fileno()).st_blocks == 0), "files with a name take no memory", os.fstat(junk.fileno()), os.fstat(copy.fileno()), n.left(1), n.logged())
         ok(wait_until(lambda: n.charged() == [2 << 20]), "one without is charged", n.charged())
-        n.start(2)
+        n.answer(2)
         equal(n.quota(2), 6 << 20, "the next job has the rest")
         with contextlib.suppress(OSError):
             unlinked.write(bytes(1 << 16))
@@ -239,15 +191,15 @@ def hangs_in_mid_job():
     """A tier that begins to hang while a job has it: no hook waits for it, and what is there goes when it answers again."""
     if not os.path.exists("/dev/fuse"):
         return skip("a tier that begins to hang", "no /dev/fuse")
-    with node("mid-job") as n:
+    with contextlib.closing(Node("mid-job")) as n:
         other = f"{n.dir}/other"
         os.mkdir(other)
         os.chmod(other, 0o1777)
         n.configure("".join(f"[tier.{name}]\npath = {path}\nquota = 1M\nmin_free = 0\n" for name, path in (("nvme", n.tier), ("other", other))))
-        contains(n.start(1), ["ready "], "a job starts")
+        contains(n.answer(1), ["ready "], "a job starts")
         hang = e2e.hanging_mount(n.tier, 0)
         equal(n.epilog(1), 0, "its tier hangs: its epilog does not")
-        contains(n.start(2), ["ready "], "and the next job starts, without it")
+        contains(n.answer(2), ["ready "], "and the next job starts, without it")
         ok(wait_until(lambda: not glob.glob(f"{other}/monarch/*1.0.n1*"), SOON), "what the job had elsewhere goes", os.listdir(f"{other}/monarch"))
         equal(len(n.charged()), 2, "what is there is charged still")
         os.close(hang)
@@ -262,19 +214,19 @@ def hangs_in_mid_job():
 
 def odd_paths():
     """Names of directories and datasets that could break a line, a list or a file; of a user whom this node's passwd does not know."""
-    with node("a b\tc\\d\\040;e#f%s,g='h\"\u00e9$(i)") as n:
+    with contextlib.closing(Node("a b\tc\\d\\040;e#f%s,g='h\"\u00e9$(i)")) as n:
         for job, name in enumerate((" spaces in it ", "'quotes\"", "comma,comma", "semi;#colon", "new\nline", "$(touch x)`x`", "\udcff\udcfe", "é" * 100), 1):
             path = f"{n.dir}/{name}"
             shutil.copytree(n.data, path)
-            answer = n.start(job, path, NAMELESS)
+            answer = n.answer(job, path, NAMELESS)
             ok(answer.startswith("ready ") and answer.count("\n") == 1, f"a dataset called {name!a}", answer)
             ok(n.is_staged(job), f"is staged: {name!a}")
             equal(e2e.execute(["setpriv", f"--reuid={NAMELESS}", "--clear-groups", "cmp", n.copies(job)[0], n.copies(job)[0]])[0], 0,
                   f"for its owner to read: {name!a}")
-            contains(n.start(job, f"{path}.other", NAMELESS), ["ready ", "is not staged"], f"another one than {name!a}")
+            contains(n.answer(job, f"{path}.other", NAMELESS), ["ready ", "is not staged"], f"another one than {name!a}")
             n.ends(job, f"{name!a}")
         n.in_memory()
-        contains(n.start(80), ["ready "], "a job with a memory tier starts")
+        contains(n.answer(80), ["ready "], "a job with a memory tier starts")
         ok(n.job_dir(80) in e2e.mounts_below(n.tier) and n.is_staged(80), "its dataset is in its tmpfs", e2e.mounts_below(n.tier))
         n.ends(80, "a memory tier")
         equal(e2e.mounts_below(n.dir), [], "nor mounted")
@@ -284,8 +236,8 @@ def odd_paths():
 
 def two_clusters():
     """A machine that is a node of two clusters, under one name, with jobs of one number."""
-    with node("clusters") as n:
-        answers = [n.start(1, cluster=name) for name in ("one", "two", "one")]
+    with contextlib.closing(Node("clusters")) as n:
+        answers = [n.answer(1, cluster=name) for name in ("one", "two", "one")]
         contains(answers[0], ["ready ", "/run/one.1.0.n1.x."], "a job of one cluster")
         contains(answers[1], ["ready ", "/run/two.1.0.n1.x."], "a job of the same number of another has its own agent")
         equal(answers[2], answers[0], "a second step finds that of its cluster")
@@ -294,7 +246,5 @@ def two_clusters():
         equal(n.epilog(1, "../one"), 2, "a cluster's name that cannot be part of a file's is refused")
 
 
-if os.geteuid() != 0:
-    print("1..0 # SKIP needs root")
-    sys.exit(0)
+e2e.skip_all_if(e2e.why_not_root())
 e2e.main(every_moment, start_killed, held_memory, hangs_in_mid_job, odd_paths, two_clusters)

@@ -32,8 +32,7 @@ class Node:
         self.configure()
 
     def configure(self, accounting="", tier=""):
-        with open(self.config, "w", encoding="utf-8") as file:
-            file.write(f"[tier.nvme]\npath = {self.tier}\nquota = 100M\nmin_free = 0\n{tier}[agent]\nprefetch = on\n[accounting]\n{accounting}")
+        e2e.write(self.config, f"[tier.nvme]\npath = {self.tier}\nquota = 100M\nmin_free = 0\n{tier}[agent]\nprefetch = on\n[accounting]\n{accounting}")
 
     def words(self, hook, job, cluster="c-1"):
         return [f"{BUILD}/monarchd", hook, "--state-dir", self.state, "--job", str(job), "--cluster", cluster, "--node", "n1.x", "--log", self.log,
@@ -58,6 +57,26 @@ class Node:
             return False
         ok(wait_until(is_staged), f"job {job - FIRST} is staged", *[text_of(f"{run_dir}/{name}") for name in ("state", "monarchd.log")], os.listdir(run_dir))
         return run_dir
+
+    def starting(self, job, datasets=None, uid=UID, cluster="c-1", before=(), more=()):
+        """Runs `monarchd --start` for a job; the process, and a file of its answer."""
+        read, write = os.pipe()
+        process = e2e.start([*before, *self.words("--start", job, cluster), "--uid", str(uid), "--gid", str(uid), *more, "--datasets",
+                             self.data if datasets is None else datasets, "--reply-fd", str(write)], pass_fds=[write], stdin=subprocess.DEVNULL,
+                            env={"PATH": "/usr/bin:/bin"})
+        os.close(write)
+        return process, os.fdopen(read, encoding="utf-8", errors="surrogateescape")
+
+    def answer(self, *words, **more):
+        """What `monarchd --start` answers."""
+        process, answer = self.starting(*words, **more)
+        with answer:
+            line = answer.readline()
+        process.wait(e2e.PATIENCE)
+        return line
+
+    def logged(self):
+        return text_of(self.log)
 
     def read(self, run_dir):
         """As a task of the job."""

@@ -48,8 +48,7 @@ def run(name, *command, cwd=None, **more):
 def hashes(directory, pattern):
     found = {}
     for path in glob.glob(f"{directory}/{pattern}"):
-        with open(path, "rb") as file:
-            found[os.path.basename(path)] = hashlib.sha256(file.read()).hexdigest()
+        found[os.path.basename(path)] = hashlib.sha256(e2e.bytes_in(path)).hexdigest()
     return found
 
 
@@ -89,8 +88,7 @@ def build():
     for path in glob.glob(f"{PACKAGES}/*.deb"):
         lines = e2e.execute(["dpkg-deb", "-c", path])[1].decode().splitlines()
         listed[os.path.basename(path).partition("_")[0]] = [line.partition(" -> ")[0].split()[-1] for line in lines]
-    with open("/usr/include/slurm/slurm_version.h", encoding="utf-8") as header:
-        number = int(re.search(r"SLURM_VERSION_NUMBER (0x\w+)", header.read())[1], 16)
+    number = int(re.search(r"SLURM_VERSION_NUMBER (0x\w+)", e2e.text_in("/usr/include/slurm/slurm_version.h"))[1], 16)
     slurm = f"{number >> 16 & 255:02}.{number >> 8 & 255:02}"
     plugin = f"monarch-slurm{slurm}"
     equal(sorted(listed), sorted(["monarch", "monarch-dbgsym", "monarch-doc", plugin, f"{plugin}-dbgsym"]),
@@ -144,8 +142,7 @@ def new_system():
     made = scratch("new")
     files = {"sources.list": "\n".join(archive()) + "\n", "apt.conf": e2e.execute(["apt-config", "dump", "Acquire"])[1].decode()}
     for name, text in files.items():
-        with open(f"{scratch('archive')}/{name}", "w", encoding="utf-8") as file:
-            file.write(text)
+        e2e.write(f"{scratch('archive')}/{name}", text)
     # A mirror's proxy and the like stand in apt's configuration, or in the environment.
     code, _, err = e2e.execute([*ENDS_WITH_US, "--mount-proc", "mmdebstrap", "--mode=root", "--variant=minbase", "--skip=cleanup/apt/lists",
                                 "--dpkgopt=force-unsafe-io", f"--aptopt={scratch('archive')}/apt.conf", platform.freedesktop_os_release()["VERSION_CODENAME"],
@@ -154,8 +151,7 @@ def new_system():
         raise RuntimeError(f"mmdebstrap: {code}: {err[-3000:]}")
     for name in "/etc/resolv.conf", "/etc/hosts":
         shutil.copy(name, made + name)
-    with open(f"{made}/usr/sbin/policy-rc.d", "w", encoding="utf-8") as file:
-        file.write("#!/bin/sh\nexit 101\n")
+    e2e.write(f"{made}/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n")
     os.chmod(f"{made}/usr/sbin/policy-rc.d", 0o755)
     return made, ""
 
@@ -234,8 +230,7 @@ def submit(conf, text):
 
 def check(name, conf, job, sums):
     wait_until(lambda: state_of(conf, job) in slurm_lab.ENDED, slurm_lab.PATIENCE)
-    with open(f"{root}/srv/lab/home/{job}", encoding="utf-8") as file:
-        equal((state_of(conf, job), file.read()), ("COMPLETED", sums), f"{name}: the job ends, its bytes are right")
+    equal((state_of(conf, job), e2e.text_in(f"{root}/srv/lab/home/{job}")), ("COMPLETED", sums), f"{name}: the job ends, its bytes are right")
     def comment():
         return as_user(conf, "sacct", "-X", "-n", "-P", "-o", "SystemComment", "-j", job)[1].decode()
     wait_until(lambda: "monarch=1" in comment(), slurm_lab.PATIENCE)
@@ -298,8 +293,7 @@ def alone():
         code, out, err = inside("monarchctl", "run", "--dataset", "/srv/data", "--tier", "t:/srv/tier:10M", "--wait", "full", "--report", "/srv/report", "--",
                                 "sh", "-c", "md5sum /srv/data/*")
         equal((code, out), (0, sums), "monarchctl run: the bytes are right", err)
-        with open(f"{root}/srv/report", encoding="utf-8") as file:
-            report = json.load(file)
+        report = json.loads(e2e.text_in(f"{root}/srv/report"))
         equal((report["opens"], report["opens_tier"]), (5, 5), "monarchctl run: from the tier", report)
         apt("apt-get purge", "purge", "-qq", "--yes", "--auto-remove", "-o", "Dpkg::Use-Pty=0", *names(debs))
         equal(sorted(files() - before), [], "purged: nothing is left of them, nor of what came with them")
@@ -364,16 +358,13 @@ def life_in(lower):
 
     os.makedirs(f"{root}/srv/data")
     for number in range(20):
-        with open(f"{root}/srv/data/{number:02}", "wb") as file:
-            file.write(os.urandom(50000))
+        e2e.write(f"{root}/srv/data/{number:02}", os.urandom(50000))
     os.makedirs(f"{root}/srv/tier")
     os.chmod(f"{root}/srv/tier", 0o1777)
-    with open(f"{root}/etc/monarch/monarch.conf", "w", encoding="utf-8") as file:
-        file.write("[tier.nvme]\npath = /srv/tier\nquota = 100M\nmedium = nvme\n")
+    e2e.write(f"{root}/etc/monarch/monarch.conf", "[tier.nvme]\npath = /srv/tier\nquota = 100M\nmedium = nvme\n")
     sums = inside("sh", "-c", "md5sum /srv/data/*")[1].decode()
     home = f"{root}/srv/lab/home"
-    with open(f"{root}/usr/share/monarch/plugstack.conf.d/spank_monarch.conf", encoding="utf-8") as file:
-        line = next(text for text in file.read().splitlines() if not text.startswith("#"))
+    line = next(text for text in e2e.text_in(f"{root}/usr/share/monarch/plugstack.conf.d/spank_monarch.conf").splitlines() if not text.startswith("#"))
     code, out, err = lab("up", "--nodes", "1", "--prolog-flags", "Contain", "--plugstack-line", line)
     try:
         ok(code == 0, "Slurm starts with the installed plugin's line", out.decode(), err)
@@ -387,8 +378,7 @@ def life_in(lower):
         check("installed", conf, submit(conf, "md5sum /srv/data/*"), sums)
         job = long_job("older")
         install("from a package of an older version to this one while a job runs", *new)
-        with open(f"{home}/older.go", "w", encoding="utf-8"):
-            pass
+        e2e.write(f"{home}/older.go", b"")
         check("a job in which the packages got another version", conf, job, sums * 2)
         check("a job after that", conf, submit(conf, "md5sum /srv/data/*"), sums)
         job = long_job("newer")
@@ -396,8 +386,7 @@ def life_in(lower):
         code, out, err = inside("dpkg", "-r", *names(new))
         ok(code != 0 and "jobs use Monarch on this node" in err, "monarch cannot be removed while a job runs", code, out.decode(), err)
         install("what was removed", *other(new, "\\2+1"))
-        with open(f"{home}/newer.go", "w", encoding="utf-8"):
-            pass
+        e2e.write(f"{home}/newer.go", b"")
         check("a job in which they got a later version", conf, job, sums * 2)
     finally:
         lab("down")
@@ -415,7 +404,5 @@ def names(debs):
     return sorted(os.path.basename(path).partition("_")[0] for path in debs)
 
 
-if reason := why_not():
-    print(f"1..0 # SKIP {reason}")
-    sys.exit(0)
+e2e.skip_all_if(why_not())
 e2e.main(lacking, tarball, build, alone, life)

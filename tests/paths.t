@@ -77,15 +77,13 @@ def both(name, text, tier=None, job=None, root=None):
     t, usual = tree()
     job = job or usual
     log = f"{scratch()}/log"
-    with open(log, "wb"):
-        pass
+    e2e.write(log, b"")
     command = [PYTHON, "-c", PROBE + text, root or t.root, scratch()]
     native = e2e.execute(command)
     got = e2e.execute(command, env={**job.env, b"MONARCH_IO_LOG": os.fsencode(log)})
     equal(got[:2], native[:2], f"{name}: as natively", got[2], native[2])
     if tier is not None:
-        with open(log, encoding="utf-8", errors="replace") as stream:
-            lines = stream.read().splitlines()
+        lines = e2e.text_in(log).splitlines()
         equal(sum(line.endswith(": tier t") for line in lines), tier, f"{name}: from the tier", lines)
     return native[1].decode(errors="replace")
 

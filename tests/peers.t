@@ -55,8 +55,7 @@ class Nodes:
         self.data = scratch(f"{name}.data")
         self.bytes = e2e.make_tree(self.data, files)
         for i in range(large):
-            with open(f"{self.data}/large{i}", "wb") as out:
-                out.write(random.Random(i).randbytes((9 << 20) + i))
+            e2e.write(f"{self.data}/large{i}", random.Random(i).randbytes((9 << 20) + i))
             self.bytes += (9 << 20) + i
         self.files = files + large
         self.pfs = e2e.SlowFs(self.data, scratch(f"{name}.pfs"))
@@ -69,8 +68,7 @@ class Nodes:
         self.lab = lab
         self.addresses = [f"{lab.addresses[i + 1]}:64000" for i in range(count)] if lab else \
             [f"127.0.0.1:{port}" for port in free_ports(count)]
-        with open(self.list, "w", encoding="ascii") as out:
-            out.write("".join(address + "\n" for address in self.addresses))
+        e2e.write(self.list, "".join(address + "\n" for address in self.addresses))
         self.tiers = [scratch(f"{name}.tier{i}") for i in range(count)]
         self.jobs = [None] * count
         self.want = self.native()
@@ -106,8 +104,7 @@ class Nodes:
         return sorted(os.path.join(d, n) for d, _, names in os.walk(self.pfs.mount) for n in names)
 
     def log(self, index):
-        with open(f"{self.jobs[index].run_dir}/monarchd.log", encoding="utf-8") as stream:
-            return stream.read()
+        return e2e.text_in(f"{self.jobs[index].run_dir}/monarchd.log")
 
     def end_jobs(self, *indexes):
         """Ends these, or all, node 0 last: it waits for the others; {index: report}."""
@@ -296,8 +293,7 @@ def cut():
     path = nodes.paths()[0]
     for node in (0, 2):  # one of them on each side
         nodes.jobs[node].run(["sh", "-c", 'head -c 100 /dev/urandom > "$1"', "sh", path])
-    with open(path, "rb") as stream:
-        content = stream.read()
+    content = e2e.bytes_in(path)
     nodes.lab.heal(3)
     for node in (0, 1, 2):
         ok(wait_until(lambda node=node: nodes.jobs[node].run(["cat", path])[1] == content),

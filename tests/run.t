@@ -42,8 +42,7 @@ def usual(name):
 def exit_codes():
     words, tier = usual("codes")
     plain = scratch("codes") + "/plain"
-    with open(plain, "w", encoding="utf-8"):
-        pass
+    e2e.write(plain, b"")
     path, program = "give the path of a program, or the name of one in $PATH", "name a program, or make it executable (chmod +x)"
     for want, what, command, remedy in [
         (0, "a command that succeeds", ["true"], ""),
@@ -113,10 +112,6 @@ def refusals():
     os.rmdir(below)
 
 
-def text_of(path):
-    return e2e.bytes_in(path)
-
-
 def peers_library():
     """What peers need is loaded for those who have some, from where Monarch is. That they share files is peers.t's."""
     dataset, size, native = tree("helped")
@@ -125,30 +120,28 @@ def peers_library():
     with socket.socket() as taken, open(nodes, "w", encoding="utf-8") as out:
         taken.bind(("127.0.0.1", 0))
         out.write(f"127.0.0.1:{taken.getsockname()[1]}\n127.0.0.1:1\n")
-    with open(key, "wb") as out:
-        out.write(bytes(range(32)))
+    e2e.write(key, bytes(range(32)))
     os.chmod(key, 0o600)
     alone = options([dataset], {"t": (scratch("tier.helped"), "1G")})
     helped = [*alone, "--peers", nodes, "--peer-index", "0", "--peer-key", key]
     for words, count in (alone, 0), (helped, 4):
         job = e2e.Job(words)
-        maps = text_of(f"/proc/{job.agent()}/maps")
+        maps = e2e.bytes_in(f"/proc/{job.agent()}/maps")
         loaded = [name for name in (b"/libmonarch_peers.so", b"/libssl.so", b"/libcrypto.so", b"/libevent") if name in maps]
         equal(len(loaded), count, "what peers need is loaded where there are some", loaded)
-        shown = [text_of(f"/proc/{job.agent()}/{name}") for name in ("cmdline", "environ")]
+        shown = [e2e.bytes_in(f"/proc/{job.agent()}/{name}") for name in ("cmdline", "environ")]
         ok(not any(bytes(range(1, 32)) in text for text in shown), "the key is in no command line nor environment", shown)
         job.end()
     for name in "monarchctl", "monarchd":
         shutil.copy(f"{BUILD}/{name}", parts)
     os.symlink(f"{BUILD}/libmonarch_preload.so", f"{parts}/libmonarch_preload.so")
-    with open(f"{parts}/libmonarch_peers.so", "w", encoding="utf-8") as out:
-        out.write("none\n" * 1000)
+    e2e.write(f"{parts}/libmonarch_peers.so", "none\n" * 1000)
     code, out, err = e2e.execute([f"{parts}/monarchctl", "run", *helped, "--report", f"{base}/report", "--", *read_all(dataset)],
                                  env=e2e.environment())
     equal((code, out), native, "no library for peers: the bytes are right")
     ok(err.startswith("monarchctl run: this node gets no files from the job's other nodes: load ") and err.count("gets no files") == 1,
        "no library for peers: the user is told once", err)
-    equal(json.loads(text_of(f"{base}/report"))["agent"]["staged_bytes"], size,
+    equal(json.loads(e2e.bytes_in(f"{base}/report"))["agent"]["staged_bytes"], size,
           "no library for peers: all is staged as on one node")
 
 
@@ -256,7 +249,7 @@ def report():
 
 
 def state_of(job):
-    return dict(line.split("=", 1) for line in text_of(f"{job.run_dir}/state").decode().splitlines())
+    return dict(line.split("=", 1) for line in e2e.text_in(f"{job.run_dir}/state").splitlines())
 
 
 def hints():
@@ -391,7 +384,7 @@ def monarchd_killed():
     ok(process.poll() is None, "an open waits for it")
     os.kill(e2e.children(process.pid, "monarchd")[0], signal.SIGKILL)
     code, out, err = e2e.finish(process)
-    equal((code, out), (0, text_of(f"{source}/0000.bin")), "monarchd killed: the open that waited gets the right bytes")
+    equal((code, out), (0, e2e.bytes_in(f"{source}/0000.bin")), "monarchd killed: the open that waited gets the right bytes")
     contains(err, ["the agent was ended by signal 9"], "monarchd killed: the user is told")
     equal(e2e.traces(process.pid, tier), [], "monarchd killed: nothing is left")
     return pfs.close()

@@ -273,8 +273,7 @@ def check_halves(name, job, data):
     equal(cluster.wait(job), "COMPLETED", f"{name}: how Slurm says that it ended")
     content = []
     for line in data.sums.splitlines():
-        with open(line.split(b"  ", 1)[1].replace(data.path.encode(), f"{scratch()}/model".encode()), "rb") as file:
-            content.append(file.read())
+        content.append(e2e.bytes_in(line.split(b"  ", 1)[1].replace(data.path.encode(), f"{scratch()}/model".encode())))
     want = [hashlib.md5(b"".join(part)).hexdigest() for part in (content[:10], content[10:], content)]
     equal([line.split()[0] for line in cluster.output(job).decode().splitlines()], want, f"{name}: the bytes are right")
 
@@ -312,8 +311,7 @@ def agent_process():
     proc = f"/proc/{record['pid']}"
 
     def read(name):
-        with open(f"{proc}/{name}", encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
+        return e2e.text_in(f"{proc}/{name}")
 
     status = dict(line.split(":\t", 1) for line in read("status").splitlines())
     groups = " ".join(map(str, sorted(os.getgrouplist(slurm_lab.USER, cluster.user.pw_gid))))
@@ -400,8 +398,7 @@ def array_rows():
 def no_accounting():
     """AccountingStorageType=none: monarch_account says so, at once."""
     conf = f"{scratch()}/none.conf"
-    with open(cluster.conf, encoding="utf-8") as old, open(conf, "w", encoding="utf-8") as new:
-        new.write(re.sub(r"(?mi)^AccountingStorage.*\n", "", old.read()) + "AccountingStorageType=accounting_storage/none\n")
+    e2e.write(conf, re.sub(r"(?mi)^AccountingStorage.*\n", "", e2e.text_in(cluster.conf)) + "AccountingStorageType=accounting_storage/none\n")
     account = f"{cluster.prefix}/libexec/monarch/monarch_account"
     for words in (["--times"], ["--begin", "1", "--end", "2", "line"]):
         code, _, err = cluster.execute([account, "--job", "1", "--uid", "1000", *words], root=True, env={"SLURM_CONF": conf})
@@ -450,9 +447,7 @@ def prolog_flags_alloc():
     other_configuration(ALLOC, ["--prolog-flags", "Alloc"], one_node, inner_srun)
 
 
-if reason := slurm_lab.why_no_slurm() or e2e.why_no_glusterfs():
-    print(f"1..0 # SKIP {reason}")
-    sys.exit(0)
+e2e.skip_all_if(slurm_lab.why_no_slurm() or e2e.why_no_glusterfs())
 begin()
 e2e.main(jobs, submission, agent_process, agent_killed, hanging_in_job, slurmdbd_away, array_rows, no_accounting,
          prolog_flags_unset, prolog_flags_alloc, rows_of_runs, in_time)

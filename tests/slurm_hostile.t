@@ -159,10 +159,8 @@ def begin():
     canary = scratch("canary/sub/sub")
     for directory in (canary, f"{scratch()}/canary", f"{scratch()}/canary/sub"):
         for name in ("file", "board", "record.json"):
-            with open(f"{directory}/{name}", "w", encoding="utf-8") as file:
-                file.write("untouched")
-    with open(f"{scratch()}/hostile.py", "w", encoding="utf-8") as file:
-        file.write(PROGRAM)
+            e2e.write(f"{directory}/{name}", "untouched")
+    e2e.write(f"{scratch()}/hostile.py", PROGRAM)
     data = Dataset(scratch())
     # A first job makes what root makes once.
     cluster.wait(cluster.submit([f"--monarch-dataset={data.path}"], "true"))
@@ -240,8 +238,6 @@ def next_job():
     cluster.nothing_left("the next job")
 
 
-if reason := slurm_lab.why_no_slurm():
-    print(f"1..0 # SKIP {reason}")
-    sys.exit(0)
+e2e.skip_all_if(slurm_lab.why_no_slurm())
 begin()
 e2e.main(hostile_owner, helpers_stopped, next_job)

@@ -28,10 +28,8 @@ WAITS = f"{SEEN} >$SLURM_JOB_ID.$SLURM_PROCID; touch on.$SLURM_JOB_ID.$SLURM_PRO
 def begin():
     global cluster, data
     cluster = Cluster()
-    with open(cluster.monarchd, encoding="utf-8") as file:
-        begin_, rest = file.read().split("\n", 1)
-    with open(cluster.monarchd, "w", encoding="utf-8") as file:
-        file.write(f'{begin_}\necho "$1 ${{MONARCH_JOB_KEY:+key}} $MONARCH_JOB_NODES $*" >>{scratch()}/told\n{rest}')
+    begin_, rest = e2e.text_in(cluster.monarchd).split("\n", 1)
+    e2e.write(cluster.monarchd, f'{begin_}\necho "$1 ${{MONARCH_JOB_KEY:+key}} $MONARCH_JOB_NODES $*" >>{scratch()}/told\n{rest}')
     cluster.up("--nodes", "6", "--prolog-flags", "Contain")
     data = Dataset(scratch())
 
@@ -213,8 +211,6 @@ def without():
     cluster.nothing_left("all jobs")
 
 
-if reason := slurm_lab.why_no_slurm():
-    print(f"1..0 # SKIP {reason}")
-    sys.exit(0)
+e2e.skip_all_if(slurm_lab.why_no_slurm())
 begin()
 e2e.main(batch, shares, waits, loses_a_node, without)

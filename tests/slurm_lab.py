@@ -34,16 +34,14 @@ def quoted(script):
 
 
 def install_prefix(build=BUILD):
-    with open(f"{build}/Makefile", encoding="utf-8") as makefile:
-        return re.search(r"^prefix = (.*)$", makefile.read(), re.MULTILINE).group(1)
+    return re.search(r"^prefix = (.*)$", e2e.text_in(f"{build}/Makefile"), re.MULTILINE).group(1)
 
 
 def plugin_release():
     """Of the Slurm that the plugin was built for, or "" without one."""
     if not os.path.exists(f"{BUILD}/spank_monarch.so"):
         return ""
-    with open("/usr/include/slurm/slurm_version.h", encoding="utf-8") as header:
-        number = int(re.search(r"SLURM_VERSION_NUMBER (0x\w+)", header.read())[1], 16)
+    number = int(re.search(r"SLURM_VERSION_NUMBER (0x\w+)", e2e.text_in("/usr/include/slurm/slurm_version.h"))[1], 16)
     return f"{number >> 16 & 255}.{number >> 8 & 255:02}"
 
 
@@ -158,8 +156,7 @@ class Cluster:
 
     def saved_state(self):
         """Where slurmctld saves what it knows of jobs."""
-        with open(self.conf, encoding="utf-8") as file:
-            return re.search(r"(?mi)^StateSaveLocation=(.*)$", file.read()).group(1) + "/job_state"
+        return re.search(r"(?mi)^StateSaveLocation=(.*)$", e2e.text_in(self.conf)).group(1) + "/job_state"
 
     def forget_jobs(self):
         """Restarts slurmctld without what it knows of jobs: their ids begin anew."""
@@ -185,8 +182,7 @@ class Cluster:
 
     def configure(self, text=None):
         """Writes monarch.conf, which each job's beginning reads."""
-        with open(self.config, "w", encoding="utf-8") as file:
-            file.write(text or f"[tier.nvme]\npath = {self.tier}\nquota = 256M\nmedium = nvme\n{self._more}")
+        e2e.write(self.config, text or f"[tier.nvme]\npath = {self.tier}\nquota = 256M\nmedium = nvme\n{self._more}")
 
     def install_monarchd(self):
         with open(self.monarchd, "w", encoding="utf-8") as file:
@@ -241,8 +237,7 @@ exit $code
     def reports_of(self, job):
         """What root keeps of a job's nodes, by file."""
         for path in glob.glob(f"{self.state}/reports/*/*.{job}.*.json"):
-            with open(path, encoding="utf-8") as file:
-                yield os.path.basename(path), json.load(file)
+            yield os.path.basename(path), json.loads(e2e.text_in(path))
 
     def is_served(self, job):
         """Whether its line tells of no error, and its reports of no open that read the PFS, unless opens waited in vain on a busy
@@ -271,8 +266,7 @@ exit $code
         """How many opens of all jobs were counted, by the reports that root keeps of them."""
         total = 0
         for path in glob.glob(f"{self.state}/reports/*/*.json"):
-            with open(path, encoding="utf-8") as file:
-                total += json.load(file)["opens"]
+            total += json.loads(e2e.text_in(path))["opens"]
         return total
 
     def mostly_in_time(self, name, by_design=0):
@@ -289,8 +283,7 @@ exit $code
     def record(self, job, node=""):
         """What root noted of the job on a node, the first if none is named; None before the agent is there."""
         with contextlib.suppress(FileNotFoundError, ValueError):
-            with open(f"{self.state}/jobs/lab.{job}.{node or self.node_names[0]}/record.json", encoding="utf-8") as file:
-                record = json.load(file)
+            record = json.loads(e2e.text_in(f"{self.state}/jobs/lab.{job}.{node or self.node_names[0]}/record.json"))
             return record if record["pid"] else None
         return None
 
@@ -341,8 +334,7 @@ exit $code
 
     def go(self, job):
         """Lets a script with HELD go on."""
-        with open(f"{self.out}/go.{job}", "wb"):
-            pass
+        e2e.write(f"{self.out}/go.{job}", b"")
 
     def requeue(self, job):
         """Has a job that runs begin anew: Slurm would wait two minutes. A node refuses credentials of the second in which it ended the job."""
@@ -369,13 +361,11 @@ exit $code
 
     def output(self, job):
         """What it printed, without its closing()."""
-        with open(f"{self.out}/{job}", "rb") as file:
-            return CLOSING.sub(b"", file.read())
+        return CLOSING.sub(b"", e2e.bytes_in(f"{self.out}/{job}"))
 
     def closing(self, job):
         """The lines by which Monarch tells what the PFS was spared; one if it comes to that."""
-        with open(f"{self.out}/{job}", "rb") as file:
-            return [line.decode() for line in CLOSING.findall(file.read())]
+        return [line.decode() for line in CLOSING.findall(e2e.bytes_in(f"{self.out}/{job}"))]
 
     def comment(self, job, seconds=30):
         """The job's SystemComment, once there is one."""

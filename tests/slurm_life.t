@@ -111,8 +111,7 @@ def other_version():
 def configless():
     """slurmd has its configuration, plugstack.conf included, from slurmctld."""
     conf = f"{scratch()}/configless.conf"
-    with open(conf, "w", encoding="utf-8") as file:
-        file.write(LINES + "SlurmctldParameters=enable_configless\n")
+    e2e.write(conf, LINES + "SlurmctldParameters=enable_configless\n")
     cluster.down()
     cluster.up("--prolog-flags", "Contain", "--nodes", "1", "--slurm-conf", conf)
     name, command, env = cluster.kill("slurmd")
@@ -151,11 +150,8 @@ def daemons_killed():
     next_job("daemons killed")
 
 
-if reason := slurm_lab.why_no_slurm():
-    print(f"1..0 # SKIP {reason}")
-    sys.exit(0)
-with open(f"{scratch()}/life.conf", "w", encoding="utf-8") as lines:
-    lines.write(LINES)
+e2e.skip_all_if(slurm_lab.why_no_slurm())
+e2e.write(f"{scratch()}/life.conf", LINES)
 cluster = Site()
 data = Dataset(scratch())
 cluster.up("--prolog-flags", "Contain", "--nodes", "1", "--slurm-conf", f"{scratch()}/life.conf")

@@ -49,8 +49,7 @@ def job(*options, script=SHOW, env=None):
 
 def listed():
     """By sbatch, salloc and srun, under what plugins provide: the manual's options, each with a line of text."""
-    with open(f"{SOURCE}/doc/monarch.7", encoding="utf-8") as file:
-        manual = set(re.findall(r"\\-\\-((?:no\\-)?monarch(?:\\-[a-z\\-]+)?)", file.read()))
+    manual = set(re.findall(r"\\-\\-((?:no\\-)?monarch(?:\\-[a-z\\-]+)?)", e2e.text_in(f"{SOURCE}/doc/monarch.7")))
     names = {name.replace("\\-", "-") for name in manual}
     for command in "sbatch", "salloc", "srun":
         code, out, err = cluster.execute([command, "--help"])
@@ -138,8 +137,7 @@ def excluded():
                       script=f"grep -E '^(percent|files)=' $MONARCH_IO_STATE; {e2e.BUILD}/monarchctl status $SLURM_JOB_ID; cat {data}/{names[0]} {data}/{names[1]} >/dev/null")
     contains(out, [f"percent=100\nfiles={FILES - 1}\n", f"{FILES - 1} of {FILES - 1} (100%)\n", "State       staged-in\n"], "excluded: the others are staged, and are all there is")
     contains(cluster.comment(number), [" staged=100% "], "excluded: what is excluded is no part of sacct's share")
-    with open(f"{cluster.out}/log", encoding="utf-8") as file:
-        lines = file.read()
+    lines = e2e.text_in(f"{cluster.out}/log")
     ok(re.search(rf"{names[0]}: PFS", lines) and re.search(rf"{names[1]}: tier nvme", lines), "excluded: where they are read", lines)
     equal(cluster.log_of(number).count("runs without"), 0, "excluded: with Monarch")
 
@@ -155,8 +153,6 @@ def leaves_nothing():
     cluster.nothing_left("all jobs", scratch("other"))
 
 
-if reason := slurm_lab.why_no_slurm():
-    print(f"1..0 # SKIP {reason}")
-    sys.exit(0)
+e2e.skip_all_if(slurm_lab.why_no_slurm())
 begin()
 e2e.main(listed, by_option, in_a_step, only_some_tiers, capacity, excluded, waits, waits_in_vain, unused, leaves_nothing)

@@ -149,8 +149,6 @@ def leaves_nothing():
     cluster.nothing_left("all jobs", f"{scratch()}/ssd")
 
 
-if reason := slurm_lab.why_no_slurm():
-    print(f"1..0 # SKIP {reason}")
-    sys.exit(0)
+e2e.skip_all_if(slurm_lab.why_no_slurm())
 begin()
 e2e.main(by_job, closing_line, of_liars, defaults, words, leaves_nothing)

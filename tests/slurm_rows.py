@@ -7,7 +7,7 @@ import json
 import re
 import time
 
-from e2e import equal, ok, scratch, wait_until
+from e2e import equal, ok, scratch, wait_until, write
 from slurm_lab import Dataset, fields, size_text
 
 
@@ -48,8 +48,7 @@ def rows_of_runs(cluster, name=""):
     cluster.requeue(job)
     cluster.wait_running(job, f"second.{job}")
     ok(wait_until(lambda: knows_times(cluster, job)), f"{name}and when the next one did, of which Slurm tells plugins no number")
-    with open(f"{cluster.out}/go.{job}", "wb"):
-        pass
+    write(f"{cluster.out}/go.{job}", b"")
     equal(cluster.wait(job), "COMPLETED", f"{name}requeued while slurmdbd is away: how Slurm says that it ended")
     waiting = lines(cluster)
     equal(len(waiting), 2, f"{name}requeued while slurmdbd is away: two lines wait", *waiting, cluster.log_of(job))

@@ -3,7 +3,6 @@
 """What Slurm's control groups do to jobs with Monarch, and those to them: the system's Slurm with groups of version 1, and the
 one that is installed in the directory MONARCH_TEST_SLURM, a newer one, with version 2."""
 
-import contextlib
 import functools
 import glob
 import os
@@ -16,7 +15,7 @@ sys.dont_write_bytecode = True
 import e2e  # pylint: disable=wrong-import-position
 import slurm_lab  # pylint: disable=wrong-import-position
 import slurm_rows  # pylint: disable=wrong-import-position
-from e2e import BUILD, contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
+from e2e import BUILD, contains, equal, ok, scratch, state_of, text_in, wait_until  # pylint: disable=wrong-import-position
 from slurm_lab import HELD, Cluster, Dataset, bytes_of, fields, size_text  # pylint: disable=wrong-import-position
 
 NEWER = os.environ.get("MONARCH_TEST_SLURM", "")
@@ -24,19 +23,8 @@ ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 cluster = data = None
 
 
-def read(path):
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
-        return file.read()
-
-
-def state_of(pid):
-    with contextlib.suppress(OSError):
-        return read(f"/proc/{pid}/stat").rpartition(")")[2].split()[0]
-    return "X"
-
-
 def hierarchies():
-    mounts = [line.split() for line in read("/proc/self/mountinfo").splitlines()]
+    mounts = [line.split() for line in text_in("/proc/self/mountinfo").splitlines()]
     return [w[4] for w in mounts if w[w.index("-") + 1] in ("cgroup", "cgroup2") and w[3] == "/"]
 
 
@@ -52,7 +40,7 @@ class Lab(Cluster):
     def begin(self, *options):
         self.up("--proctrack", "cgroup", *options)
         pids = [daemon["pid"] for name, daemon in self.status()["daemons"].items() if name.startswith("slurmd@")]
-        found = re.search(r"^0::(/monarch-lab-[0-9a-f]+)/system", read(f"/proc/{pids[0]}/cgroup"), re.MULTILINE)
+        found = re.search(r"^0::(/monarch-lab-[0-9a-f]+)/system", text_in(f"/proc/{pids[0]}/cgroup"), re.MULTILINE)
         self.roots = [base + (found.group(1) if found else "") for base in hierarchies()]
         os.makedirs(self.state, 0o755, exist_ok=True)
         state = os.stat(self.state)
@@ -82,7 +70,7 @@ class Lab(Cluster):
 
     def complaints(self):
         """What slurmstepd says when something of a step is left."""
-        lines = [line for log in glob.glob(f"{self._dir}/log/slurmd@*.log") for line in read(log).splitlines()]
+        lines = [line for log in glob.glob(f"{self._dir}/log/slurmd@*.log") for line in text_in(log).splitlines()]
         return [line for line in lines if re.search(r"giving up|not responding|[Dd]evice or resource busy|unkillable|drain", line)]
 
     def srun(self, *options):
@@ -116,9 +104,9 @@ class Lab(Cluster):
         """Whether all that is left are empty groups of which Slurm says that it failed to leave them itself, as 24.11 does now and
         then, also for jobs without Monarch: before it removes them, slurmstepd moves itself to another one."""
         left = self.step_groups()
-        logs = "".join(read(log) for log in glob.glob(f"{self._dir}/log/slurmd@*.log"))
+        logs = "".join(text_in(log) for log in glob.glob(f"{self._dir}/log/slurmd@*.log"))
         jobs = {word[4:] for path in left for word in path.split("/") if word.startswith("job_")}
-        empty = not any(read(procs) for path in left for procs in glob.glob(f"{path}/**/cgroup.procs", recursive=True))
+        empty = not any(text_in(procs) for path in left for procs in glob.glob(f"{path}/**/cgroup.procs", recursive=True))
         return empty and all(f"[{job}.extern] error: Unable to move pid" in logs for job in jobs)
 
     def gone(self, name):
@@ -209,17 +197,15 @@ def escape(name):
                          'export MONARCH_IO_DISABLE=1; sleep 600 & own=$!; while [ ! -e agent.$SLURM_JOB_ID ]; do sleep 0.05; done; '
                          f'python3 {script} $own; python3 {script} $(cat agent.$SLURM_JOB_ID); {HELD}')
     agent = cluster.agent(job)
-    with open(f"{cluster.out}/agent.{job}", "w", encoding="utf-8") as file:
-        file.write(str(agent))
+    e2e.write(f"{cluster.out}/agent.{job}", str(agent))
     cluster.held(job)
     equal(cluster.output(job).split(), [b"0", b"-1"], f"{name}: the owner traces a process of the job's, and not the agent")
-    places = read(f"/proc/{agent}/cgroup").splitlines()
+    places = text_in(f"/proc/{agent}/cgroup").splitlines()
     ok(not [line for line in places if "/job_" in line or "slurmstepd.scope" in line], f"{name}: the agent is in none of Slurm's groups", *places)
     runaway = cluster.start(["sleep", "600"])
     for path in cluster.groups():
-        if str(agent) in read(f"{path}/cgroup.procs").split():
-            with open(f"{path}/cgroup.procs", "w", encoding="utf-8") as file:
-                file.write(str(runaway.pid))
+        if str(agent) in text_in(f"{path}/cgroup.procs").split():
+            e2e.write(f"{path}/cgroup.procs", str(runaway.pid))
     cluster.go(job)
     cluster.wait(job)
     ok(wait_until(lambda: runaway.poll() is not None), f"{name}: what runs in the agent's group dies with the job")
@@ -237,8 +223,7 @@ def memory(name):
     name += ", memory"
     big = scratch("big")
     for number in range(37):
-        with open(f"{big}/{number}", "wb") as file:
-            file.write(os.urandom(4 << 20))
+        e2e.write(f"{big}/{number}", os.urandom(4 << 20))
     cluster.configure(f"[tier.ram]\npath = {cluster.tier}\ndriver = tmpfs\nmedium = ram\nquota = 256M\n")
     program = f"touch begun.$SLURM_JOB_ID; cat {big}/* >/dev/null; cat {big}/* >/dev/null; exec python3 -c 'print(len(bytes(40 << 20)))'"
     job = cluster.submit(["-w", cluster.node_names[0], "--mem=100M", f"--monarch-dataset={big}"], program)
@@ -262,11 +247,11 @@ def restarts(name):
     cluster.held(job)
     agent = cluster.agent(job)
     slurmd = cluster.status()["daemons"][f"slurmd@{cluster.node_names[0]}"]["pid"]
-    unit = re.search(r"^0::/system\.slice/(monarch-lab-.*\.service)", read(f"/proc/{slurmd}/cgroup"), re.MULTILINE).group(1)
+    unit = re.search(r"^0::/system\.slice/(monarch-lab-.*\.service)", text_in(f"/proc/{slurmd}/cgroup"), re.MULTILINE).group(1)
     def seen():
         group = cluster.groups("lab.")[0]
         files = [f"{group}/{file}" for file in ("memory.max", "cpuset.cpus") if os.path.exists(f"{group}/{file}")]
-        return state_of(agent) not in "XZ", read(f"/proc/{agent}/cgroup"), [read(file) for file in files]
+        return state_of(agent) not in "XZ", text_in(f"/proc/{agent}/cgroup"), [text_in(file) for file in files]
     before = seen()
     for words in (["daemon-reload"], ["restart", unit], ["kill", "--kill-who=main", "--signal=KILL", unit], ["restart", unit]):
         done = e2e.execute(["systemctl", *words])
@@ -293,8 +278,7 @@ def under(flags, options, *tests, where=""):
 def constrained():
     """Options with which Slurm limits memory and processors."""
     file = f"{scratch()}/task_cgroup.conf"
-    with open(file, "w", encoding="utf-8") as out:
-        out.write("TaskPlugin=task/cgroup\n")
+    e2e.write(file, "TaskPlugin=task/cgroup\n")
     return ["--slurm-conf", file, "--cgroup-line", "ConstrainRAMSpace=yes", "--cgroup-line", "ConstrainCores=yes"]
 
 
@@ -344,8 +328,6 @@ def newer():
     cluster.down()
 
 
-if reason := slurm_lab.why_no_slurm():
-    print(f"1..0 # SKIP {reason}")
-    sys.exit(0)
+e2e.skip_all_if(slurm_lab.why_no_slurm())
 data = Dataset(scratch())
 e2e.main(system, systemd, newer)

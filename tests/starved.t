@@ -86,8 +86,6 @@ def costs_little():
     compare("an agent that was killed", "prefetch = off\n", "100M", meanwhile=lambda job: os.kill(job.agent(), 9))
 
 
-if reason := e2e.why_no_slowfs():
-    print(f"1..0 # SKIP {reason}")
-    sys.exit(0)
+e2e.skip_all_if(e2e.why_no_slowfs())
 begin()
 e2e.main(costs_little)

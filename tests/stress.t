@@ -109,8 +109,7 @@ def make(path, numbers):
     sizes += [numbers.randrange(2 << 20, 10 << 20) if i % 40 == 0 else numbers.randrange(1 << 20 if i % 8 == 0 else 1 << 16) for i in range(FILES - len(sizes))]
     for number, size in enumerate(sizes):
         os.makedirs(f"{path}/d{number % 7}", exist_ok=True)
-        with open(f"{path}/d{number % 7}/f{number}", "wb") as out:
-            out.write(numbers.randbytes(size))
+        e2e.write(f"{path}/d{number % 7}/f{number}", numbers.randbytes(size))
 
 
 def read(job, pfs, source, seconds, seed):
@@ -161,8 +160,7 @@ def one_round(kind, seconds, pfs, source, tiers, numbers):
     words = [f"stage_wait_max = {numbers.choice(['1M', '4M', '64M'])}", f"prefetch = {numbers.choice(['on', 'off'])}",
              f"consistency = {numbers.choice(['job', 'open'])}"]
     config = f"{scratch()}/stress.conf"
-    with open(config, "w", encoding="utf-8") as out:
-        out.write("\n".join(["[agent]", *words, ""]))
+    e2e.write(config, "\n".join(["[agent]", *words, ""]))
     pfs.command(*CALM, "set open-us 500", f"set bw-mib {8 if kind == KILLED else 300}", "reset")
     job = e2e.Job([*options([pfs.mount], tiers), "--config", config], **e2e.sanitizer_log())
     seed = numbers.getrandbits(32)

@@ -75,8 +75,7 @@ def groups():
 
 def crash():
     os.sync()
-    with open("/proc/sysrq-trigger", "w", encoding="utf-8") as file:
-        file.write("b")
+    e2e.write("/proc/sysrq-trigger", "b")
     time.sleep(600)
 
 
@@ -102,29 +101,22 @@ def rebooted():
         os.chmod(tier, 0o1777)
         e2e.make_tree(data, 30)
         subprocess.run(["chmod", "-R", "a+rX", base], check=True)
-        with open(conf, "w", encoding="utf-8") as file:
-            file.write(f"[tier.nvme]\npath = {tier}\nquota = 64M\nmedium = nvme\n")
+        e2e.write(conf, f"[tier.nvme]\npath = {tier}\nquota = 64M\nmedium = nvme\n")
         start(1)
-        with open(f"{base}/left", "w", encoding="utf-8") as file:
-            json.dump(left(1), file)
+        e2e.write(f"{base}/left", json.dumps(left(1)))
         crash()
     if boot == 2:
-        with open(f"{base}/left", encoding="utf-8") as file:
-            before = json.load(file)
+        before = json.loads(e2e.text_in(f"{base}/left"))
         told = [len(before) >= 3, sorted(left(1)) == sorted(path for path in before if not path.startswith("/sys/")), start(2).startswith("ready "),
                 wait_until(lambda: not left(1)), len(left(2)) >= 3]
-        with open(f"{BUILD}/etc/monarch-sweep.service", encoding="utf-8") as file:
-            unit = re.sub(r"(ConditionPathExists=).*", rf"\g<1>{conf}", file.read())
+        unit = re.sub(r"(ConditionPathExists=).*", rf"\g<1>{conf}", e2e.text_in(f"{BUILD}/etc/monarch-sweep.service"))
         unit = re.sub(r"(ExecStart=).*", rf"\g<1>{BUILD}/monarchd --sweep --config {conf} --state-dir {state} --log {base}/log", unit)
         unit = re.sub(r"(WantedBy=).*", r"\1monarch-vm.target", unit)  # the machine has no multi-user.target
-        with open("/etc/systemd/system/monarch-sweep.service", "w", encoding="utf-8") as file:
-            file.write(unit)
+        e2e.write("/etc/systemd/system/monarch-sweep.service", unit)
         enabled = subprocess.run(["systemctl", "enable", "monarch-sweep.service"], check=False).returncode
-        with open(f"{base}/left", "w", encoding="utf-8") as file:
-            json.dump([*told, enabled == 0, len(left(2))], file)
+        e2e.write(f"{base}/left", json.dumps([*told, enabled == 0, len(left(2))]))
         crash()
-    with open(f"{base}/left", encoding="utf-8") as file:
-        *told, count = json.load(file)
+    *told, count = json.loads(e2e.text_in(f"{base}/left"))
     for done, name in zip(told, ("a job had a record, a directory on the tier and a control group before", "the first two are there after the crash", "a job starts",
                                  "what was the last boot's is gone", "and the new one's is there", "the unit for the boot is enabled")):
         ok(done, name)
@@ -142,11 +134,5 @@ _, why, _ = vm("check", seconds=e2e.PATIENCE)
 why = why.decode().strip()
 if not why and e2e.SANITIZER:
     why = "instrumented programs are too slow in it"
-if why:
-    for case in (command, groups):
-        skip(case.__name__, why)
-    e2e.main()
-if not ALL:
-    for case in (command, groups):
-        skip(case.__name__, "it takes minutes: MONARCH_TEST_ALL=1")
-e2e.main(*((command, groups) if ALL else ()))
+e2e.skip_all_if(why or ("" if ALL else "it takes minutes: MONARCH_TEST_ALL=1"))
+e2e.main(command, groups)

@@ -493,8 +493,7 @@ def directories():
         e2e.make_tree(root, 8)
         job = e2e.Job(options([root], {"t": (scratch("tier.above"), "1G")}))
         code, out, err = job.run([PYTHON, "-c", AROUND, f"{root}/0000.bin", "bash", "-ec", script, "bash", root])
-        with open(f"{root}/0000.bin", "rb") as stream:
-            equal((code, out), (0, stream.read()), f"{name}: the new bytes, in a process that read the old ones", err)
+        equal((code, out), (0, e2e.bytes_in(f"{root}/0000.bin")), f"{name}: the new bytes, in a process that read the old ones", err)
         equal(job.run(read_all(root))[:2], e2e.execute(read_all(root))[:2], f"{name}: the new bytes in another")
         equal(job.end()["opens_tier"], 1, f"{name}: the old ones were the tier's")
     real, link = scratch("link.1"), f"{scratch()}/link"
