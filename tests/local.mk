@@ -295,7 +295,6 @@ tests_slowfs_SOURCES = \
 endif
 
 scripts = \
-	%D%/bench.t \
 	%D%/cgroup.t \
 	%D%/containers.t \
 	%D%/ctl.t \
