@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // safety CASE FILE...: uses dataset files in places where little is allowed. Prints what it got, which has to
 // be the same natively and in a job. For tests/safety.t.
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
@@ -24,7 +23,6 @@
 #include <unistd.h>
 
 #include <initializer_list>
-#include <string>
 
 #include "tests/own_syscall.h"
 
@@ -87,6 +85,11 @@ void early() {
 
 // ---- small stacks
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr size_t kSmallStack = 64 << 10, kHandlersStack = 128 << 10;  // for larger frames
+#else
+constexpr size_t kSmallStack = 16 << 10, kHandlersStack = 16 << 10;
+#endif
 void* on_small_stack(void*) {
   for (int i = 0; i < files_count; ++i) say("thread", sum_of(files[i]));
   char directory[4096];
@@ -106,7 +109,7 @@ void* on_small_stack(void*) {
 void small_stack() {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, 64 << 10);
+  pthread_attr_setstacksize(&attributes, kSmallStack);
   pthread_t thread;
   pthread_create(&thread, &attributes, &on_small_stack, nullptr);
   pthread_join(thread, nullptr);
@@ -143,7 +146,7 @@ void handler(int) {
   errno = saved;
 }
 void signals() {
-  static char stack[128 << 10];
+  static char stack[kHandlersStack];
   const stack_t alternative = {stack, 0, sizeof stack};
   sigaltstack(&alternative, nullptr);
   struct sigaction action {};
@@ -164,71 +167,6 @@ void signals() {
   setitimer(ITIMER_REAL, &never, nullptr);
   say("wrong in handlers", handler_wrong);
   say("wrong elsewhere", wrong);
-}
-
-long closed(int fd) { return fd < 0 ? -errno : close(fd); }
-const char* go_to_first() {
-  static char directory[4096];
-  snprintf(directory, sizeof directory, "%s", files[0]);
-  char* slash = strrchr(directory, '/');
-  *slash = '\0';
-  if (chdir(directory) != 0) say("chdir", errno);
-  return slash + 1;
-}
-
-// How much of a stack each call takes: the most that it ever touches.
-constexpr size_t kMeasured = 256 << 10;
-void (*measured)();
-void depth_of(const char* what, void (*act)()) {
-  static char* const memory = static_cast<char*>(
-      mmap(nullptr, kMeasured, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  memset(memory, 0xa5, kMeasured);
-  measured = act;
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstack(&attributes, memory, kMeasured);
-  pthread_t thread;
-  const auto run = [](void*) -> void* {
-    measured();
-    return nullptr;
-  };
-  pthread_create(&thread, &attributes, run, nullptr);
-  pthread_join(thread, nullptr);
-  size_t untouched = 0;
-  while (untouched < kMeasured && memory[untouched] == static_cast<char>(0xa5)) ++untouched;
-  say(what, static_cast<long>(kMeasured - untouched));
-}
-void depths() {
-  static const char *name = go_to_first(), *other = files[1];
-  static struct stat st;
-  depth_of("outside, the first call", [] { closed(open("/dev/null", O_RDONLY)); });
-  depth_of("outside, open", [] { closed(open("/dev/null", O_RDONLY)); });
-  depth_of("inside, open", [] { closed(open(files[0], O_RDONLY)); });
-  depth_of("inside, open of a relative path", [] { closed(open(name, O_RDONLY)); });
-  static const std::string longer = std::string(3999 - strlen(other), '/') + other;
-  depth_of("inside, open of a long path", [] { closed(open(longer.c_str(), O_RDONLY)); });
-  depth_of("inside, stat", [] { stat(name, &st); });
-  depth_of("inside, access", [] { (void)!access(files[0], R_OK); });
-  depth_of("inside, fopen", [] {
-    if (FILE* stream = fopen(name, "r")) fclose(stream);
-  });
-  depth_of("inside, opendir", [] {
-    if (DIR* dir = opendir(".")) closedir(dir);
-  });
-  depth_of("inside, chmod", [] { chmod(name, 0644); });
-  depth_of("inside, unlink", [] { unlink("absent"); });
-  depth_of("inside, open to write", [] { closed(open(name, O_WRONLY)); });
-  depth_of("inside, fstat", [] {
-    const int fd = open(files[2], O_RDONLY);
-    fstat(fd, &st);
-    close(fd);
-  });
-  if (chdir("/tmp") != 0) return;
-  depth_of("outside, open of a relative path", [] { closed(open("of no dataset", O_RDONLY)); });
-  depth_of("outside, open to write", [] { closed(open("of no dataset", O_WRONLY)); });
-  depth_of("outside, stat", [] { stat("of no dataset", &st); });
-  depth_of("outside, unlink", [] { unlink("of no dataset"); });
-  depth_of("outside, chmod", [] { chmod("of no dataset", 0600); });
 }
 
 // ---- descriptors
@@ -439,7 +377,6 @@ const struct {
               {"killing", killing},
               {"errors", errors},
               {"cancellation", cancellation},
-              {"depths", depths},
               {"fork at start", fork_at_start},
               {"jumps", jumps}};
 

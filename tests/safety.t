@@ -64,35 +64,6 @@ def small_stacks():
     same("small stack", True)
 
 
-OUTSIDE, INSIDE = 2048, 6144  # bytes that a call may take more than natively
-
-
-def depths():
-    """How much stack calls take, cold and placed."""
-    if e2e.SANITIZER:
-        return skip("depths", "sanitizers' frames are larger")
-
-    def measured(env):
-        # The linker's own work at a function's first call takes more than all else, natively too.
-        out = e2e.execute(["env", "LD_BIND_NOW=1", SAFETY, "depths", *files], env=env)[1].decode()
-        return {what: int(bytes) for what, bytes in (line.rsplit(" ", 1) for line in out.splitlines())}
-
-    root, files = dataset("depths")
-    native = measured(e2e.native_environment())
-    job = e2e.Job(options([root], {"t": (scratch("depths.tier"), "1G")}))
-    for state in "cold", "placed":
-        got = measured(job.env)
-        equal(got.keys(), native.keys(), f"depths, {state}: all are measured")
-        taken = {what: got[what] - native[what] for what in native}
-        for where, bound in ("outside", OUTSIDE), ("inside", INSIDE):
-            some = {what: n for what, n in taken.items() if what.startswith(where)}
-            ok(some and max(some.values()) <= bound, f"{state}, {where}: no call takes more than {bound} bytes of stack", some)
-            print("#", state, some)
-        job.run(["cat", *files])
-    job.end()
-    return None
-
-
 def first_calls():
     """While another thread makes the process's first call, which takes long."""
     if e2e.SANITIZER:
@@ -149,4 +120,4 @@ def imports():
     return ok("syscall" in names and "dlsym" in names, "which nm can tell", out)
 
 
-e2e.main(early, small_stacks, depths, first_calls, jumps, signal_handlers, descriptors, filters, errno_and_cancellation, imports)
+e2e.main(early, small_stacks, first_calls, jumps, signal_handlers, descriptors, filters, errno_and_cancellation, imports)
