@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <numeric>
@@ -60,8 +59,6 @@ Machine part_of(Machine machine, double part) {
 
 double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
-uint32_t rounded_up(double value) { return static_cast<uint32_t>(std::ceil(value - 1e-9)); }
-
 TEST(SimulateCurve, IsLinearBetweenItsPointsAndConstantOutside) {
   const Curve curve({{2, 100}, {4, 300}});
   EXPECT_EQ(curve.at(1), 100);
@@ -97,40 +94,6 @@ std::vector<std::vector<uint32_t>> times_read(const Accesses& accesses) {
   for (size_t node = 0; node < accesses.nodes(); ++node)
     for (const uint32_t sample : accesses.of(node)) ++times[sample][node];
   return times;
-}
-
-// Samples of `samples` that a node reads more than (1 + delta) E / N times.
-double expected_frequent(double samples, uint32_t nodes, uint32_t epochs, double delta) {
-  double likely = 0;
-  for (uint32_t k = rounded_up((1 + delta) * epochs / nodes); k <= epochs; ++k)
-    likely += std::exp(std::lgamma(epochs + 1.0) - std::lgamma(k + 1.0) - std::lgamma(epochs - k + 1.0) -
-                       k * std::log(nodes) + (epochs - k) * std::log1p(-1.0 / nodes));
-  return samples * likely;
-}
-
-TEST(SimulateAccesses, AsManySamplesAreReadOftenAsTheBinomialDistributionSays) {
-  constexpr double kSamples = 1281167;
-  EXPECT_NEAR(expected_frequent(kSamples, 16, 90, 0.8), 31635, 316);
-  const Accesses accesses({.samples = 40032, .mean = 1, .epochs = 90, .batch = 18}, 16);  // a part of them
-  double frequent = 0;
-  for (const std::vector<uint32_t>& times : times_read(accesses))
-    frequent +=
-        static_cast<double>(std::count_if(times.begin(), times.end(), [](uint32_t n) { return n > 10; }));
-  EXPECT_NEAR(frequent / expected_frequent(40032, 16, 90, 0.8) / 16, 1, 0.01) << "of all 16 nodes together";
-}
-
-TEST(SimulateAccesses, WhatOneNodeReadsOftenAnotherReadsSeldom) {
-  for (const uint32_t nodes : {2, 3, 5, 8})
-    for (const uint32_t epochs : {1, 4, 9, 30}) {
-      const Accesses accesses({.samples = nodes * 200, .mean = 1, .epochs = epochs, .batch = 10}, nodes);
-      const double mean = static_cast<double>(epochs) / nodes;
-      for (const std::vector<uint32_t>& times : times_read(accesses)) {
-        const auto [least, most] = std::minmax_element(times.begin(), times.end());
-        const double above = *most / mean - 1, below = 1 - *least / mean;
-        EXPECT_LE(*least, rounded_up((nodes - 1 - above) / (nodes - 1) * mean));
-        EXPECT_GE(*most, static_cast<uint32_t>((nodes - 1 + below) / (nodes - 1) * mean + 1e-9));
-      }
-    }
 }
 
 // Seconds that the thesis gives, and by how much they may be missed. 0: the policy cannot run.
