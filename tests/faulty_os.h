@@ -32,7 +32,6 @@ enum class Call {
   kFtruncate,
   kFinishSync,  // sync_range that waits
   kDropPages,   // told of, cannot fail
-  kSetDirect,
   kFutimens,
   kLinkat,
   kRenameat,
@@ -42,11 +41,8 @@ enum class Call {
   kFstatfsResult,
   kFstatat,
   kAccess,
-  kRealpath,
   kWatch,  // inotify_add_watch
   kChmod,  // by path or descriptor
-  kChown,
-  kIoctl,
   kFdopendir,
   kReaddir,
   kReaddirResult,

@@ -72,17 +72,6 @@ inline uint16_t free_port() {
   return 0;
 }
 
-// All connections of this process end, as if the network had lost them.
-inline void break_connections() {
-  constexpr int kDescriptors = 1024;
-  for (int fd = 0; fd < kDescriptors; ++fd) {
-    sockaddr_in there = {};
-    socklen_t bytes = sizeof there;
-    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&there), &bytes) == 0 && there.sin_family == AF_INET)
-      ::shutdown(fd, SHUT_RDWR);
-  }
-}
-
 // A socket that is connected to the port.
 inline Fd dial(uint16_t port) {
   const sockaddr_in at = loopback(port);

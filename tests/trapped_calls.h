@@ -47,7 +47,6 @@ inline long limit_ms(CallArguments a) {
   return limit ? limit->tv_sec * 1000 + limit->tv_nsec / 1000000 : -1;
 #endif
 }
-inline bool has_no_limit(CallArguments a) { return limit_ms(a) < 0; }
 
 // What a test's child process exits with where before_call() fails.
 constexpr int kNoTraps = 99;
