@@ -349,18 +349,6 @@ TEST_F(CommentLine, StagedIsOfTheBytesAsFarAsTheyAreKnown) {
   EXPECT_NE(line().find(" staged=0% files=0/1 "), std::string::npos) << "evicted: " << line();
 }
 
-TEST_F(CommentLine, IsShortWhateverAJobCounts) {
-  for (int i = 0; i < 40; ++i) {
-    record_.tiers.push_back({});
-    record_.tiers.back().medium = "medium" + std::to_string(i);
-  }
-  at(TaskCounter::read_calls_pfs) = 1;
-  at(AgentCounter::agent_reads_pfs) = uint64_t{1} << 59;
-  const std::string text = line();
-  EXPECT_LE(text.size(), 255u);
-  EXPECT_NE(text.find("ops=+99999%"), std::string::npos) << text;
-}
-
 TEST_F(CommentLine, TheOutputEndsWithWhatThePfsWasSpared) {
   Closing of;
   const auto text = [&] { return closing_text(counters_, of); };

@@ -16,17 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST_F(CatalogTest, FindsNothingThatIsLikeWhatWasAdded) {
-  const Ref ref = catalog_->add(rel("train/a/1.jpg"), DT_REG);
-  EXPECT_EQ(catalog_->add(rel("train/a/1.jpg"), DT_UNKNOWN), ref) << "one entry per path";
-  EXPECT_EQ(catalog_->path_of(ref), "train/a/1.jpg");
-  EXPECT_TRUE(reader_.find(rel("train/a/1.jpg")));
-  for (const char* other :
-       {"train/a/1.jp", "train/a/1.jpg2", "train/1.jpg", "train/a", "a/1.jpg", "1.jpg", "train/b/1.jpg"})
-    EXPECT_FALSE(reader_.find(rel(other))) << other;
-  EXPECT_FALSE(reader_.find(rel("train/a/1.jpg", 1))) << "the same path below another root";
-}
-
 TEST_F(CatalogTest, PathsBelowAnEntryLeaveItAlone) {
   const Ref file = catalog_->add(rel("a/f"), DT_REG);
   catalog_->entry(file).size = 4567;

@@ -380,11 +380,6 @@ TEST(Tiers, OfOneDirectoryAreKnownByWhateverPath) {
   EXPECT_EQ(same_directory({missing}, missing), nullptr);
 }
 
-TEST_F(ConfigFile, ThatCannotBeReadIsAnError) {
-  EXPECT_EQ(load_config(scratch_ / "missing").error().code, ENOENT);
-  EXPECT_EQ(load_config(scratch_.path()).error().code, EISDIR);
-}
-
 TEST(TierOption, HoldsNamePathAndSize) {
   struct Case {
     std::string option, name, path;

@@ -284,18 +284,6 @@ TEST_F(ControlTest, WhoHandsOnToAnAgentIsNotTakenForIt) {
   }
 }
 
-// Several nodes on a host: the agent of another one has the first port.
-TEST_F(ControlTest, AnotherNodesAgentIsNotTakenForTheOneThatIsDialled) {
-  const uint16_t shared = free_port(), second = free_port();
-  nodes[1].ports = nodes[2].ports = {shared, second};
-  const auto zero = start(0), one = start(1), two = start(2);
-  EXPECT_EQ(one->control->port(), shared);
-  EXPECT_EQ(two->control->port(), second);
-  expect_read(zero->want(2), 0);
-  expect_read(zero->want(1), 0);
-  expect_read(one->want(2), 1);
-}
-
 TEST_F(ControlTest, WhoHasNoAddressCannotBeReached) {
   nodes[1].host = "localhost";  // no number
   nodes[2].ports.clear();

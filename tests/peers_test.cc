@@ -315,15 +315,6 @@ TEST_F(PeersTest, WhoComesWhileAFileIsReadFollows) {
   }
 }
 
-TEST_F(PeersTest, WhatANodeHeldThatIsGoneIsReadByOneOther) {
-  start_all();
-  const std::string name = file_of(1, 2);
-  expect_read(3, name);
-  nodes[3].reset();
-  for (const NodeIndex node : {0u, 1u, 2u}) expect_read(node, name);
-  EXPECT_EQ(pfs.reads, 2);
-}
-
 TEST_F(PeersTest, WhoSendsWrongBytesAgainAndAgainIsNotAsked) {
   start_all();
   int spoilt = 0;

@@ -181,14 +181,6 @@ TEST_F(QueueTest, WhatTheJobWillUseIsPrefetchedFirstAndInItsOrder) {
   EXPECT_EQ(counter(AgentCounter::hinted_files), 2u);
 }
 
-TEST_F(QueueTest, AnOrderIsForgottenWherePrefetchIsOff) {
-  config_.prefetch = AgentConfig::Prefetch::kOff;
-  const Ref a = file("a", 500);
-  EXPECT_TRUE(queue().hint({0, 0, 0, {a}}));
-  EXPECT_TRUE(idle());
-  EXPECT_EQ(state("a"), State::kKnown);
-}
-
 TEST_F(QueueTest, NothingIsPrefetchedWhileItRestsOrAfterItsEnd) {
   catalog_->add(rel("f"), DT_REG);
   rests_ = true;
@@ -204,9 +196,9 @@ TEST_F(QueueTest, NothingIsPrefetchedWhileItRestsOrAfterItsEnd) {
 
 TEST_F(QueueTest, PrefetchThatIsOffStaysSo) {
   config_.prefetch = AgentConfig::Prefetch::kOff;
-  catalog_->add(rel("f"), DT_REG);
-  const Ref large = file("large", 500);
+  const Ref hinted = file("f", 500), large = file("large", 500);
   catalog_->entry(large).state = large_word(0);
+  EXPECT_TRUE(queue().hint({0, 0, 0, {hinted}}));
   queue().prefetch_large(large);
   queue().start_over(WorkQueue::Prefetch::kAgain);
   EXPECT_TRUE(idle());

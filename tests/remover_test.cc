@@ -86,19 +86,6 @@ TEST_F(RemoverTest, GoesWithItsNameAndNoOther) {
   EXPECT_TRUE(in_removing().empty() && runs().empty());
 }
 
-TEST_F(RemoverTest, WhatStaysIsMeasuredAndTriedAgain) {
-  const Intercept fails(Call::kUnlinkat, [](Arguments& a) { return *a.path == '0' && a.path[2] ? EIO : 0; });
-  const std::string log = logged([&] {
-    EXPECT_FALSE(remove(aside_one(record(1)), 0));
-    EXPECT_TRUE(
-        eventually([&] { return contents(scratch_ / "log").find("clean up: ") != std::string::npos; }));
-  });
-  EXPECT_NE(log.find("tier/monarch: " + kRemoval + ": remove "), std::string::npos) << log;
-  EXPECT_GE(occupied(0).value_or(0), 8192u);
-  EXPECT_LT(occupied(0).value_or(0), 100 * kMiB) << "no more is charged than it occupies";
-  end_children();
-}
-
 TEST_F(RemoverTest, ATierThatHangsMeanwhileKeepsOneProcess) {
   const Hung hung;
   const Intercept hangs_there(Call::kUnlinkat, [&](Arguments& a) -> int {

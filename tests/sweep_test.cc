@@ -69,8 +69,9 @@ TEST_F(NodeSweepTest, WhatIsDeadGoesAndNothingElse) {
   (void)begin(dead(9));
   for (const uint32_t n : {5, 6}) ASSERT_TRUE(state_.lock_job({job(n), "n1", "c"}, true, 0).ok());
   ASSERT_TRUE(state_.write("jobs/" + key(5) + "/wanted", "/data").ok());
-  sweep_now({});
-  EXPECT_TRUE(in_removing().empty());
+  fill(scratch_ / ("tier/monarch/.removed." + name(7) + ".77"));
+  sweep_now({scratch_ / "tier"});
+  EXPECT_TRUE(in_removing().empty()) << "what has a record is no orphan, and is charged once";
   EXPECT_EQ(jobs(), (Names{key(3), key(4), key(5), key(6), key(9)}))
       << "it lives, a helper is at work on it, it is noted only, it is about to be, it is the caller's";
   EXPECT_EQ(on_tier(), (Names{dir(3), dir(4), dir(9)}));
@@ -166,17 +167,6 @@ TEST_F(NodeSweepTest, WhatIsAsideGoesIfItIsThisNodesAndNoRecordNamesIt) {
   for (const std::string& n : others)
     EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + n)), Names{"data"}) << n;
   EXPECT_EQ(in_removing(), Names{name(3) + ".9000000000000000000"}) << "nothing is left of those that went";
-}
-
-TEST_F(NodeSweepTest, WhatHasARecordIsNoOrphan) {
-  JobRecord alive = record(job(3));
-  alive.agent = *identify(::getpid());
-  (void)begin(alive);
-  fill(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));  // something is to be done
-  sweep_now({scratch_ / "tier"});
-  EXPECT_EQ(on_tier(), Names{dir(3)});
-  EXPECT_EQ(runs(), on_tier());
-  EXPECT_TRUE(in_removing().empty()) << "what it has is charged once";
 }
 
 TEST_F(NodeSweepTest, WhatLiesInAnothersOrphanStays) {
