@@ -533,15 +533,13 @@ TEST_F(AccountForTest, TheOutputEndsWithWhatTheCountersSayOfAJobThatHasAnAgent) 
 // The owner keeps the directory locked in the kernel for reading, and somebody waits to write there: who
 // looks for the name of a file that is gone waits, too, and cannot be killed.
 TEST_F(AccountForTest, WhoHangsInWhatTheOthersToldIsNotedAndLeftBehind) {
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    LockedDirectory locked(scratch_.file("file", ""));
-    if (!locked.is_ready()) return;
+  with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {
     JobRecord r = ended(1);
     r.nodes = 2;
     r.peers = true;
     std::ofstream(r.run_dir + "/" + kSeriesFile) << "none\n";
     give(r, kSeriesFile);
-    locked.lock(::open(r.run_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    locked->lock(::open(r.run_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     const pid_t writes = ::fork();
     if (writes == 0) ::_exit(::mkdir((r.run_dir + "/new").c_str(), 0700));
     m->check(is_soon_in_kernel(writes), "it waits");
@@ -556,7 +554,7 @@ TEST_F(AccountForTest, WhoHangsInWhatTheOthersToldIsNotedAndLeftBehind) {
     for (const int pid : Cgroups().processes(state_.helpers_cgroup())) ::kill(pid, SIGKILL);
     m->check(Cgroups().hierarchies().empty() || !Cgroups().processes(state_.helpers_cgroup()).empty(),
              "no step of the job's has it");
-    locked.end();
+    locked->end();
     while (::waitpid(-1, nullptr, 0) > 0) continue;
     Cgroups().remove_if_empty(state_.helpers_cgroup());
   });

@@ -232,13 +232,10 @@ class LockedRoot : public ::testing::Test {
   PatientClock clock_;
   // In a process of the step's, while a user keeps the root locked.
   void while_locked(const std::function<void(PrivateMounts*)>& body) const {
-    in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {
       std::ofstream(root_ + "/step/cgroup.procs") << "0" << std::flush;
-      LockedDirectory locked(scratch_.file("file", ""));
-      if (!locked.is_ready()) return;
-      locked.lock(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      locked->lock(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
       body(m);
-      locked.end();
     });
   }
   // The processes in a group, whose file is open: who looks for a name in what is locked may hang.

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "tests/private_mounts.h"
 #include "tests/scratch.h"
 
 namespace monarch {
@@ -175,6 +176,15 @@ class LockedDirectory {
   const Shared<std::atomic<bool>> is_read_;
   void* memory_ = MAP_FAILED;
 };
+
+// In mounts of the test's own; where there is no such directory to be had, nothing is done.
+inline void with_locked_directory(const Scratch& scratch,
+                                  const std::function<void(PrivateMounts*, LockedDirectory*)>& body) {
+  in_private_mounts(scratch, [&](PrivateMounts* m) {
+    LockedDirectory locked(scratch.file("file", ""));
+    if (locked.is_ready()) body(m, &locked);
+  });
+}
 
 // Whether `work`, by a process of its own, is soon done, and true. One that hangs is left to whoever unlocks.
 inline bool is_soon_done(const std::function<bool()>& work) {

@@ -10,12 +10,9 @@
 
 #include <map>
 
-#include "runtime/node/cgroup.h"
 #include "runtime/node/probe.h"
-#include "tests/manual_clock.h"
 #include "tests/faulty_os.h"
-#include "tests/hanging_fs.h"
-#include "tests/logged.h"
+#include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"
 
@@ -28,13 +25,10 @@ const User kOwner = {65534, 65534, {}};
 
 const RunFiles kRunFiles = {{kAgentConf, "conf"}, {kDatasets, "/a:/b"}, {kPeers, "n1 ::1\n"}};
 
-class JobDirTest : public ::testing::Test {
+class JobDirTest : public StateDirTest {
  protected:
   void SetUp() override {
-    if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-    Result<StateDir> state = StateDir::open(scratch_ / "state", clock_);
-    ASSERT_TRUE(state.ok()) << state.error().text;
-    state_ = state.take();
+    StateDirTest::SetUp();
     tier_.name = "nvme";
     tier_.path = scratch_.dir("tier");
     fs::permissions(tier_.path, fs::perms::all | fs::perms::sticky_bit);
@@ -43,7 +37,6 @@ class JobDirTest : public ::testing::Test {
     const Result<Fd> made = make_job_dir(state_, tier_, name, kOwner.uid);
     return made.ok() ? Status() : Status(made.error());
   }
-  std::string logged(const std::function<void()>& body) const { return monarch::logged(scratch_, body); }
   std::string jobs() const { return tier_.path + "/monarch"; }
   static struct stat stat_of(const std::string& path) {
     struct stat st {};
@@ -57,22 +50,16 @@ class JobDirTest : public ::testing::Test {
     return names;
   }
 
-  const Scratch scratch_;
-  PatientClock clock_;
-  StateDir state_;
   TierConfig tier_;
 };
 
 // All users can list the tier's directory.
 TEST_F(JobDirTest, WhoKeepsTheTiersDirectoryLockedHoldsUpNoStart) {
   ASSERT_TRUE(make().ok());
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    LockedDirectory locked(scratch_.file("file", ""));
-    if (!locked.is_ready()) return;
-    locked.lock(::open(tier_.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {
+    locked->lock(::open(tier_.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     m->check(is_soon_done([&] { return make("c.2.0.n1").ok(); }), "the next job begins");
     m->check(prepare(state_, {tier_}, 10000) == std::vector<bool>{true}, "what is there is not made again");
-    locked.end();
   });
 }
 
@@ -90,10 +77,8 @@ TEST_F(JobDirTest, WhoKeepsTheTiersDirectoryLockedCostsThatTier) {
       scratch_.dir("tier/monarch");
       ASSERT_EQ(::chown(jobs().c_str(), 65533, 65533), 0);
     }
-    in_private_mounts(scratch_, [&](PrivateMounts* m) {
-      LockedDirectory locked(scratch_.file("file", ""));
-      if (!locked.is_ready()) return;
-      locked.lock(::open(tier_.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {
+      locked->lock(::open(tier_.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
       m->check(is_soon_done([&] {
                  return make("c.1.0.n1").error().code == ETIMEDOUT &&
                         prepare(state_, {tier_, other}, 1000) == std::vector<bool>{false, true};
@@ -103,7 +88,7 @@ TEST_F(JobDirTest, WhoKeepsTheTiersDirectoryLockedCostsThatTier) {
                "nor by the next job");
       m->check(state_.lock_ledger(0).ok(), "the ledger is free");
       m->check(make_job_dir(state_, other, "c.2.0.n1", kOwner.uid).ok(), "the other tier is used");
-      locked.end();
+      locked->end();
       m->check(eventually([&] { return make("c.3.0.n1").ok(); }), "and this one once it is not locked");
     });
   }

@@ -3,41 +3,22 @@
 
 #include "runtime/layout/catalog_layout.h"
 #include "runtime/node/job_dirs.h"
-#include "runtime/node/state.h"
 #include "tests/faulty_os.h"
-#include "tests/logged.h"
-#include "tests/manual_clock.h"
+#include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {
 
-constexpr uid_t kNobody = 65534;
-
 // A tier of 100 MiB, and jobs whose agent is this process.
-class LedgerTest : public ::testing::Test {
+class LedgerTest : public NodeTest {
  protected:
-  using Share = TierConfig::Share;
-
-  void SetUp() override {
-    if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-    std::filesystem::permissions(scratch_.path(), std::filesystem::perms(0755));
-    Result<StateDir> state = StateDir::open(scratch_ / "state", clock_);
-    ASSERT_TRUE(state.ok()) << state.error().text;
-    state_ = state.take();
-  }
-
   JobRecord record(uint32_t job) const {
-    JobRecord r;
-    r.job = {job, "n1", "c"};
-    r.name = "c." + std::to_string(job) + ".0.n1";
-    r.user = {kNobody, kNobody, {}};
+    JobRecord r = NodeTest::record(job);
     r.agent = *identify(::getpid());
-    r.boot = boot_id();
-    r.layout = 2;
-    r.run_dir = scratch_ / ("run" + std::to_string(job));
     r.serial = 1000 + job;
+    r.tiers.clear();
     return r;
   }
 
@@ -110,10 +91,7 @@ class LedgerTest : public ::testing::Test {
     return text.ok() ? *text : "";
   }
 
-  const Scratch scratch_;
   const std::string tier_ = scratch_.dir("tier");
-  PatientClock clock_;
-  StateDir state_;
   std::atomic<uint64_t> capacity_{0};  // of who began last
 };
 
@@ -161,7 +139,7 @@ TEST_F(LedgerTest, WhatARemovalHoldsFollowsOnceItIsFree) {
   EXPECT_FALSE(can_grant(state_));
   occupies(&gone, 20 * kMiB);
   EXPECT_TRUE(can_grant(state_));
-  const std::string log = logged(scratch_, [&] { grant(state_); });
+  const std::string log = logged([&] { grant(state_); });
   EXPECT_NE(log.find("JobId=1 node=n1 has 10.0M more of the tiers: ended jobs have left it\n"),
             std::string::npos)
       << log;
@@ -204,7 +182,7 @@ TEST_F(LedgerTest, WhatIsOnAnotherFileSystemDoesNotCount) {
 TEST_F(LedgerTest, WithoutTheLockThereIsNoSpaceAtFirst) {
   {
     const Result<Fd> lock = state_.lock_ledger(0);
-    const std::string log = logged(scratch_, [&] { EXPECT_EQ(begin_at(state_, 1, 2, 10), 0u); });
+    const std::string log = logged([&] { EXPECT_EQ(begin_at(state_, 1, 2, 10), 0u); });
     EXPECT_NE(log.find("begins without space on the tiers: "), std::string::npos) << log;
     EXPECT_EQ(capacity_, 0u);
     EXPECT_TRUE(can_grant(state_));
@@ -294,7 +272,7 @@ TEST_F(LedgerTest, ATierThatDoesNotTellItsSizeIsLeftOut) {
   Config config;
   config.tiers = tiers();
   const Intercept broken(Call::kFstatvfs, EIO);
-  const std::string log = logged(scratch_, [&] { EXPECT_TRUE(tiers_for({1, "n1", "c"}, config).empty()); });
+  const std::string log = logged([&] { EXPECT_TRUE(tiers_for({1, "n1", "c"}, config).empty()); });
   EXPECT_NE(log.find("tier nvme (" + tier_ + "): Input/output error"), std::string::npos) << log;
 }
 
@@ -379,7 +357,7 @@ TEST_F(LedgerTest, MemoryIsMadeLargerBeforeItIsTold) {
     TierConfig tier = tiers()[0];
     tier.kind = TierConfig::Kind::kTmpfs;
     tier.quota.bytes = 4096;
-    m->check(make_job_dir(state_, tier, record(2).removal(), kNobody).ok(), "the other one's memory");
+    m->check(make_job_dir(state_, tier, record(2).removal(), kUid).ok(), "the other one's memory");
     pin(1, 10 * kMiB);
     grant(state_);
     struct statfs fs {};
@@ -390,7 +368,7 @@ TEST_F(LedgerTest, MemoryIsMadeLargerBeforeItIsTold) {
     m->check(!can_grant(state_), "and nothing is left to do");
     ::umount2(dir.c_str(), MNT_DETACH);
     pin(1, 0);
-    const std::string log = logged(scratch_, [&] { grant(state_); });
+    const std::string log = logged([&] { grant(state_); });
     m->check(log.find("JobId=2 share of the tiers: ") != std::string::npos, "it is logged: " + log);
     m->check(log.find("more of the tiers") == std::string::npos, "and not that it has more: " + log);
     m->check(told(2) == "nvme " + std::to_string(90 * kMiB) + "\n", "what cannot be made larger is not told");
@@ -436,13 +414,13 @@ TEST_F(ChargedTest, ItsControlGroupIsLookedForEachSecondAndLaterSeldom) {
     EXPECT_FALSE(state_.read("jobs/c.1.n1/memory").ok()) << "who begins or ends is looked for later";
   }
   EXPECT_TRUE(can_grant(state_));
-  EXPECT_EQ(logged(scratch_, [&] { grant(state_); }), "");
+  EXPECT_EQ(logged([&] { grant(state_); }), "");
   EXPECT_TRUE(can_grant(state_)) << "each second";
   age("serves", 12);
   EXPECT_FALSE(can_grant(state_));
   age("memory", 12);
   EXPECT_TRUE(can_grant(state_));
-  const std::string log = logged(scratch_, [&] { grant(state_); });
+  const std::string log = logged([&] { grant(state_); });
   EXPECT_NE(
       log.find("JobId=1 node=n1 goes without the tier that is charged to it: no control group of the job's "
                "counts its memory; set TaskPlugin=task/cgroup in slurm.conf and ConstrainRAMSpace=yes"),
@@ -450,7 +428,7 @@ TEST_F(ChargedTest, ItsControlGroupIsLookedForEachSecondAndLaterSeldom) {
       << log;
   EXPECT_FALSE(can_grant(state_));
   age("memory", 12);
-  EXPECT_EQ(logged(scratch_, [&] { grant(state_); }), "") << "it is said once";
+  EXPECT_EQ(logged([&] { grant(state_); }), "") << "it is said once";
 }
 
 }  // namespace

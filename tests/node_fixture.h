@@ -11,18 +11,32 @@
 
 namespace monarch {
 
-class NodeTest : public ::testing::Test {
+// Root's state directory, and nothing in it.
+class StateDirTest : public ::testing::Test {
  protected:
-  static constexpr uid_t kUid = 65534;
-  // Of a time to come: a sweep that runs beside this test removes old groups of all state directories.
-  static constexpr uint64_t kSerial = 9'000'000'000'000'000'000;
-
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root";
     std::filesystem::permissions(scratch_.path(), std::filesystem::perms(0755));
     Result<StateDir> state = StateDir::open(scratch_ / "state", clock_);
     ASSERT_TRUE(state.ok()) << state.error().text;
     state_ = state.take();
+  }
+  // What `body` logs.
+  std::string logged(const std::function<void()>& body) const { return monarch::logged(scratch_, body); }
+
+  const Scratch scratch_;
+  PatientClock clock_;
+  StateDir state_;
+};
+
+class NodeTest : public StateDirTest {
+ protected:
+  static constexpr uid_t kUid = 65534;
+  // Of a time to come: a sweep that runs beside this test removes old groups of all state directories.
+  static constexpr uint64_t kSerial = 9'000'000'000'000'000'000;
+
+  void SetUp() override {
+    StateDirTest::SetUp();
     make_tier("tier");
   }
   void TearDown() override {
@@ -79,6 +93,18 @@ class NodeTest : public ::testing::Test {
     if (pid == 0) idle();
     return pid;
   }
+  // One of root's that is called so, as a slurmstepd is; ends with this one, too.
+  static pid_t start_titled(const std::string& title) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::execl("/bin/sleep", title.c_str(), "600", nullptr);
+      ::_exit(127);
+    }
+    EXPECT_TRUE(
+        eventually([&] { return contents("/proc/" + std::to_string(pid) + "/cmdline").starts_with(title); }));
+    return pid;
+  }
   [[noreturn]] static void idle() {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (;;) ::pause();
@@ -105,6 +131,12 @@ class NodeTest : public ::testing::Test {
     return r;
   }
 
+  // What asks Slurm, from now on: it notes its words, and does that.
+  void says(const std::string& body) {
+    program_ =
+        scratch_.file("program", "#!/bin/sh\necho \"$*\" >>" + (scratch_ / "asked") + "\n" + body + "\n");
+    ::chmod(program_.c_str(), 0755);
+  }
   // A directory of the user's with a file in it.
   static void fill(const std::string& path) {
     std::filesystem::create_directory(path);
@@ -143,9 +175,6 @@ class NodeTest : public ::testing::Test {
   // Whether somebody is at work on it.
   bool is_locked(const std::string& below) const { return !lock_if_free(state_.path() + "/" + below); }
 
-  // What `body` logs.
-  std::string logged(const std::function<void()>& body) const { return monarch::logged(scratch_, body); }
-
   static std::vector<std::string> names_in(const std::string& path) {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path))
@@ -162,9 +191,8 @@ class NodeTest : public ::testing::Test {
   }
 
   using Names = std::vector<std::string>;
-  const Scratch scratch_;
-  PatientClock clock_;
-  StateDir state_;
+
+  std::string program_;
 };
 
 }  // namespace monarch

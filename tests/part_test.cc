@@ -57,11 +57,6 @@ TEST(PartTest, AShareIsTheJobsPartOfTheNode) {
 
 class CoresTest : public NodeTest {
  protected:
-  void says(const std::string& body) {
-    program_ =
-        scratch_.file("program", "#!/bin/sh\necho \"$*\" >>" + (scratch_ / "asked") + "\n" + body + "\n");
-    ::chmod(program_.c_str(), 0755);
-  }
   uint32_t ask() const {
     constexpr int kPatienceMs = 20000;
     CoresQuestion question(state_, record(1).job, {"/etc/slurm.conf", "", program_});
@@ -70,7 +65,6 @@ class CoresTest : public NodeTest {
     EXPECT_TRUE(no_child_is_left());
     return cores;
   }
-  std::string program_;
 };
 
 TEST_F(CoresTest, AreWhatSlurmConfSaysAndKnownForAWhile) {

@@ -222,11 +222,6 @@ TEST_F(PolicyTest, TiersAreChosenAndOrdered) {
 
 class FactsTest : public NodeTest {
  protected:
-  void says(const std::string& body) {
-    program_ =
-        scratch_.file("program", "#!/bin/sh\necho \"$*\" >>" + (scratch_ / "asked") + "\n" + body + "\n");
-    ::chmod(program_.c_str(), 0755);
-  }
   JobFacts ask(const std::string& policy, const std::string& run = "0 boot\n") const {
     (void)state_.lock_job(record(1).job, true, 0).ok();  // makes its directory
     const Result<Config> config = load_config(scratch_.file("policy.conf", policy));
@@ -244,7 +239,6 @@ class FactsTest : public NodeTest {
   std::string asked() const {
     return std::filesystem::exists(scratch_ / "asked") ? contents(scratch_ / "asked") : "";
   }
-  std::string program_;
   User user_{2101, 2101, {}};
 };
 

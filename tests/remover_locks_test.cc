@@ -18,9 +18,7 @@ namespace fs = std::filesystem;
 // A rename from one directory to another waits for all others of the file system. Jobs can write where their
 // records are if a run directory is not bounded.
 TEST_F(RemoverTest, WhoStopsRenamesWhereTheStateIsHoldsUpNoJob) {
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    LockedDirectory locked(scratch_.file("file", ""));
-    if (!locked.is_ready()) return;
+  with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {
     scratch_.dir("own");
     m->tmpfs("own", "state");
     const Result<StateDir> state = StateDir::open(scratch_ / "own/state");
@@ -29,14 +27,14 @@ TEST_F(RemoverTest, WhoStopsRenamesWhereTheStateIsHoldsUpNoJob) {
     std::vector<Removal> removals = begin_one(record(1));
     const std::string from = scratch_.dir("own/a"), to = scratch_.dir("own/b");
     fs::create_directory(from + "/x");
-    locked.lock(::open(to.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    locked->lock(::open(to.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     const pid_t renames = ::fork();
     if (renames == 0) ::_exit(::rename((from + "/x").c_str(), (to + "/x").c_str()));
     m->check(is_soon_in_kernel(renames), "it waits");
     m->check(is_soon_done([&] { return set_aside(state_, std::move(removals)).size() == 1; }),
              "its end is not held up");
     m->check(::waitpid(renames, nullptr, WNOHANG) == 0, "though somebody's rename hangs");
-    locked.end();
+    locked->end();
     m->check(in_removing() == Names{kRemoval} && jobs().empty(), "its record is that of a removal");
     m->check(remove(unattended_removals(state_), kLong), "and all is removed");
     end_children();
@@ -73,9 +71,7 @@ TEST_F(RemoverTest, WhereTheStatesFileSystemIsFullAJobIsRemovedAllTheSame) {
 // Just when root removes a file of the owner's, that has it locked: unlink(2) hangs, and nobody can kill it.
 TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
   hasten(HastyClock::Pauses::kShort);
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    LockedDirectory locked(scratch_.file("file", ""));
-    if (!locked.is_ready()) return;
+  with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {
     std::vector<Removal> removals = aside_one(record(1));
     std::vector<Removal> other = aside_one(record(2));
     removals.push_back(std::move(other.at(0)));
@@ -85,7 +81,7 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
     const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
       struct stat st;
       if (a.flags == 0 && ::fstat(a.fd, &st) == 0 && st.st_ino == run.st_ino && st.st_dev == run.st_dev)
-        locked.lock(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        locked->lock(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
       return 0;
     });
     const Shared<std::atomic<int>> attempts;
@@ -101,7 +97,7 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
     m->check(eventually([&, now = attempts->load()] { return *attempts > now + 1; }), "it is tried again");
     m->check(eventually([&] { return Cgroups().processes(state_.helpers_cgroup()).size() <= 3; }),
              "one process is enough");
-    locked.end();
+    locked->end();
     m->check(eventually([&] { return !hangs(state_, removing); }), "once it is unlocked it is removed");
     m->check(eventually([&] { return in_removing().empty() && on_tier() == Names{"c.3.0.n1"}; }),
              "with all that is the job's");

@@ -424,16 +424,18 @@ TEST_F(RemoverTest, TheFilesOfAJobThatDidNotStartGoAndItsRecordStays) {
 // A job whose tier is in memory.
 class MemoryTest : public RemoverTest {
  protected:
-  std::vector<Removal> begin_in_memory(PrivateMounts* m) {
+  void make_memory(PrivateMounts* m) const {
     TierConfig memory;
     memory.name = "tier";
     memory.path = scratch_ / "tier";
     memory.kind = TierConfig::Kind::kTmpfs;
     memory.quota.bytes = 4 * kMiB;
-    JobRecord r = record(1);
-    std::vector<Removal> removals = begin_one(r);
-    fs::remove_all(scratch_ / ("tier/monarch/" + kRemoval));
     m->check(make_job_dir(state_, memory, kRemoval, kUid).ok(), "a tier in memory");
+  }
+  std::vector<Removal> begin_in_memory(PrivateMounts* m) {
+    std::vector<Removal> removals = begin_one(record(1));
+    fs::remove_all(scratch_ / ("tier/monarch/" + kRemoval));
+    make_memory(m);
     return removals;
   }
 };
@@ -527,14 +529,9 @@ TEST_F(HeldMemoryTest, ThousandsOfEmptyFilesAreMemoryToo) {
 }
 
 // It would be in the way of the directory once the tmpfs is detached.
-TEST_F(RemoverTest, BelowAJobsMemoryThereIsNothingOfItsOwners) {
-  TierConfig memory;
-  memory.name = "tier";
-  memory.path = scratch_ / "tier";
-  memory.kind = TierConfig::Kind::kTmpfs;
-  memory.quota.bytes = kMiB;
+TEST_F(MemoryTest, BelowAJobsMemoryThereIsNothingOfItsOwners) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    m->check(make_job_dir(state_, memory, kRemoval, kUid).ok(), "a tier in memory");
+    make_memory(m);
     const std::string path = scratch_ / ("tier/monarch/" + kRemoval);
     struct stat st {};
     m->check(::stat(path.c_str(), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0710, "root's");

@@ -142,10 +142,8 @@ TEST_F(RootLogTest, WhatIsNoFileIsNotMadeAndAnErrorIsTold) {
 
 // As all can of /var/log.
 TEST_F(RootLogTest, WhoKeepsItsDirectoryLockedHoldsUpNoHelper) {
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    LockedDirectory locked(scratch_.file("file", ""));
-    if (!locked.is_ready()) return;
-    locked.lock(::open(scratch_.dir("logs").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {
+    locked->lock(::open(scratch_.dir("logs").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     for (const char* why :
          {": not opened within 500 ms: a process may keep", "/log.lock: another helper holds it; "})
       m->check(is_soon_done([&] {
@@ -156,17 +154,14 @@ TEST_F(RootLogTest, WhoKeepsItsDirectoryLockedHoldsUpNoHelper) {
                }),
                std::string("it logs elsewhere, and tells why: ") + why);
     m->check(!state_.lock_file("log.lock", 0).ok(), "the one that hangs keeps the lock");
-    locked.end();
   });
 }
 
 TEST_F(RootLogTest, WhoKeepsItsDirectoryLockedDoesNotKeepItFromBeingWritten) {
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    LockedDirectory locked(scratch_.file("file", ""));
-    if (!locked.is_ready()) return;
+  with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {
     const std::string file = scratch_.file("logs/log", "");
     const Fd log(::open(file.c_str(), O_RDWR | O_CLOEXEC));  // and so the kernel has its name in its cache
-    locked.lock(::open((scratch_ / "logs").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    locked->lock(::open((scratch_ / "logs").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     const auto adds = [&](const std::string& line) {
       struct stat st {};
       (void)::fstat(log.get(), &st);
@@ -188,7 +183,6 @@ TEST_F(RootLogTest, WhoKeepsItsDirectoryLockedDoesNotKeepItFromBeingWritten) {
              "is told: " + late);
     m->check(has(late, "late\n") && has(again, "again\n"), "is written on: " + again);
     m->check(std::count(again.begin(), again.end(), '\n') == 1, "is told once while it hangs: " + again);
-    locked.end();
   });
 }
 

@@ -4,9 +4,8 @@
 #include <sys/file.h>
 
 #include "runtime/base/log.h"
-#include "tests/manual_clock.h"
 #include "tests/faulty_os.h"
-#include "tests/hanging_fs.h"
+#include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"
 
@@ -46,13 +45,10 @@ TEST(Spool, OfTooManyTheOldestAreDropped) {
 constexpr int kDone = 0, kAway = 1, kNoDatabase = 3, kNoRow = 4;
 
 // A state directory, and a helper for sacct that notes how it is called and answers as it is told.
-class SpoolTest : public ::testing::Test {
+class SpoolTest : public StateDirTest {
  protected:
   void SetUp() override {
-    if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-    Result<StateDir> state = StateDir::open(scratch_ / "state", clock_);
-    ASSERT_TRUE(state.ok()) << state.error().text;
-    state_ = state.take();
+    StateDirTest::SetUp();
     answer(kDone);
     scratch_.file("calls", "");
     ::setenv("SLURM_CONF", "/etc/of-the-keeper.conf", 1);
@@ -118,11 +114,8 @@ class SpoolTest : public ::testing::Test {
     return flush(state_, {"", program_}, config, which);
   }
 
-  const Scratch scratch_;
   const std::string program_ = scratch_ / "helper";
   OfCluster of_ = {"", "", program_};
-  PatientClock clock_;
-  StateDir state_;
   // What the prolog leaves of job 7, and what Slurm said of its times.
   void begin_job() const { ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok()); }
   std::string job_dir() const { return state_.path() + "/jobs/c.7.n1/"; }

@@ -347,15 +347,7 @@ TEST_F(TrappedStartTest, WhatLivesAsLongAsTheJobIsNoted) {
   configure_tiers();
   StartRequest r = request("/data");
   r.job.job = job_alone(2);
-  const std::string title = "slurmstepd: [" + std::to_string(r.job.job) + ".extern]";
-  const pid_t stepd = ::fork();
-  if (stepd == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::execl("/bin/sleep", title.c_str(), "600", nullptr);
-    ::_exit(127);
-  }
-  ASSERT_TRUE(
-      eventually([&] { return contents("/proc/" + std::to_string(stepd) + "/cmdline").starts_with(title); }));
+  (void)start_titled("slurmstepd: [" + std::to_string(r.job.job) + ".extern]");
   EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
   EXPECT_TRUE(exists(state_.path() + "/jobs/" + r.job.key() + "/anchored"));
   EXPECT_TRUE(end_agent(state_, *state_.read_record(r.job.key()), 10000));

@@ -240,12 +240,9 @@ TEST_F(StateTest, IsRootsAlone) {
 
 // As all can of /run, and could of what earlier releases made.
 TEST_F(StateTest, WhoKeepsTheDirectoryAboveLockedHoldsUpNoHelper) {
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    LockedDirectory locked(scratch_.file("file", ""));
-    if (!locked.is_ready()) return;
-    locked.lock(::open(scratch_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {
+    locked->lock(::open(scratch_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     m->check(is_soon_done([&] { return StateDir::open(path_).ok(); }), "it is opened");
-    locked.end();
   });
 }
 

@@ -29,16 +29,7 @@ class NodeSweepTest : public NodeTest {
   static std::string dir(uint32_t number) { return name(number) + "." + std::to_string(kSerial); }
   // What looks like a step of that job.
   static pid_t start_slurmstepd(uint32_t of_job) {
-    const std::string title = "slurmstepd: [" + std::to_string(of_job) + ".0]";
-    const pid_t stepd = ::fork();
-    if (stepd == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::execl("/bin/sleep", title.c_str(), "600", nullptr);
-      ::_exit(127);
-    }
-    EXPECT_TRUE(eventually(
-        [&] { return contents("/proc/" + std::to_string(stepd) + "/cmdline").starts_with(title); }));
-    return stepd;
+    return start_titled("slurmstepd: [" + std::to_string(of_job) + ".0]");
   }
   void sweep_all(const std::vector<std::string>& tiers) const {
     const JobOnNode own = {job(9), "n1", "c"};
