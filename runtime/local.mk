@@ -104,6 +104,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/open_times.h \
 	%D%/node/nodes_report.h \
 	%D%/node/owners_files.h \
+	%D%/node/owners_report.h \
 	%D%/node/part.cc \
 	%D%/node/part.h \
 	%D%/node/job_facts.h \
@@ -211,6 +212,7 @@ node_life = \
 	%D%/node/life.cc \
 	%D%/node/open_times.cc \
 	%D%/node/owners_files.cc \
+	%D%/node/owners_report.cc \
 	%D%/node/slurmstepds.cc \
 	%D%/node/spool.cc
 node_report = \

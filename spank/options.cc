@@ -10,7 +10,7 @@
 namespace monarch::spank {
 namespace {
 
-Request the_request = {"", false, Check::kError, "", "", "", "", "", "", ""};
+Request the_request = {"", false, Check::kError, "", "", "", "", "", "", "", ""};
 Settings the_settings = {
     SYSCONFDIR "/monarch/monarch.conf", RUNSTATEDIR "/monarch", SBINDIR "/monarchd", "syslog", {}, 0};
 
@@ -192,16 +192,33 @@ int take_capacity(int, const char* value, int remote) {
   return ESPANK_SUCCESS;
 }
 
-// They are a word among others for monarchd.
+// What is a word among others for monarchd has no blank.
+bool is_plain(const char* text) {
+  while (static_cast<unsigned char>(*text) > ' ' && *text != 127) ++text;
+  return !*text;
+}
+
 int take_exclude(int, const char* value, int remote) {
   const char* text = value ? value : "";
   if (strlen(text) >= kExcludeBytes) return refuse(remote, "--monarch-exclude: longer than 1023 bytes", "");
   if (strspn(text, ":") == strlen(text))
     return refuse(remote, "--monarch-exclude: no pattern given; write for example '*.log:raw/*'", text);
-  for (const char* at = text; *at; ++at)
-    if (static_cast<unsigned char>(*at) <= ' ' || *at == 127)
-      return refuse(remote, "--monarch-exclude: a blank in a pattern; write ? in its place", text);
+  if (!is_plain(text))
+    return refuse(remote, "--monarch-exclude: a blank in a pattern; write ? in its place", text);
   strcpy(the_request.exclude, text);
+  return ESPANK_SUCCESS;
+}
+
+int take_report(int, const char* value, int remote) {
+  const char* text = value ? value : "";
+  const size_t len = strlen(text);
+  if (len >= kReportBytes) return refuse(remote, "--monarch-report: longer than 1023 bytes", "");
+  if (*text != '/' || text[len - 1] == '/' || !is_plain(text))
+    return refuse(remote,
+                  "--monarch-report: not the absolute path of a file, without blanks; write for example "
+                  "/home/me/report.%j.json",
+                  text);
+  strcpy(the_request.report, text);
   return ESPANK_SUCCESS;
 }
 
@@ -225,6 +242,8 @@ char capacity_name[] = "monarch-capacity", capacity_argument[] = "MIN[:MAX][,req
          "without Monarch, or failing, where a node gives less than MIN; never more than MAX of it";
 char exclude_name[] = "monarch-exclude", exclude_argument[] = "PATTERN[:PATTERN...]",
      exclude_usage[] = "read files with such names on their file system";
+char report_name[] = "monarch-report", report_argument[] = "FILE",
+     report_usage[] = "write the job's report to this file as it ends; %j is the job's number";
 
 spank_option options[] = {
     {dataset_name, dataset_argument, dataset_usage, 1, 0, &take_datasets},
@@ -237,6 +256,7 @@ spank_option options[] = {
     {wait_timeout_name, wait_timeout_argument, wait_timeout_usage, 1, 0, &take_wait_timeout},
     {capacity_name, capacity_argument, capacity_usage, 1, 0, &take_capacity},
     {exclude_name, exclude_argument, exclude_usage, 1, 0, &take_exclude},
+    {report_name, report_argument, report_usage, 1, 0, &take_report},
 };
 
 // An option's twin, and the variable by which Slurm itself takes an option from the environment and hands it
@@ -257,6 +277,7 @@ constexpr Twin twins[] = {
     {"MONARCH_IO_OPT_WAIT_TIMEOUT", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_wait_timeout", true},
     {"MONARCH_IO_OPT_CAPACITY", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_capacity", true},
     {"MONARCH_IO_OPT_EXCLUDE", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_exclude", true},
+    {"MONARCH_IO_OPT_REPORT", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_report", true},
 };
 
 bool came_from_environment = false;
@@ -363,6 +384,7 @@ const char* job_options() {
   add("wait_timeout", the_request.wait_timeout);
   add("capacity", the_request.capacity);
   add("exclude", the_request.exclude);
+  add("report", the_request.report);
   return text;
 }
 

@@ -17,7 +17,8 @@ namespace monarch::spank {
 inline constexpr size_t kDatasetBytes = 16384;
 inline constexpr size_t kTiersBytes = 512;
 inline constexpr size_t kExcludeBytes = 1024;
-inline constexpr size_t kOptionsBytes = kTiersBytes + kExcludeBytes + 256;
+inline constexpr size_t kReportBytes = 1024;
+inline constexpr size_t kOptionsBytes = kTiersBytes + kExcludeBytes + kReportBytes + 256;
 inline constexpr int kMostDatasets = 16;             // kMaxRoots of the runtime
 inline constexpr int kPathBytes = 4096;              // with the final 0
 inline constexpr uint32_t kExternStep = 0xfffffffc;  // SLURM_EXTERN_CONT
@@ -34,6 +35,7 @@ struct Request {
   char prefetch[8], consistency[8], tiers[kTiersBytes];
   char wait[8], wait_timeout[8];              // --monarch-wait and --monarch-wait-timeout, likewise
   char capacity[64], exclude[kExcludeBytes];  // --monarch-capacity and --monarch-exclude
+  char report[kReportBytes];                  // --monarch-report
 };
 Request& request();
 // Whether the job is to have Monarch.

@@ -11,6 +11,7 @@
 #include "runtime/node/account_for.h"
 #include "runtime/node/closing.h"
 #include "runtime/node/job_report.h"
+#include "runtime/node/owners_report.h"
 #include "runtime/node/job_status.h"
 #include "runtime/node/life.h"
 #include "tests/node_fixture.h"
@@ -481,6 +482,61 @@ TEST_F(AccountForTest, WhatCannotBeKeptIsToldAndTriedAgain) {
   account(r);
   EXPECT_TRUE(status_.ok()) << status_.error().text;
   EXPECT_EQ(state_.spooled().size(), 1u);
+}
+
+// A directory that the user can write to, or only by a group.
+TEST_F(AccountForTest, TheOwnerHasTheReportInTheFileThatWasNamed) {
+  constexpr gid_t kGroup = 4242;
+  const std::string own = scratch_.dir("own"), shared = scratch_.dir("shared"), roots = scratch_.dir("roots"),
+                    secret = scratch_.file("secret", "root's");
+  EXPECT_EQ(::chown(own.c_str(), kUid, kUid), 0);
+  EXPECT_EQ(::chown(shared.c_str(), 0, kGroup), 0);
+  fs::permissions(shared, fs::perms(0770));
+  fs::create_symlink(secret, own + "/report.1.json");
+  uint32_t job = 0;
+  for (const std::string& dir : {own, shared, roots}) {
+    const JobRecord r = ended(++job);
+    ASSERT_TRUE(note_owners_report(state_, r.job, dir + "/report.%j.json", {kUid, kUid, {kGroup}}).ok());
+    account(r);
+    wait_children();
+    const std::string file = dir + "/report." + std::to_string(job) + ".json";
+    struct stat st {};
+    EXPECT_EQ(::lstat(file.c_str(), &st) == 0, dir != roots) << file;
+    if (dir == roots) continue;
+    EXPECT_TRUE(S_ISREG(st.st_mode) && st.st_uid == kUid) << "a link there is replaced";
+    EXPECT_EQ(contents(file), contents(report_of(r)));
+  }
+  EXPECT_EQ(contents(secret), "root's");
+}
+
+TEST_F(AccountForTest, TheOwnersFileIsWrittenByTheFirstNodeIfItIsStillWanted) {
+  const std::string own = scratch_.dir("own");
+  EXPECT_EQ(::chown(own.c_str(), kUid, kUid), 0);
+  JobRecord other = ended(1), forgotten = ended(2);
+  other.first_node = false;
+  for (const JobRecord& r : {other, forgotten})
+    ASSERT_TRUE(note_owners_report(state_, r.job, own + "/report", r.user).ok());
+  ASSERT_TRUE(note_owners_report(state_, forgotten.job, "", forgotten.user).ok());
+  for (const JobRecord& r : {other, forgotten}) account(r);
+  wait_children();
+  EXPECT_FALSE(exists(own + "/report"));
+}
+
+TEST_F(AccountForTest, NobodyWaitsForTheFileSystemOfTheOwnersFile) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    LockedDirectory locked(scratch_.file("file", ""));
+    if (!locked.is_ready()) return;
+    const std::string own = scratch_.dir("own");
+    m->check(::chown(own.c_str(), kUid, kUid) == 0, "a directory");
+    const JobRecord r = ended(1);
+    m->check(note_owners_report(state_, r.job, own + "/report", r.user).ok(), "a file is noted");
+    locked.lock(::open(own.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    account(r);
+    m->check(exists(report_of(r)) && status_.ok(), "it is accounted for");
+    locked.end();
+    wait_children();
+    m->check(exists(own + "/report"), "the file comes once the file system answers");
+  });
 }
 
 TEST_F(AccountForTest, TheFirstNodeReportsWhatTheOthersTold) {

@@ -181,7 +181,7 @@ TEST(JobOptions, WhatIsNotKnownIsAnError) {
       {"wait=", {"", "0%", "101%", "80", "%", "-1%", "1%%"}},
       {"wait_timeout=", {"0", "604801", "x"}},
       {"capacity=", {"", "2K:1K", "0:0", "1K,", "1K,required", ":1K"}},
-      {"", {"tiers=", "exclude=", "colour=red", "="}},
+      {"", {"tiers=", "exclude=", "report=", "report=r", "report=/r/", "colour=red", "="}},
   };
   Config config = config_with({"nvme"});
   for (const auto& [key, values] : cases)

@@ -3,6 +3,7 @@
 """What users ask for besides their datasets, on a real Slurm: by option, by twin and in the script, for each kind of job; and told where a node
 cannot give it."""
 
+import json
 import os
 import re
 import subprocess
@@ -142,6 +143,22 @@ def excluded():
     equal(cluster.log_of(number).count("runs without"), 0, "excluded: with Monarch")
 
 
+def reported():
+    """The job's user has its report in the file that was named, or root's log says why not."""
+    read, name = f"find {data} -type f -exec cat {{}} + >/dev/null", f"{cluster.out}/report.%j.json"
+    ready = "--monarch-wait=full"  # of a job that ends before its agent is there nothing is counted
+    jobs = [job(ready, f"--monarch-report={name}", script=read)[1], job(ready, script=read, env={"MONARCH_IO_OPT_REPORT": name})[1]]
+    for number in jobs:
+        file = name.replace("%j", str(number))
+        ok(e2e.wait_until(lambda file=file: os.path.exists(file)), "a report: it is there once the job has ended", cluster.log_of(number))
+        told = json.loads(e2e.execute([f"{e2e.BUILD}/monarchctl", "report", "--json", file])[1])
+        equal((told["source"], told["nodes_told"], told["opens"], os.stat(file).st_uid), ("file", 1, FILES, os.stat(f"{cluster.out}/{number}").st_uid),
+              "a report: what it tells, and whose it is")
+    number = job(ready, f"--monarch-report={cluster.state}/report", script=read)[1]
+    ok(e2e.wait_until(lambda: "its report is not in" in cluster.log_of(number)), "a report where the user cannot write: the log says so", cluster.log_of(number))
+    equal(os.path.exists(f"{cluster.state}/report"), False, "and there is none")
+
+
 def only_some_tiers():
     """The job goes on with what there is, and its output says so once, though it has several steps."""
     out, _ = job("--monarch-tiers=ram,ssd", script=f"srun true; srun true; {SHOW}")
@@ -155,4 +172,4 @@ def leaves_nothing():
 
 e2e.skip_all_if(slurm_lab.why_no_slurm())
 begin()
-e2e.main(listed, by_option, in_a_step, only_some_tiers, capacity, excluded, waits, waits_in_vain, unused, leaves_nothing)
+e2e.main(listed, by_option, in_a_step, only_some_tiers, capacity, excluded, reported, waits, waits_in_vain, unused, leaves_nothing)

@@ -53,6 +53,9 @@ TEST_F(SpankPlugin, TakesOnlyKnownValuesOfItsOptions) {
       {"monarch-exclude",
        {"*.log", "*.log:raw/*", ":a:", "[a-z]?", "/data/x", a},
        {"", ":", "::", "a b", "a\tb", "a\n", a + "a"}},
+      {"monarch-report",
+       {"/r", "/home/x/r.%j.json", "/" + a.substr(1)},
+       {"", "r", "/", "/r/", "/a b", "/" + a}},
   };
   for (const Option& o : cases) {
     SCOPED_TRACE(o.name);
@@ -85,6 +88,10 @@ TEST_F(SpankPlugin, HandsTheOtherOptionsToItsHelpers) {
   fake_.given = {{"monarch-dataset", "/data"}, {"monarch-wait", "80%"}, {"monarch-wait-timeout", "60"}};
   hook("job_prolog");
   EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "wait=80% wait_timeout=60");
+  load();
+  fake_.given = {{"monarch-dataset", "/data"}, {"monarch-exclude", "*.log"}, {"monarch-report", "/r.%j"}};
+  hook("job_prolog");
+  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "exclude=*.log report=/r.%j");
   load();
   fake_.given = {{"monarch-consistency", "open"}};
   hook("job_prolog");

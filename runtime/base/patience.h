@@ -122,7 +122,7 @@ inline constexpr int kAttemptMs = 10'000, kLongestAttemptMs = 600'000;
 inline constexpr int kTriesMs = 30'000, kLongestRemovalMs = 1'800'000;
 // Between two attempts at most: from 1 s on, twice as long each time.
 inline constexpr int kLongestRestSeconds = 8;
-// For measuring what stays until an administrator comes.
+// For measuring what stays until an administrator comes, and for writing a report as a job's owner.
 inline constexpr int kMeasureMs = 60'000;
 // Until what was given up is tried again, which doubles each time; what is half made is left behind then.
 inline constexpr int64_t kRetrySeconds = 60;

@@ -76,6 +76,8 @@ Result<JobOptions> parse_job_options(const std::string& text) {
       continue;
     else if (key == "exclude" && !value.empty())
       options.exclude = value;
+    else if (key == "report" && value.starts_with('/') && !value.ends_with('/'))
+      options.report = value;
     else
       return Error{EINVAL, "option '" + word + "' is not known to this version of Monarch"};
   }
@@ -83,7 +85,8 @@ Result<JobOptions> parse_job_options(const std::string& text) {
 }
 
 bool is_option(const std::string& name) {
-  return is_one_of(name, {"prefetch", "consistency", "tiers", "wait", "wait_timeout", "capacity", "exclude"});
+  return is_one_of(
+      name, {"prefetch", "consistency", "tiers", "wait", "wait_timeout", "capacity", "exclude", "report"});
 }
 
 std::string without_options(const std::string& text, const std::vector<std::string>& denied,

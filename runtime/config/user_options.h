@@ -24,6 +24,7 @@ struct JobOptions {
   uint64_t least = 0, most = UINT64_MAX;
   bool require = false;
   std::string exclude;  // globs, with colons, of files that are not staged
+  std::string report;   // the file for the job's report, an absolute path, in which %j is the job's number
 };
 
 // Of words "KEY=VALUE", with blanks between them. Whoever submits a job can have made them.
@@ -35,7 +36,8 @@ bool parse_wait(const std::string& value, int* percent);
 inline constexpr int kMostWaitSeconds = 604800;
 
 // The names of the options, as in --monarch-NAME with _ for -, with commas.
-inline constexpr char kOptionNames[] = "prefetch, consistency, tiers, wait, wait_timeout, capacity, exclude";
+inline constexpr char kOptionNames[] =
+    "prefetch, consistency, tiers, wait, wait_timeout, capacity, exclude, report";
 // The words of `text` whose options are not in `denied`; the names of the others, each once, go to
 // `left_out`.
 std::string without_options(const std::string& text, const std::vector<std::string>& denied,

@@ -9,6 +9,7 @@
 #include "runtime/node/job_report.h"
 #include "runtime/node/metrics.h"
 #include "runtime/node/owners_files.h"
+#include "runtime/node/owners_report.h"
 #include "runtime/node/reports.h"
 #include "runtime/node/spool.h"
 
@@ -43,6 +44,7 @@ InTime start_report(const StateDir& state, const JobRecord& record, const JobAcc
       is_first_of_several(record) ? read_nodes_told_as(state, record, patience.read_ms) : nullptr;
   const Result<std::string> serves = state.read("jobs/" + record.job.key() + "/serves");
   const std::string report = ended_report(record, account, nodes.get(), agent, serves.ok() ? *serves : "");
+  write_owners_report(state, record, report);
   const auto keep = [&] {
     if (const Status s = keep_report(state, record, report, config); !s.ok())
       spdlog::warn("JobId={} no report is kept: {}", record.job.job, s.error().text);

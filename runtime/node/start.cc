@@ -35,6 +35,7 @@
 #include "runtime/node/life.h"
 #include "runtime/node/policy.h"
 #include "runtime/node/probe.h"
+#include "runtime/node/owners_report.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/sweep.h"
 #include "runtime/node/watch.h"
@@ -557,6 +558,8 @@ Result<Started> start_agent(const StartRequest& asked) {
     started = note_or_forget(*state, "jobs/" + request.job.key() + "/" + kNoClosingLine,
                              config->closing_line ? "" : "\n");
   if (started.ok()) started = note_wait(*state, request.job, questions.options());
+  if (started.ok())
+    started = note_owners_report(*state, request.job, questions.options().report, request.user);
   if (started.ok()) started = state->write(serves_file(request.job), *datasets);
   if (!started.ok()) {
     note_failure(*state, record, request, tried_with(*state, request, *datasets), started.error());

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/node/owners_report.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <sstream>
+
+#include "runtime/base/escape.h"
+#include "runtime/base/fd.h"
+#include "runtime/base/log.h"
+#include "runtime/base/patience.h"
+#include "runtime/base/replace_file.h"
+#include "runtime/node/await.h"
+#include "runtime/node/life.h"
+#include "runtime/node/removal.h"
+
+namespace monarch {
+namespace {
+
+// A line with the file, and one with the owner's groups.
+std::string note_of(const JobOnNode& job) { return "jobs/" + job.key() + "/report_file"; }
+
+std::string for_job(std::string file, const JobOnNode& job) {
+  for (size_t at = 0; (at = file.find("%j", at)) != std::string::npos;) {
+    const std::string number = std::to_string(job.job);
+    file.replace(at, 2, number);
+    at += number.size();
+  }
+  return file;
+}
+
+// In a child of its own; an errno. By another file that takes its name: what the name leads to is not opened.
+int write_as(const User& owner, const std::string& file, const std::string& text) {
+  ::syscall(SYS_close_range, 3u, ~0u, 0u);  // root's log
+  if (const Status s = become(owner); !s.ok()) return s.error().code;
+  const size_t name = file.rfind('/') + 1;
+  const Fd dir(::open(file.substr(0, name).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!dir) return errno;
+  const Status s = replace_file(dir.get(), file.substr(name), text.data(), text.size(), 0644);
+  return s.ok() ? 0 : s.error().code;
+}
+
+// An errno.
+int write_in_time(Clock& clock, const User& owner, const std::string& file, const std::string& text) {
+  const pid_t writer = ::fork();
+  if (writer == 0) ::_exit(write_as(owner, file, text));
+  if (writer < 0) return errno;
+  const std::optional<int> status = await_child(clock, writer, clock.now_ms() + patience::kMeasureMs);
+  if (!status) (void)kill_child(clock, writer);
+  return !status ? ETIMEDOUT : WIFEXITED(*status) ? WEXITSTATUS(*status) : EINTR;
+}
+
+}  // namespace
+
+Status note_owners_report(const StateDir& state, const JobOnNode& job, const std::string& file,
+                          const User& owner) {
+  if (file.empty()) {
+    ::unlink((state.path() + "/" + note_of(job)).c_str());
+    return {};
+  }
+  std::string text = for_job(file, job) + "\n";
+  for (const gid_t group : owner.groups) text += std::to_string(group) + " ";
+  return state.write(note_of(job), text);
+}
+
+void write_owners_report(const StateDir& state, const JobRecord& record, const std::string& text) {
+  const Result<std::string> noted = state.read(note_of(record.job));
+  if (!noted.ok() || !record.first_node) return;
+  std::istringstream in(*noted);
+  std::string file;
+  User owner = {record.user.uid, record.user.gid, {}};
+  in >> file;
+  for (gid_t group; in >> group;) owner.groups.push_back(group);
+  (void)start_in_time(state, 0, {}, [&] {
+    ::setsid();
+    ::signal(SIGHUP, SIG_IGN);
+    const HelperCgroup group(state);
+    if (const int error = write_in_time(state.clock(), owner, file, text); error != 0)
+      spdlog::warn("JobId={} its report is not in {}: {}", record.job.job, escaped(file),
+                   std::strerror(error));
+    return true;
+  });
+}
+
+}  // namespace monarch

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job's report in the file that its owner named (--monarch-report).
+#pragma once
+
+#include <string>
+
+#include "runtime/base/result.h"
+#include "runtime/node/identity.h"
+#include "runtime/node/state.h"
+
+namespace monarch {
+
+// As a job begins; "" forgets the file of a run before. `owner`: with the groups for writing it.
+Status note_owners_report(const StateDir& state, const JobOnNode& job, const std::string& file,
+                          const User& owner);
+
+// As it ends, unless none was noted: another process writes `text`, as the owner. Nobody waits for it, since
+// a PFS may hang; it gives up after a minute. The log says why there is no file.
+void write_owners_report(const StateDir& state, const JobRecord& record, const std::string& text);
+
+}  // namespace monarch
