@@ -382,7 +382,7 @@ TOLD = {
     "spank/node.cc": r"\bstrcpy\(without,|\bsnprintf\(without, sizeof without,",
     "spank/wait.cc": r"\breturn end\(|\bsnprintf\((?:text|why_|end), sizeof \w+,|\bslurm_error\(",
     "runtime/node/start.cc": ERRORS + r"|\bleave_out\(|\badd_remark\(|\bwhy = |return missing \+|fmt::format\((?=\"tier)",
-    "runtime/node/closing.cc": r"\breturn (?=\"|text \+|fmt::format\((?=\"the tiers))|\? (?=\"each)",
+    "runtime/node/closing.cc": r"\breturn (?=\"|text \+|fmt::format\((?=\"the tiers))|\? (?=\"(?:each|more))",
     "runtime/node/policy.cc": ERRORS,
     "runtime/node/job_options.cc": ERRORS + r"|\bremark = fmt::format\(|\bfmt::format\((?=\"\{\} has no tier)",
     "runtime/node/job_peers.cc": ERRORS,

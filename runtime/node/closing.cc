@@ -68,7 +68,8 @@ std::string closing_text(const JobCounters& counters, const Closing& of) {
            "containers without what monarchctl container-args prints, read the file system itself" +
            (of.agent == AgentEnd::kBefore ? "; the agent ended early" : "");
   text += read_text(c);
-  if (is_late) text += "; more is not counted, as the agent was not ready in time";
+  const std::string late = is_late ? "more is not counted, as the agent was not ready in time" : "";
+  if (is_late) text += "; " + late;
   if (const std::string why = why_not(c, of.agent); !why.empty()) text += "; " + why;
   if (const uint64_t ns = c[TaskCounter::wait_ns]; ns >= 1'000'000'000)
     text += "; " + waited_text(ns) + " of waiting for files";
