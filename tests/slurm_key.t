@@ -133,7 +133,7 @@ def shares():
         return
     pfs = e2e.SlowFs(data.path, f"{data.path}.pfs")
     script = f"cd {pfs.mount}; srun -Q -n2 sh -c {quoted('find . -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum')}"
-    job = cluster.submit(["-N2", f"--monarch-dataset={pfs.mount}"], script)
+    job = cluster.submit(["-N2", f"--monarch-dataset={pfs.mount}", f"--monarch-report={cluster.out}/report.%j"], script)
     yield
     equal(cluster.wait(job), "COMPLETED", "shares: how Slurm says that it ended", cluster.output(job))
     want = sorted(data.sums.replace(data.path.encode(), b".").splitlines() * 2)
@@ -157,6 +157,8 @@ def shares():
     heads = [e2e.execute([f"{e2e.BUILD}/monarchctl", "report", path])[1].decode().splitlines()[0] for path in kept]
     first = [head.endswith("2 nodes") and "only" not in head for head in heads]
     equal(first, [True, False], "shares: the second node's kept report says in its first line that it is of that node only", heads)
+    named = f"{cluster.out}/report.{job}"
+    ok(wait_until(lambda: os.path.exists(named)) and read(named) == read(kept[0]), "shares: the file that the job names has the first node's report")
     told_by = [json.loads(e2e.execute([f"{e2e.BUILD}/monarchctl", "report", path, "--json"])[1])["by_node"] for path in kept]
     equal([[(row["node"], row["ended"], row["opens"]) for row in rows or []] for rows in told_by],
           [[(path.split(".")[-2], True, data.FILES) for path in kept], []], "shares: the first node's kept report tells of each node, all that it had", kept, told_by)
