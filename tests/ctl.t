@@ -805,7 +805,9 @@ def clean_and_flush_of_jobs():
         ok(e2e.wait_until(lambda: found("--dry-run")[1] == dead), "clean --dry-run names the job whose agent and slurmstepds are gone")
         on_tier = lambda: sorted(name.rpartition(".")[0] for name in os.listdir(f"{n.tier}/monarch"))
         equal(on_tier(), sorted(f"c-1.{job}.0.n1.x" for job in ids), "and removes nothing")
-        equal(found(), (0, dead, ""), "clean removes it")
+        code, removed, err = found()
+        equal((code, removed), (0, dead), "clean removes it", err)
+        ok(re.fullmatch(r".*JobId=\d+ node=\S+ its agent had died.*\n", err), "and says what had become of it", err)
         equal((on_tier(), os.listdir(f"{n.state}/jobs"), os.listdir(f"{n.state}/removing")),
               ([f"c-1.{ids[1]}.0.n1.x"], [f"c-1.{ids[1]}.n1.x"], []), "and leaves the job that lives")
         n.end(ids[1])
