@@ -67,9 +67,9 @@ constexpr Rule kRules[] = {
        const std::string small = "the tiers were too small by " + missing(c);
        if (c.of_run) return small + ": give them more by --tier NAME:PATH:SIZE, or name fewer directories";
        return small +
-              ": ask for a larger part of the node (--exclusive, more cores) or for more nodes with [peer], "
-              "or name fewer directories. A larger part does not help if --monarch-capacity, the "
-              "administrator's job_capacity or a full disk bounds the job";
+              ": ask for a larger part of the node (--exclusive, more cores), or name fewer directories. "
+              "A larger part does not help if --monarch-capacity, the administrator's job_capacity or a "
+              "full disk bounds the job";
      }},
     {"excluded", [](const Counts& c) { return many(c, "fallback_excluded"); },
      [](const Counts& c) {

@@ -489,7 +489,7 @@ RULES = [
     ("agent-died", {"tasks": {"fallback_no_agent": 10}}, ["10 opens", "memory_max"]),
     ("tier-failed", {"tasks": {"fallback_tier_error": 1}}, ["a tier failed 1 time:"]),
     ("pfs-failed", {"agent": {"source_errors": 2}}, ["2 files could not be read"]),
-    ("tier-too-small", {"agent": {"no_fit_files": 3, "dataset_bytes": 1000 + (40 << 30)}}, ["too small by 40.0G for 3 files", "ask for a larger part of the node (--exclusive, more cores) or for more nodes with [peer], or name fewer directories. A larger part does not help if --monarch-capacity, the administrator's job_capacity or a full disk bounds"]),
+    ("tier-too-small", {"agent": {"no_fit_files": 3, "dataset_bytes": 1000 + (40 << 30)}}, ["too small by 40.0G for 3 files", "ask for a larger part of the node (--exclusive, more cores), or name fewer directories. A larger part does not help if --monarch-capacity, the administrator's job_capacity or a full disk bounds"]),
     ("excluded", {"tasks": {"fallback_excluded": 10}}, ["MONARCH_IO_EXCLUDE"]),
     ("mounts", {"tasks": {"fallback_mount": 10}}, ["container-args"]),
     ("large-files", {"tasks": {"fallback_large": 10}}, ["10 opens of large files", "--monarch-wait=full"]),

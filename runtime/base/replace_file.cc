@@ -16,6 +16,7 @@ Status replace_file(int dir, const std::string& name, const void* data, size_t b
   const Fd file(::openat(dir, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
   if (file) errno = ENOSPC;  // of a write that is short
   if (file && ::write(file.get(), data, bytes) == static_cast<ssize_t>(bytes) &&
+      ::fsync(file.get()) == 0 &&  // a file system over a network tells some errors only now
       ::renameat(dir, fresh.c_str(), dir, name.c_str()) == 0)
     return {};
   const Error error = errno_error(name);
