@@ -34,6 +34,8 @@ struct Rule {
 };
 // In the order of what matters most.
 constexpr Rule kRules[] = {
+    {"late", [](const Counts& c) { return c.own("late_nodes") > 0 && c.opens == 0; },
+     [](const Counts&) { return std::string(kLateText); }},
     {"nothing-attached", [](const Counts& c) { return c.opens == 0 && !c.partial; },
      [](const Counts& c) {
        return "no program opened a file of the dataset through Monarch" +

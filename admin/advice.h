@@ -41,6 +41,9 @@ struct Advice {
   const char* rule;  // its name in monarchctl(1)
   std::string text;  // "": nothing is to be done
 };
+inline constexpr char kLateText[] =
+    "the job's programs began before the agent was ready, and what they read until then is not counted: "
+    "--monarch-wait has them wait";
 inline constexpr char kAgentDiedText[] =
     "the agent had died: the kernel's log tells whether memory was short, then raise memory_max; or the "
     "job's script ended its user's processes";

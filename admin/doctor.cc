@@ -194,6 +194,11 @@ Findings check_plugin(const Place& place) {
   const auto and_words = [&](const Finding& first) {
     Findings all = unknown_words(line);
     all.insert(all.begin(), first);
+    if (!line.again.empty())
+      all.push_back({Level::kFail,
+                     line.again + " has another line for spank_monarch.so than " + line.file +
+                         ": Slurm loads both, and jobs go by the words of the last one",
+                     "remove one of the lines"});
     if (const std::optional<Finding> older = older_slurmd(line)) all.push_back(*older);
     return all;
   };
@@ -601,7 +606,7 @@ void find_line(const std::string& as_slurm_says, Place* place) {
     const std::string own = default_plugstack(), plugstack = own.empty() ? as_slurm_says : own;
     Json told = Json::array({plugstack});
     if (const Result<std::optional<PluginLine>> line = find_plugin_line(plugstack); line.ok() && *line)
-      told = Json::array({plugstack, (*line)->file, (*line)->plugin, (*line)->words});
+      told = Json::array({plugstack, (*line)->file, (*line)->plugin, (*line)->words, (*line)->again});
     return told.dump();
   });
   place->plugstack = as_slurm_says;
@@ -610,7 +615,7 @@ void find_line(const std::string& as_slurm_says, Place* place) {
   const Json told = *Json::parse(*answer);
   place->plugstack = told.at(0).text();
   if (told.size() == 1) return;
-  place->line = PluginLine{told.at(1).text(), told.at(2).text(), {}};
+  place->line = PluginLine{told.at(1).text(), told.at(2).text(), {}, told.at(4).text()};
   for (const Json& word : told.at(3).elements()) place->line->words.push_back(word.text());
 }
 

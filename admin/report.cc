@@ -559,6 +559,7 @@ Advice advise_by_line(const std::vector<std::pair<std::string, std::string>>& fi
                               (value("files").empty() ? "files were" : "dataset was") +
                               " placed: the tiers were full, or the job was short; "
                               "'monarchctl status' tells which while a job runs"};
+  if (hit < 50 && !value("late").empty()) return {"late", kLateText};
   if (hit < 50)
     return {
         "few-hits",
@@ -596,7 +597,7 @@ int tell_line(const ReportOptions& options, const std::string& state, const std:
     const char *key, *text;
   } kTexts[] = {{"hit", "Hits"},      {"pfs", "PFS bytes"}, {"ops", "PFS reads"}, {"meta", "PFS opens"},
                 {"staged", "Staged"}, {"files", "Files"},   {"peer", "Peers"},    {"nodes", "Nodes"},
-                {"err", "Errors"},    {"dup", "Twice"},     {"agent", "Agent"}};
+                {"err", "Errors"},    {"late", "Late"},     {"dup", "Twice"},     {"agent", "Agent"}};
   for (const auto& [key, value] : fields) {
     const auto* known = std::find_if(std::begin(kTexts), std::end(kTexts),
                                      [&, &k = key](const auto& t) { return k == t.key; });

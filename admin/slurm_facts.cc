@@ -35,7 +35,8 @@ std::string beside(const std::string& file, const std::string& path) {
   return path[0] == '/' ? path : file.substr(0, file.rfind('/') + 1) + path;
 }
 
-Result<std::optional<PluginLine>> find_in(const std::string& file, int depth) {
+// Into *found, the first line, and where there is another.
+Status find_in(const std::string& file, int depth, std::optional<PluginLine>* found) {
   std::ifstream in(file);
   if (!in) return errno_error("read " + file);
   for (std::string line; std::getline(in, line);) {
@@ -43,22 +44,21 @@ Result<std::optional<PluginLine>> find_in(const std::string& file, int depth) {
     if (words.size() < 2) continue;
     if (words[0] == "include" && depth < kMostDepth) {
       const std::string pattern = beside(file, words[1]);
-      glob_t found{};
-      const std::unique_ptr<glob_t, void (*)(glob_t*)> end(&found, &::globfree);
-      (void)::glob(pattern.c_str(), 0, nullptr, &found);
-      for (size_t i = 0; i < found.gl_pathc; ++i) {
-        Result<std::optional<PluginLine>> below = find_in(found.gl_pathv[i], depth + 1);
-        if (!below.ok() || *below) return below;
-      }
+      glob_t files{};
+      const std::unique_ptr<glob_t, void (*)(glob_t*)> end(&files, &::globfree);
+      (void)::glob(pattern.c_str(), 0, nullptr, &files);
+      for (size_t i = 0; i < files.gl_pathc; ++i) MONARCH_TRY(find_in(files.gl_pathv[i], depth + 1, found));
       continue;
     }
     const std::string& plugin = words[1];
     if ((words[0] != "optional" && words[0] != "required") || plugin.substr(plugin.rfind('/') + 1) != kPlugin)
       continue;
-    PluginLine found{file, plugin, {words.begin() + 2, words.end()}};
-    return std::optional<PluginLine>(std::move(found));
+    if (*found)
+      (*found)->again = file;
+    else
+      *found = PluginLine{file, plugin, {words.begin() + 2, words.end()}, ""};
   }
-  return std::optional<PluginLine>();
+  return {};
 }
 
 std::string lower_case(std::string text) {
@@ -135,9 +135,10 @@ std::map<std::string, std::string> parse_show_config(const std::string& text) {
 }
 
 std::string PluginLine::word(const std::string& key) const {
+  std::string last;
   for (const std::string& w : words)
-    if (w.rfind(key + "=", 0) == 0) return w.substr(key.size() + 1);
-  return "";
+    if (w.rfind(key + "=", 0) == 0) last = w.substr(key.size() + 1);
+  return last;
 }
 
 std::vector<std::string> PluginLine::settings() const {
@@ -167,7 +168,9 @@ std::string plugstack_of(const std::string& slurm_conf) {
 }
 
 Result<std::optional<PluginLine>> find_plugin_line(const std::string& plugstack) {
-  return find_in(plugstack, 0);
+  std::optional<PluginLine> found;
+  MONARCH_TRY(find_in(plugstack, 0, &found));
+  return found;
 }
 
 Result<uint32_t> number_in(const std::string& path, const std::string& symbol) {

@@ -20,7 +20,8 @@ struct PluginLine {
   std::string file;                // where the line is
   std::string plugin;              // as written
   std::vector<std::string> words;  // its arguments
-  // That of KEY=VALUE; empty: it has none.
+  std::string again;               // where there is another such line, which Slurm loads, too; "": nowhere
+  // That of KEY=VALUE, the last one, as the plugin takes it; empty: it has none.
   std::string word(const std::string& key) const;
   std::vector<std::string> settings() const;  // SECTION.KEY=VALUE
   std::vector<std::string> unknown() const;   // what the plugin does not know

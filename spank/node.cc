@@ -10,7 +10,7 @@
 namespace monarch::spank {
 namespace {
 
-constexpr int kStartPatienceMs = 3000;
+constexpr int kStartPatienceMs = 7500;  // a lock, and an agent that is late
 constexpr int kNotePatienceMs = 2000;
 constexpr uint32_t kBatchStep = 0xfffffffb;  // SLURM_BATCH_SCRIPT
 

@@ -443,6 +443,8 @@ def doctor():
             ("optional /nowhere/spank_monarch.so\n", "plugin", "FAIL", ["/nowhere/spank_monarch.so: No such file", f" -> write its path there; 'make install' puts it to {PREFIX}/lib/slurm"]),
             (f"optional {written('spank_monarch.so', 'x')}\n", "plugin", "FAIL", ["not a 64-bit ELF object"]),
             ("optional spank_monarch.so config={config} monarchd=/none\n", "agent", "FAIL", ["/none does not run: ", f" -> mend monarchd= in {base}/conf/more/monarch.conf"]),
+            ("optional spank_monarch.so config={config} monarchd=/bin/true monarchd=/none\n", "agent", "FAIL", ["/none does not run: "]),
+            ("optional spank_monarch.so config={config}\noptional spank_monarch.so config=/other\n", "plugin", "FAIL", ["another line for spank_monarch.so", "remove one"]),
             ("optional other.so\n", "plugin", "FAIL", ["has no line for spank_monarch.so", "add: optional"]),
             ("optional spank_monarch.so config={config} agent.threads=0\n", "config", "FAIL", ["agent.threads=0", f" -> mend the word in {base}/conf/more/monarch.conf"]),
             ("optional spank_monarch.so config={config} policy.enabled=off\n", "config", "warn",
@@ -486,6 +488,7 @@ def a_report(opens=100, opens_tier=90, tasks=None, agent=None, read_bytes=3000, 
 
 # What each rule of advice holds for, and what it says.
 RULES = [
+    ("late", {"opens": 0, "opens_tier": 0, "agent": {"late_nodes": 1}}, ["before the agent was ready", "--monarch-wait"]),
     ("nothing-attached", {"opens": 0, "opens_tier": 0}, ["although 30 files were staged", "MONARCH_IO_LOG"]),
     ("agent-died", {"tasks": {"fallback_no_agent": 10}}, ["10 opens", "memory_max"]),
     ("tier-failed", {"tasks": {"fallback_tier_error": 1}}, ["a tier failed 1 time:"]),

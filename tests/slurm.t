@@ -116,7 +116,7 @@ def check_closing(name, job, why=""):
         print(f"# {name}: an agent was late")
         return
     spared, read = fields(cluster.comment(job)).get("pfs", "0/0").split("/")
-    want = rf"monarch: read {read}, {spared} of it from the PFS{why}(; \d+ s of waiting for files)?; report on node\d: monarchctl report {job}\n"
+    want = rf"monarch: read {read}, {spared} of it from the PFS{why}(; \d+ s of waiting for files)?; report on \S+: monarchctl report {job}\n"
     equal([re.fullmatch(want, line) is not None for line in cluster.closing(job)], [True], f"{name}: the line at its output's end",
           cluster.closing(job), want)
 

@@ -269,11 +269,22 @@ Exit list_nodes(const std::string& expression) {
 }
 
 // A job's credential counts cores, not processors.
-Exit count_cores(const std::string& node) {
+Exit count_cores(std::string node) {
   uint16_t cpus = 0, boards = 0, sockets = 0, cores = 0, threads = 0;
   if (!&slurm_conf_get_cpus_bsct ||
-      slurm_conf_get_cpus_bsct(node.c_str(), &cpus, &boards, &sockets, &cores, &threads) != SLURM_SUCCESS)
-    return kNoRow;
+      slurm_conf_get_cpus_bsct(node.c_str(), &cpus, &boards, &sockets, &cores, &threads) != SLURM_SUCCESS) {
+    node_info_msg_t* nodes = nullptr;  // newer libraries have no such function
+    if (slurm_load_node_single(&nodes, node.data(), SHOW_ALL) != SLURM_SUCCESS) {
+      std::fprintf(stderr, "monarch_account: %s\n", slurm_strerror(errno));
+      return kAway;
+    }
+    if (nodes->record_count == 1) {
+      sockets = nodes->node_array[0].sockets;
+      cores = nodes->node_array[0].cores;
+    }
+    slurm_free_node_info_msg(nodes);
+  }
+  if (sockets == 0 || cores == 0) return kNoRow;
   std::printf("%u\n", unsigned{sockets} * cores);
   return std::fflush(stdout) == 0 ? kDone : kAway;
 }

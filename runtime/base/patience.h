@@ -106,12 +106,12 @@ inline constexpr int kAnswersMs = 700;
 // For a lock that another helper holds while it waits in its turn, slurmctld, name services, a board; for a
 // killed agent in an epilog, and a child of the remover's: haste has a price.
 inline constexpr int kHookWaitMs = 1000;
-// For an agent to be ready: a PFS that hangs holds up no start.
-inline constexpr int kReadyMs = 1000;
+// For an agent to be ready: on a busy node it takes seconds, and a PFS that hangs is to hold up no start.
+inline constexpr int kReadyMs = 3000;
 // For an agent with peers to end by itself: it tells its counts.
 inline constexpr int kAskMs = 1300;
 // For a start's lock and the ledger's: above kReadyMs.
-inline constexpr int kStartLockMs = 1500;
+inline constexpr int kStartLockMs = 3500;
 // For one call of the background on a tier, which may hang, and for a look at all boards, whose owners may.
 inline constexpr int kStuckMs = 2000;
 // For a user's name, which may come from a directory service.

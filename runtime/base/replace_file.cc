@@ -2,6 +2,7 @@
 #include "runtime/base/replace_file.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,8 +12,9 @@
 namespace monarch {
 
 Status replace_file(int dir, const std::string& name, const void* data, size_t bytes, mode_t mode) {
-  const std::string fresh = name + ".new";
-  ::unlinkat(dir, fresh.c_str(), 0);  // opening what another put there might wait
+  uint64_t random = 0;  // nobody has a file of that name
+  if (::getrandom(&random, sizeof random, 0) != sizeof random) return errno_error(name);
+  const std::string fresh = ".monarch." + std::to_string(random);
   const Fd file(::openat(dir, fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
   if (file) errno = ENOSPC;  // of a write that is short
   if (file && ::write(file.get(), data, bytes) == static_cast<ssize_t>(bytes) &&

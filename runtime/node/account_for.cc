@@ -67,7 +67,10 @@ Accounted account_for(const StateDir& state, const JobRecord& record, const Acco
   const Config config = load_config_or_defaults(record.of_cluster.config);
   // Before all that can wait: whatever happens to this process, the line is kept.
   done.line = keep_line(state, record, counters, config.accounting, agent);
-  if (counted) done.report = start_report(state, record, *account, config.reports, patience, agent);
+  if (counted)
+    done.report = start_report(state, record, *account, config.reports, patience, agent);
+  else
+    write_owners_report(state, record, {});
   if (const Status s = note_end(state, record, counters, agent); !s.ok())
     spdlog::warn("JobId={} its last counts are not in the metrics: {}", record.job.job, s.error().text);
   // Without it the run may be accounted for twice, which is less than not at all.

@@ -43,7 +43,7 @@ int write_as(const User& owner, const std::string& file, const std::string& text
   const size_t name = file.rfind('/') + 1;
   const Fd dir(::open(file.substr(0, name).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!dir) return errno;
-  const Status s = replace_file(dir.get(), file.substr(name), text.data(), text.size(), 0644);
+  const Status s = replace_file(dir.get(), file.substr(name), text.data(), text.size(), 0600);
   return s.ok() ? 0 : s.error().code;
 }
 
@@ -70,19 +70,23 @@ Status note_owners_report(const StateDir& state, const JobOnNode& job, const std
   return state.write(note_of(job), text);
 }
 
-void write_owners_report(const StateDir& state, const JobRecord& record, const std::string& text) {
+void write_owners_report(const StateDir& state, const JobRecord& record,
+                         const std::optional<std::string>& text) {
   const Result<std::string> noted = state.read(note_of(record.job));
   if (!noted.ok() || !record.first_node) return;
   std::istringstream in(*noted);
   std::string file;
   User owner = {record.user.uid, record.user.gid, {}};
   in >> file;
+  if (!text)
+    return spdlog::warn("JobId={} its report is not in {}: its counters are lost", record.job.job,
+                        escaped(file));
   for (gid_t group; in >> group;) owner.groups.push_back(group);
   (void)start_in_time(state, 0, {}, [&] {
     ::setsid();
     ::signal(SIGHUP, SIG_IGN);
     const HelperCgroup group(state);
-    if (const int error = write_in_time(state.clock(), owner, file, text); error != 0)
+    if (const int error = write_in_time(state.clock(), owner, file, *text); error != 0)
       spdlog::warn("JobId={} its report is not in {}: {}", record.job.job, escaped(file),
                    std::strerror(error));
     return true;

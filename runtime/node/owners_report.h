@@ -2,6 +2,7 @@
 // A job's report in the file that its owner named (--monarch-report).
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "runtime/base/result.h"
@@ -15,7 +16,9 @@ Status note_owners_report(const StateDir& state, const JobOnNode& job, const std
                           const User& owner);
 
 // As it ends, unless none was noted: another process writes `text`, as the owner. Nobody waits for it, since
-// a PFS may hang; it gives up after a minute. The log says why there is no file.
-void write_owners_report(const StateDir& state, const JobRecord& record, const std::string& text);
+// a PFS may hang; it gives up after a minute. The log says why there is no file, also where there is no text,
+// as the job's counters are lost.
+void write_owners_report(const StateDir& state, const JobRecord& record,
+                         const std::optional<std::string>& text);
 
 }  // namespace monarch

@@ -66,8 +66,8 @@ uint32_t CoresQuestion::answer(int patience_ms) {
   known_ = said.ok() ? parse_cores(*said) : 0;
   program_.reset();
   if (known_ == 0)
-    spdlog::debug("JobId={} the cores of {} are not known: {}", job_.job, job_.node,
-                  said.ok() ? "monarch_account --cores prints no number" : said.error().text);
+    spdlog::warn("JobId={} may use the whole quotas, as the cores of {} are not known: {}", job_.job,
+                 job_.node, said.ok() ? "monarch_account --cores prints no number" : said.error().text);
   else if (const Status s = state_.write(known_file(job_), *said); !s.ok())
     spdlog::debug("JobId={} {}", job_.job, s.error().text);
   return known_;
