@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """The control groups of the agent and of root's helpers, without Slurm: with the hierarchies that are mounted here, and
 where version 2 is alone. The helpers run in groups as slurmstepd makes them for a step."""
@@ -10,14 +10,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import one_node  # pylint: disable=wrong-import-position
-from e2e import contains, equal, ok, running, text_in, wait_until  # pylint: disable=wrong-import-position
-from one_node import UID  # pylint: disable=wrong-import-position
+import e2e
+import one_node
+from e2e import contains, equal, ok, running, text_in, wait_until
+from one_node import UID
 
 OWNER = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
 CGROUPS = "/sys/fs/cgroup"

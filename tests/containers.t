@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Jobs whose programs run in containers: with the arguments that `monarchctl container-args` prints they are served like others, whatever
 is mounted where, and the image stays as it is."""
@@ -12,12 +12,10 @@ import resource
 import shlex
 import shutil
 import subprocess
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import images  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
+import e2e
+import images
+import slurm_lab
 from e2e import BUILD, equal, ok, options, scratch, skip
 
 FILES = 30

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """monarchctl's subcommands that look at a node, a configuration or a report: as text, as JSON, and their errors."""
 
@@ -10,16 +10,14 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import xml.etree.ElementTree
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import one_node  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
-from e2e import BUILD, SOURCE, contains, equal, ok, scratch  # pylint: disable=wrong-import-position
+import e2e
+import one_node
+import slurm_lab
+from e2e import BUILD, SOURCE, contains, equal, ok, scratch
 
 TOOL = f"{BUILD}/monarchctl"
 

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """dev/demo, small: it compares what it measures with what it claims by itself, and leaves nothing behind."""
 
@@ -8,11 +8,9 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
+import e2e
+import slurm_lab
 from e2e import BUILD, SOURCE, equal, ok, skip
 
 FILES, EPOCHS = 120, 2

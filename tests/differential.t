@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Random calls on a dataset give natively and in a job the same results, call by call: returns, errors, bytes, stat
 fields.  The same seeds each time; with MONARCH_TEST_ALL=1 new ones for ten minutes.  `tests/differential.t SEED...` runs single
@@ -9,8 +9,7 @@ import random
 import sys
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import BUILD, SOURCE, ok, options, scratch
 
 DIFFERENTIAL = f"{BUILD}/tests/differential"

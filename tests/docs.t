@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """The documents are complete and true of the code: all options, keys, counters and variables are in the manual,
 pages render without warnings, and what the documents point to exists."""
@@ -9,12 +9,10 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-from e2e import BUILD, SOURCE, ok, skip  # pylint: disable=wrong-import-position
+import e2e
+from e2e import BUILD, SOURCE, ok, skip
 
 DOCUMENTS = [name for pattern in ("*.md", "doc/*.md") for name in sorted(glob.glob(pattern, root_dir=SOURCE))]
 

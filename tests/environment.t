@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """The environment: programs keep Monarch however they are started, beside what else is preloaded, and users can
 switch it off, exclude programs and files, and read in a log what became of each open."""
@@ -7,10 +7,8 @@ import os
 import re
 import shutil
 import stat
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import SOURCE, equal, ok, options, scratch, skip
 
 # HOW PROGRAM ARGUMENT: starts the program by one member of the exec family, with an environment that holds nothing.

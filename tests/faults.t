@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Faults of the PFS, a tier and the agent, and files that others change; and what must hold in spite of them.
 
@@ -12,11 +12,9 @@ import os
 import random
 import resource
 import subprocess
-import sys
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import BUILD, config, equal, monarch_run, ok, options, read_all, scratch, skip, wait_until, write
 
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"

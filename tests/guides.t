@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """The code in README.md and in the guides, and the samples in etc/, as they stand there: only names of directories differ, and the
 programs that they run are small. tests/docs.t sees to it that each block of code names its function here."""
@@ -10,11 +10,9 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
+import e2e
+import slurm_lab
 from e2e import BUILD, SOURCE, contains, equal, ok, scratch, skip, wait_until
 from slurm_lab import Cluster, fields
 

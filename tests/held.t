@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Descriptors that a program holds while another one of the job changes the file, also by another of its names, and of
 files that were staged again: they show what they show natively."""
@@ -6,10 +6,8 @@ files that were staged again: they show what they show natively."""
 import glob
 import os
 import shutil
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import equal, ok, options, scratch, skip
 
 PYTHON = "/usr/bin/python3"

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Another user on the node, and a job's owner who writes catalog and board: what tasks then read is the PFS's."""
 
@@ -8,12 +8,10 @@ import os
 import random
 import signal
 import struct
-import sys
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-from e2e import equal, ok, options, scratch, skip, wait_until  # pylint: disable=wrong-import-position
+import e2e
+from e2e import equal, ok, options, scratch, skip, wait_until
 
 TRUE, FALSE = b"the dataset's own bytes\n", b"what another user wrote\n"
 GROUP, OTHER_GROUP = 54321, 54322

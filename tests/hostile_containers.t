@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """A job's owner in a container, in which he may mount what he likes, is shown other files than those that the agent has seen, at
 any path of Monarch's and of the dataset's: each program reads what it would read without Monarch. MONARCH_TEST_CASES="A;B": only
@@ -9,8 +9,7 @@ import os
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import NOBODY, equal, ok, scratch, skip
 
 FILES = 40

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """An error in any one system call of a program, its own or the library's: it ends by itself, shows no wrong byte, and
 the job reads what it wrote."""
@@ -6,10 +6,8 @@ the job reads what it wrote."""
 import concurrent.futures
 import os
 import shutil
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import equal, ok, options, scratch
 
 ALL = bool(os.environ.get("MONARCH_TEST_ALL"))

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """The keeper, root's one process per node: that there is one, as long as there is something to do, and no longer."""
 
@@ -10,13 +10,11 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import one_node  # pylint: disable=wrong-import-position
-from e2e import BUILD, equal, ok, wait_until  # pylint: disable=wrong-import-position
+import e2e
+import one_node
+from e2e import BUILD, equal, ok, wait_until
 
 class State(one_node.Node):
     """A state directory, the helper that writes lines, and a monarchd of its own."""

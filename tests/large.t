@@ -1,13 +1,11 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Large files, however they are read: the same bytes and positions as natively, each byte from the PFS once, and
 nothing that was opened stays there for good."""
 import os
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # noqa: E402
-from e2e import equal, ok, options, scratch, skip  # noqa: E402
+import e2e
+from e2e import equal, ok, options, scratch, skip
 
 MIB = 1 << 20
 SIZES = [5 * MIB + 3, 3 * MIB, 9 * MIB + 700000]

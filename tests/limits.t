@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """build-aux/test-limit ends a test with all that it started: at its limit, and by a signal."""
 
@@ -7,10 +7,8 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import SOURCE, contains, equal, ok, wait_until
 
 LIMIT = f"{SOURCE}/build-aux/test-limit"

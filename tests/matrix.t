@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """The program matrix: which programs Monarch serves from a tier.
 
@@ -18,8 +18,7 @@ import sys
 import time
 from typing import Callable
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import SOURCE, equal, ok, options, scratch, skip
 
 sys.path.insert(0, f"{SOURCE}/tests/matrix")

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Metadata: what stat, access and readdir say in a job is what they say natively, to the last field; a dataset that is
 placed costs the PFS one call per directory; and what changes shows at once."""
@@ -6,11 +6,9 @@ placed costs the PFS one call per directory; and what changes shows at once."""
 import ctypes
 import itertools
 import os
-import sys
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import SlowFs, config, equal, ok, options, scratch, skip, write
 
 PYTHON = "/usr/bin/python3"

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """monarchctl metrics: what Prometheus is told of a node's jobs while they run and after they have ended, whatever their owners do; the file
 for node_exporter; the socket; the dashboard for Grafana."""
@@ -12,15 +12,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import one_node  # pylint: disable=wrong-import-position
-from e2e import BUILD, SOURCE, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
-from one_node import FIRST, TOOL, UID, as_root, as_user  # pylint: disable=wrong-import-position
+import e2e
+import one_node
+from e2e import BUILD, SOURCE, equal, ok, scratch, wait_until
+from one_node import FIRST, TOOL, UID, as_root, as_user
 
 DASHBOARD = f"{SOURCE}/etc/grafana/monarch.json"
 TIERS = '{source="tier",tier="nvme"}'

@@ -1,16 +1,14 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """What monarchd answers to who calls it: its exit status, its one line of reply, and what it logs."""
 
 import contextlib
 import os
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import one_node  # pylint: disable=wrong-import-position
-from e2e import BUILD, contains, equal  # pylint: disable=wrong-import-position
-from one_node import FIRST, UID, as_root, as_user  # pylint: disable=wrong-import-position
+import e2e
+import one_node
+from e2e import BUILD, contains, equal
+from one_node import FIRST, UID, as_root, as_user
 
 USAGE = 2
 

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Root's helpers without Slurm, where only whole programs, or a file system of its own, show what is so."""
 
@@ -10,13 +10,11 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import one_node  # pylint: disable=wrong-import-position
-from e2e import BUILD, contains, equal, ok, running, skip, wait_until  # pylint: disable=wrong-import-position
+import e2e
+import one_node
+from e2e import BUILD, contains, equal, ok, running, skip, wait_until
 
 NAMELESS = 2000054321  # of no user in passwd
 SOON = 90  # seconds in which all that an epilog left to the background is gone

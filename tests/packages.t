@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """make deb and make rpm: packages are installed into a new system of this machine's release, alone, then beside Slurm; a job runs with what
 they brought, they are replaced by packages of another version, of the same build, while another one runs, removed and purged.
@@ -15,12 +15,10 @@ import re
 import shutil
 import stat
 import subprocess
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
-from e2e import BUILD, SOURCE, contains, equal, ok, scratch, skip, wait_until  # pylint: disable=wrong-import-position
+import e2e
+import slurm_lab
+from e2e import BUILD, SOURCE, contains, equal, ok, scratch, skip, wait_until
 
 PACKAGES = f"{BUILD}/packages"
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", "HOME": "/root"}

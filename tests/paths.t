@@ -1,14 +1,12 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Names of files: whatever way a program writes one, it gets the file that it would get natively; and the ways
 that tell which file it is without opening it on the PFS get the tier's copy."""
 
 import os
 import shutil
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import equal, ok, options, scratch, skip
 
 PYTHON = "/usr/bin/python3"

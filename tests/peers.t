@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Several nodes of a job, without Slurm: each file is read once on the PFS, and no node gets other bytes, whatever
 becomes of the others."""
@@ -13,10 +13,9 @@ import socket
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import contains, equal, ok, options, scratch, skip, wait_until
-import peers_lab  # pylint: disable=wrong-import-position
+import peers_lab
 
 # Reads all files in an order of its own and prints a checksum of each.
 READ = """

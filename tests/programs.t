@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """A program on a real parallel file system: it prints the same natively, while the dataset is being staged, and from the tier, when
 the PFS's servers must not notice it at all.  Others, on slowfs, are in matrix.t."""
@@ -6,8 +6,7 @@ the PFS's servers must not notice it at all.  Others, on slowfs, are in matrix.t
 import os
 import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import SOURCE, equal, ok, options, scratch, skip
 
 PYTHON = "/usr/bin/python3"  # not another one in PATH, which may lack the packages

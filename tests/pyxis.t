@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of a real Slurm in containers of the real pyxis and enroot. By our hook they are served like others, wherever the
 dataset is mounted and whichever plugin comes first; without it they read the PFS.
@@ -10,12 +10,10 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import images  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
+import e2e
+import images
+import slurm_lab
 from e2e import contains, equal, ok, scratch, skip
 
 PREFIX = os.environ.get("MONARCH_TEST_CONTAINERS", "")

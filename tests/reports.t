@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Reports of jobs: what root's epilog keeps of a job that has ended, for whom, for how long, whatever the job's owner does; and the page
 that `monarchctl report --html` makes of it, as a browser shows it."""
@@ -11,14 +11,12 @@ import pathlib
 import re
 import shutil
 import stat
-import sys
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import one_node  # pylint: disable=wrong-import-position
-from e2e import contains, equal, ok, scratch  # pylint: disable=wrong-import-position
-from one_node import FIRST, OTHER, TOOL, UID, as_root, as_user  # pylint: disable=wrong-import-position
+import e2e
+import one_node
+from e2e import contains, equal, ok, scratch
+from one_node import FIRST, OTHER, TOOL, UID, as_root, as_user
 
 
 class Node(one_node.Node):

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """`monarchctl run`: exit codes, refusals, the report, who dies when, and a PFS that hangs."""
 
@@ -8,11 +8,9 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import BUILD, contains, equal, memory, monarch_run, ok, options, read_all, scratch, skip, wait_until
 
 FILES = 40

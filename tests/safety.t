@@ -1,14 +1,12 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """The preload library where little is allowed: before and after main, on small stacks, in signal handlers, without
 descriptors, under seccomp filters, with cancellation; and it can neither allocate nor lock, and keeps no descriptor."""
 
 import os
 import subprocess
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import BUILD, equal, ok, options, scratch, skip
 
 SAFETY = f"{BUILD}/tests/safety"

@@ -1,14 +1,12 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """What a job that cannot be served costs the PFS beyond what it costs by itself, as the PFS counts it: little, after the burst that
 prefetch may read before it is known."""
 
 import os
 import subprocess
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import equal, ok, scratch
 
 FILES, SIZE, EPOCHS = 400, 20000, 3

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """8 processes with 8 threads read files of 0 B to 40 MiB in all ways, over tiers smaller than the dataset, while the PFS
 fails or the agent is killed. Every byte is checked.
@@ -16,8 +16,7 @@ import sys
 import threading
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import BUILD, equal, memory, ok, options, scratch, skip, wait_until
 
 SEED = int((sys.argv[1:] + [os.environ.get("MONARCH_TEST_SEED") or random.SystemRandom().getrandbits(32)])[0])

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """monarchctl top: as text and JSON, and on a terminal, which is one of tmux's: what is on the page, keys, sizes, and that the
 terminal is as before at the end."""

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """dev/lab vm: in its machines, which have systemd and, most of them, control groups of version 2 with all controllers, the
 tests that concern these."""
@@ -8,13 +8,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
-from e2e import BUILD, SOURCE, equal, ok, skip, wait_until  # pylint: disable=wrong-import-position
+import e2e
+import slurm_lab
+from e2e import BUILD, SOURCE, equal, ok, skip, wait_until
 
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 INSIDE = "MONARCH_VM_BOOT" in os.environ

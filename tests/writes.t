@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """A job that changes its dataset: every later open, in all its processes, sees what the PFS has, by whatever
 program, call or name the change was made; and what did not change is served from the tier as before."""
@@ -13,8 +13,7 @@ import signal
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 from e2e import equal, ok, options, read_all, scratch, skip
 
 PYTHON = "/usr/bin/python3"
