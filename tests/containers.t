@@ -170,11 +170,9 @@ def for_tools_that_are_not_here():
     job.end()
 
 
+@e2e.unless(slurm_lab.why_no_slurm, lambda: why_not("bwrap"))
 def in_slurm():
     """A job of Slurm's, whose script starts containers."""
-    reason = slurm_lab.why_no_slurm() or why_not("bwrap")
-    if reason:
-        return skip("containers in a job of Slurm's", reason)
     cluster = slurm_lab.Cluster()
     cluster.up("--nodes", "1", "--prolog-flags", "Contain")
     image, root = images.glibc_image("slurm-image"), data()
@@ -243,10 +241,9 @@ def own_mounts():
     return cluster.nothing_left("job_container/tmpfs", memory)
 
 
+@e2e.unless(slurm_lab.why_no_slurm)
 def mounts_that_stay():
     """A process that outlives its job has mounted something over all of the job's directories, and holds that."""
-    if reason := slurm_lab.why_no_slurm():
-        return skip("mounts that outlive a job", reason)
     cluster, root = slurm_lab.Cluster(name="stay"), data()
     cluster.up("--nodes", "1", "--prolog-flags", "Contain")
     mounts = ('for d in "$(tail -n 1 $MONARCH_IO_RUN_DIR/directories)" "$MONARCH_IO_RUN_DIR"; do mount -t tmpfs none $d; done; set -- $(grep -c /lab[.] /proc/self/mountinfo); echo $$ $1 >held; exec sleep 600')
@@ -259,7 +256,6 @@ def mounts_that_stay():
     holder, mounted = map(int, e2e.text_in(f"{cluster.out}/held").split())
     ok(mounted >= 2 and os.path.exists(f"/proc/{holder}"), "mounts that outlive a job: there were some, and who held them lives", mounted)
     os.kill(holder, 9)
-    return None
 
 
 e2e.skip_all_if(e2e.why_not_root())

@@ -17,9 +17,7 @@ import xml.etree.ElementTree
 import e2e
 import one_node
 import slurm_lab
-from e2e import BUILD, SOURCE, contains, equal, ok, scratch
-
-TOOL = f"{BUILD}/monarchctl"
+from e2e import BUILD, SOURCE, TOOL, contains, equal, ok, scratch
 
 
 def ctl(*words, before=(), **options):
@@ -375,9 +373,8 @@ def has(found, check, level, parts, name):
     ok([f for f in found if f[:2] == (check, level) and all(part in f"{f[2]} -> {f[3]}" for part in parts)], f"doctor: {name}", *found)
 
 
+@e2e.unless(lambda: e2e.SANITIZER and "an instrumented library cannot be loaded by itself")
 def doctor():
-    if e2e.SANITIZER:
-        return e2e.skip("doctor", "an instrumented library cannot be loaded by itself")
     code, out, err = ctl("doctor", before=["/usr/bin/env", "PATH=/nowhere"])
     ok(err == "" and re.search(r"^skip plugin     there is no Slurm", out, flags=re.M), "doctor where there is no Slurm", code, out, err)
     release, base = slurm_lab.plugin_release(), scratch("fake")
@@ -762,12 +759,9 @@ def clean_of_runs():
     fails("clean: a directory that is not there", ["clean", f"{tier}/none"], ["none: No such file"])
 
 
+@e2e.unless(e2e.why_not_root, e2e.why_no_fuse, e2e.why_not_nobody)
 def runs_that_hang():
     """Directories that look like anybody's runs, on which a user has mounted a file system for all that hangs."""
-    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
-        return e2e.skip("runs that hang", "needs root and /dev/fuse")
-    if why := e2e.why_not_nobody():
-        return e2e.skip("runs that hang", why)
     base, mounter, number = scratch("hanging.runs"), 65533, os.getpid()
     os.chmod(base, 0o1777)
     with contextlib.ExitStack() as at_end:
@@ -783,7 +777,6 @@ def runs_that_hang():
             equal((code, job_of(told, f"run.{number}")), (0, {}), f"status by {who} asks no file system that another one mounted", err)
             code, told, err = as_json("clean", "--dry-run", "--state-dir", f"{base}/none", before=before, env={"TMPDIR": base})
             equal((code, [f for f in told.get("found", []) if f["name"].startswith(base)]), (0, []), f"nor does clean by {who}", err)
-    return None
 
 
 def clean_and_flush_of_jobs():

@@ -11,7 +11,7 @@ import subprocess
 
 import e2e
 import slurm_lab
-from e2e import BUILD, SOURCE, equal, ok, skip
+from e2e import BUILD, SOURCE, equal, ok
 
 FILES, EPOCHS = 120, 2
 PATIENCE = 300
@@ -50,9 +50,8 @@ def demo():
     ok("monarch=1" in json.dumps(result), "sacct's line is shown", result)
 
 
+@e2e.unless(lambda: not shutil.which("bwrap") and "no bwrap (dev/deps containers)")
 def container():
-    if not shutil.which("bwrap"):
-        return skip("in a container", "no bwrap (dev/deps containers)")
     slurm_lab.install()
     return run("in a container", "--container")
 

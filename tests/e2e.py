@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import ctypes
 import fcntl
+import functools
 import glob
 import hashlib
 import inspect
@@ -30,9 +31,11 @@ import traceback
 
 BUILD = os.environ["MONARCH_BUILDDIR"]
 SOURCE = os.environ["MONARCH_SRCDIR"]
+TOOL = f"{BUILD}/monarchctl"
 SANITIZER = os.environ.get("SAN_RT", "")
 SLOW = int(os.environ.get("MONARCH_TEST_SLOW", "1"))  # how many times slower than others this machine is
 PATIENCE = (300 if SANITIZER else 120) * SLOW  # seconds that anything may take before it counts as hung
+PYTHON = "/usr/bin/python3"  # not another one in PATH, which may lack packages
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 # ---- results
@@ -74,6 +77,17 @@ def core(script):
     with open(f"{SOURCE}/tests/core", encoding="utf-8") as file:
         words = [line.partition(" - ")[0].split() for line in file if line.strip() and not line.startswith("#")]
     return [name for found, *names in words if found == script for name in names]
+
+
+def unless(*why_nots):
+    """Decorates a test: it is skipped where one of these functions has a reason."""
+    def decorate(test):
+        @functools.wraps(test)
+        def run():
+            why = next(filter(None, (why_not() for why_not in why_nots)), "")
+            return skip(test.__name__, why) if why else test()
+        return run
+    return decorate
 
 
 def skip_all_if(why):
@@ -346,7 +360,7 @@ def options(datasets, tiers, *more):
 def monarch_run(words, command, report=False, before=(), **more):
     """`monarchctl run WORDS -- COMMAND`; as execute, and with `report` the report as a fourth."""
     if not report:
-        return execute([*before, f"{BUILD}/monarchctl", "run", *words, "--", *command], **{"env": environment(), **more})
+        return execute([*before, TOOL, "run", *words, "--", *command], **{"env": environment(), **more})
     file = f"{scratch()}/report.{random.getrandbits(64):x}"
     result = monarch_run([*words, "--report", file], command, before=before, **more)
     return (*result, json.loads(text_in(file)))
@@ -361,7 +375,7 @@ def config(**keys):
 class Job:
     """A `monarchctl run` whose command waits, so that programs can be run in its environment from here."""
 
-    program = f"{BUILD}/monarchctl"
+    program = TOOL
 
     def __init__(self, words, before=(), **env):
         self._report = f"{scratch('report' if before else '')}/report.{random.getrandbits(64):x}"
@@ -493,13 +507,15 @@ def why_not_root():
 
 def why_not_nobody():
     """Why root cannot run the programs as user nobody, if so."""
-    return "" if execute([*NOBODY, "test", "-x", f"{BUILD}/monarchctl"])[0] == 0 else f"user nobody cannot reach {BUILD}"
+    return "" if execute([*NOBODY, "test", "-x", TOOL])[0] == 0 else f"user nobody cannot reach {BUILD}"
+
+
+def why_no_fuse():
+    return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "no /dev/fuse"
 
 
 def why_no_slowfs():
-    if not os.access(f"{BUILD}/tests/slowfs", os.X_OK):
-        return "slowfs is not built (no fuse3)"
-    return "" if os.access("/dev/fuse", os.R_OK | os.W_OK) else "no /dev/fuse"
+    return why_no_fuse() if os.access(f"{BUILD}/tests/slowfs", os.X_OK) else "slowfs is not built (no fuse3)"
 
 
 class SlowFs:

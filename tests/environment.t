@@ -73,9 +73,8 @@ def variables(out):
 # ---- exec
 
 
+@e2e.unless(lambda: e2e.SANITIZER and "without its own variables the sanitizer's runtime is not found")
 def started():
-    if e2e.SANITIZER:
-        return skip("cleared environments", "without its own variables the sanitizer's runtime is not found")
     job, file, data = placed()
     for how in ("execve", "execv", "execvp", "execvpe", "execl", "execlp", "execle", "fexecve", "fexecve, cloexec",
                 "execveat", "execveat, descriptor", "posix_spawn", "posix_spawnp", "no environment"):
@@ -97,13 +96,11 @@ def started():
     }.items():
         result, lines, err = logged(job, command)
         equal((result, len([line for line in lines if line.endswith(f"{file}: tier t")])), ((0, data), 1), name, err, lines)
-    return None
 
 
+@e2e.unless(lambda: e2e.SANITIZER and "without its own variables the sanitizer's runtime is not found")
 def left_alone():
     """What is in an environment on purpose stays."""
-    if e2e.SANITIZER:
-        return skip("other environments", "without its own variables the sanitizer's runtime is not found")
     job, file, data = placed()
     for name, words in {
         "another run directory": [f"MONARCH_IO_RUN_DIR={scratch('empty')}"],
@@ -125,7 +122,6 @@ def left_alone():
     for off, served in ("yes", False), ("0", True), ("", True):
         result, lines, _ = logged(job, [CAT, file], MONARCH_IO_DISABLE=off)
         equal((result, any("tier" in line for line in lines)), ((0, data), served), f"MONARCH_IO_DISABLE={off}", lines)
-    return None
 
 
 def stale():
@@ -143,9 +139,8 @@ def stale():
     equal((result, err, len(again)), ((0, data), "", len(lines)), "and its variables are handed to nobody", again)
 
 
+@e2e.unless(e2e.why_not_root)
 def set_user_id():
-    if os.geteuid() != 0:
-        return skip("set-user-id", "needs root")
     job, file, data = placed()
     program = f"{scratch('suid')}/cat"
     shutil.copy(CAT, program)
@@ -167,12 +162,9 @@ def set_user_id():
 READ_IT = "import sys; sys.stdout.buffer.write(open(sys.argv[1], 'rb').read())"
 
 
+@e2e.unless(lambda: e2e.SANITIZER and "the sanitizer's runtime has to be the first", lambda: not shutil.which("cc") and "no C compiler")
 def beside_others():
     """Beside a library like Darshan's, which wraps what opens, reads and maps, and looks at the descriptors."""
-    if e2e.SANITIZER:
-        return skip("beside other libraries", "the sanitizer's runtime has to be the first")
-    if not shutil.which("cc"):
-        return skip("beside other libraries", "no C compiler")
     job, file, data = placed()
     ours = job.env[b"LD_PRELOAD"].decode()
     tracer, trace = f"{scratch('trace')}/tracer.so", f"{scratch('trace')}/log"
@@ -187,7 +179,6 @@ def beside_others():
             opened = any(line.startswith("open ") for line in seen)
             ok(opened and "read read" in seen, f"{name}, which sees its calls on the dataset's file", seen)
             os.unlink(trace)
-    return None
 
 
 # ---- the user's settings

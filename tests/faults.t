@@ -15,13 +15,12 @@ import subprocess
 import time
 
 import e2e
-from e2e import BUILD, config, equal, monarch_run, ok, options, read_all, scratch, skip, wait_until, write
+from e2e import BUILD, PYTHON, config, equal, monarch_run, ok, options, read_all, scratch, wait_until, write
 
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"
 SEED = int(os.environ.get("MONARCH_TEST_SEED") or random.SystemRandom().getrandbits(32))
 MIB = 1 << 20
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-PYTHON = "/usr/bin/python3"
 
 # Reads files by pread in pieces, back to front, and prints their checksums.
 PREAD = """
@@ -80,10 +79,9 @@ def nothing_left(job, name, *tiers):
 # ---- the PFS
 
 
+@e2e.unless(e2e.why_no_slowfs)
 def pfs_errors():
     """EIO, ESTALE and short reads that strike the agent, in a whole file's copy and in a chunk's."""
-    if why := e2e.why_no_slowfs():
-        return skip("errors of the PFS", why)
     source, tier = scratch("errors"), scratch("tier.errors")
     small, large = f"{source}/small", f"{source}/large"
     write(small, noise(100000))
@@ -130,7 +128,6 @@ def pfs_errors():
         code, out, err, report = monarch_run(words, [PYTHON, "-c", PREAD, *names], report=True)
         equal((code, out), (0, native), "short reads: the bytes are right", err)
         equal(report["tasks"]["read_bytes_pfs"], 0, "short reads: all came from the tier")
-    return None
 
 
 CHANGES = {
@@ -165,10 +162,9 @@ for line in sys.stdin:
 """
 
 
+@e2e.unless(e2e.why_no_slowfs)
 def changed_between_chunks():
     """The descriptor goes on as natively: with what its own file, also a replaced one, now holds."""
-    if why := e2e.why_no_slowfs():
-        return skip("files that change between their chunks", why)
     source, tier = scratch("chunks"), scratch("tier.chunks")
     for i in range(len(CHANGES)):
         write(f"{source}/{i}", noise(24 * MIB, i))
@@ -210,7 +206,6 @@ def changed_between_chunks():
         equal(report["agent"]["dropped_files"], len(CHANGES), "files that change between chunks: all were dropped",
               report)
         nothing_left(job, "files that change between chunks", tier)
-    return None
 
 
 # ---- tiers
@@ -279,10 +274,9 @@ def copies_removed():
 # ---- the agent and the tasks
 
 
+@e2e.unless(e2e.why_no_slowfs)
 def agent_killed():
     """Before the first open, and at random points of a run of many threads that read, map and pread."""
-    if why := e2e.why_no_slowfs():
-        return skip("the agent killed", why)
     source, tier = scratch("killed"), scratch("tier.killed")
     e2e.make_tree(source, 100)
     for i in range(4):
@@ -319,7 +313,6 @@ def agent_killed():
                 results.append((i, delay, access, code, epochs, err, e2e.traces(process.pid, tier)))
         equal(results, [], f"the agent killed at {rounds} random points: right bytes, nothing left (seed {SEED})")
         ok(served > 0, "the agent killed: what is opened afterwards is counted")
-    return None
 
 
 def agent_without_memory():
@@ -383,10 +376,9 @@ def changed_by_others():
            report)
 
 
+@e2e.unless(e2e.why_no_slowfs)
 def changed_in_one_second():
     """On a PFS whose times are in seconds a change in the second of the copy shows in none of them."""
-    if why := e2e.why_no_slowfs():
-        return skip("a PFS that tells seconds", why)
     source, tier = scratch("seconds"), scratch("tier.seconds")
     for name in "new", "old":
         write(f"{source}/{name}", noise(5000))
@@ -402,7 +394,6 @@ def changed_in_one_second():
         equal([cat("old") for _ in range(2)], 2 * [(0, noise(5000))], "a PFS that tells seconds: an older file")
         report = job.end()
         ok(report["opens_tier"] >= 2, "a PFS that tells seconds: older files are the tier's", report)
-    return None
 
 
 RENUMBERED = """
@@ -415,10 +406,9 @@ print(oct(os.stat(f).st_mode), oct(os.fstat(fd).st_mode), os.read(fd, 3))
 """
 
 
+@e2e.unless(e2e.why_no_slowfs)
 def numbers_that_change():
     """FUSE makes up inode numbers for a PFS that has none, and new ones once it has forgotten these."""
-    if why := e2e.why_no_slowfs():
-        return skip("a PFS with other inode numbers", why)
     source = scratch("numbers")
     write(f"{source}/f", b"old")
     for first, text, want in (1000, "import sys; print(open(sys.argv[1] + '/f').read())", b"old\n"), (0, RENUMBERED, b"0o100604 0o100604 b'old'\n"):
@@ -429,7 +419,6 @@ def numbers_that_change():
             equal(got[:2], (0, want), f"numbers from {first}: as natively", got)
             tasks = job.end()["tasks"]
             equal((tasks["fallback_pass"] > 0, tasks["returned"] > 0), (first > 0, first == 0), f"numbers from {first}: it is counted", tasks)
-    return None
 
 
 ALL_WHERE = e2e.OPENED_AS + """
@@ -444,9 +433,8 @@ for directory, _, names in os.walk(sys.argv[1]):
 """
 
 
+@e2e.unless(e2e.why_no_slowfs)
 def larger_than_the_tiers():
-    if why := e2e.why_no_slowfs():
-        return skip("larger than the tiers", why)
     source, tier, files, epochs = scratch("larger"), scratch("tier.larger"), 120, 4
     size = e2e.make_tree(source, files)
     quota = size // 2
@@ -472,7 +460,6 @@ def larger_than_the_tiers():
                f"prefetch {prefetch}: what does not fit is asked for once at most", report)
             ok(report["tasks"]["fallback_no_fit"] >= epochs * (files - len(served[0])), "and counted")
             nothing_left(job, "larger than the tiers", tier)
-    return None
 
 
 print(f"# seed {SEED}")

@@ -123,10 +123,9 @@ def config_with(name, text):
     return path
 
 
+@e2e.unless(e2e.why_not_root)
 def tier_directory():
     (command,) = blocks("doc/admin-guide.md", "tier_directory")
-    if os.geteuid() != 0:
-        return skip("admin-guide, the directory of a tier", "needs root")
     path = f"{scratch()}/made-tier"
     code, _, err = shell(command.replace("/scratch", path))
     equal(code, 0, "admin-guide, the directory of a tier", err)
@@ -332,13 +331,10 @@ def smoke():
        line)
 
 
+@e2e.unless(lambda: not shutil.which("bwrap") and "no bwrap", lambda: not os.path.islink("/bin") and "/bin is no link here")
 def container():
     """The guide's command, with bubblewrap."""
     (command,) = blocks("doc/user-guide.md", "container")
-    if not shutil.which("bwrap"):
-        return skip("user-guide, a container", "no bwrap")
-    if not os.path.islink("/bin"):
-        return skip("user-guide, a container", "/bin is no link here")
     script = adapted(command)
     job = submitted("container", f"#!/bin/bash\n#SBATCH --monarch-dataset={data}\n{script}")
     return served("container", job, expected)
@@ -448,9 +444,8 @@ def site_ssd():
     site("shared-ssd", "ssd", "/local")
 
 
+@e2e.unless(lambda: not os.path.isdir("/sys/fs/cgroup/memory") and not os.path.exists("/sys/fs/cgroup/memory.max") and "no control groups count memory here")
 def site_ram():
-    if not os.path.isdir("/sys/fs/cgroup/memory") and not os.path.exists("/sys/fs/cgroup/memory.max"):
-        return skip("diskless-ram", "no control groups count memory here")
     return site("diskless-ram", "ram", "/var/lib/monarch", "--mem=400M")
 
 

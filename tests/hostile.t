@@ -11,7 +11,7 @@ import struct
 import time
 
 import e2e
-from e2e import equal, ok, options, scratch, skip, wait_until
+from e2e import equal, ok, options, scratch, wait_until
 
 TRUE, FALSE = b"the dataset's own bytes\n", b"what another user wrote\n"
 GROUP, OTHER_GROUP = 54321, 54322
@@ -75,10 +75,9 @@ def forge(directory):
         os.chmod(opened, 0o755)
 
 
+@e2e.unless(why_not)
 def taken_run_directory():
     """The name of a run directory is another user's by now, with a catalog and copies of that user's making."""
-    if why := why_not():
-        return skip("a run directory that another user made", why)
     root, tier = data("taken"), open_tier("taken")
     job = e2e.Job(options([root], {"t": (tier, "1G")}))
     job.run(["cat", f"{root}/f"])
@@ -100,7 +99,6 @@ def taken_run_directory():
         os.chmod(f"{job.run_dir}/{name}", 0o600)
     equal(job.run(["cat", f"{root}/f"])[1], FALSE.ljust(len(TRUE))[:len(TRUE)], "and the copy was there to be read")
     job.end()
-    return None
 
 
 def copy_in_use(root, tier):
@@ -125,10 +123,9 @@ def take_over(own, tier, task):
     os.rename(f"{tier}/old", own)
 
 
+@e2e.unless(why_not)
 def taken_copies():
     """The copies' directory is another user's by now: agent and monarchctl were killed, and a task goes on."""
-    if why := why_not():
-        return skip("copies that another user made", why)
     tier = open_tier("copies")
     job, task, answer, own = copy_in_use(data("copies"), tier)
     agent = job.agent()
@@ -141,26 +138,22 @@ def taken_copies():
     e2e.end(task)
     job.kill()
     e2e.subprocess.run(["rm", "-rf", job.run_dir, own], check=True)
-    return None
 
 
+@e2e.unless(why_not)
 def open_directory():
     """A tier that all can write, without the sticky bit: the directory is taken while the job runs."""
-    if why := why_not():
-        return skip("a tier without the sticky bit", why)
     tier = open_tier("open")
     os.chmod(tier, 0o777)
     job, task, _, own = copy_in_use(data("open"), tier)
     take_over(own, tier, task)
     e2e.end(task)
     job.end()
-    return None
 
 
+@e2e.unless(why_not)
 def groups():
     """A program in other groups than the agent may read what the PFS would let it read."""
-    if why := why_not():
-        return skip("other groups", why)
     root, tier = data("groups"), open_tier("groups")
     os.chown(f"{root}/f", 0, GROUP)
     os.chmod(f"{root}/f", 0o640)
@@ -180,7 +173,6 @@ def groups():
     inside = ["unshare", "-r", "cat", f"{root}/f"]
     equal(e2e.execute([*user(GROUP), *inside], env=job.env)[:2], e2e.execute([*user(GROUP), *inside])[:2], "in a user namespace")
     job.end()
-    return None
 
 
 # Opens its argument, gives up what lets root read it, in a thread first, and opens it again each time; then takes it back.
@@ -217,10 +209,9 @@ look("main again")
 """
 
 
+@e2e.unless(why_not)
 def capabilities():
     """A program of root's job that gave up CAP_DAC_OVERRIDE and its kin, or is in another user namespace, may read less."""
-    if why := why_not():
-        return skip("capabilities", why)
     root, tier = data("capabilities"), open_tier("capabilities")
     os.chown(f"{root}/f", 54323, 54323)
     os.chmod(f"{root}/f", 0)
@@ -242,7 +233,6 @@ def capabilities():
     equal(got[:2], native[:2], "one that loses them on its way: as natively", native, got[2])
     equal(got[2].split(), ["copy"] * 3, "and is served while it has them", got[2])
     job.end()
-    return None
 
 
 def everything():

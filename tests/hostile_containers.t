@@ -136,11 +136,8 @@ else:
 CASES = [line.split('"')[1] for line in PROGRAM.partition("CASES = {")[2].partition("\n}\n")[0].splitlines() if line.startswith('    "')]
 
 
+@e2e.unless(lambda: e2e.SANITIZER and "the sanitizer's runtime comes first in LD_PRELOAD", e2e.why_not_nobody)
 def in_containers():
-    if e2e.SANITIZER:
-        return skip("hostile containers", "the sanitizer's runtime comes first in LD_PRELOAD")
-    if why := e2e.why_not_nobody():
-        return skip("hostile containers", why)
     code, _, err = e2e.execute([*NOBODY, *UNSHARE, "mount", "-t", "tmpfs", "none", "/mnt"])
     if code != 0:
         return skip("hostile containers", f"user nobody cannot mount in a namespace of his own here: {err.strip()}")

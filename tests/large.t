@@ -132,10 +132,9 @@ def own_position():
     each_way("position", WAYS, 1, test)
 
 
+@e2e.unless(e2e.why_no_slowfs)
 def across_chunks():
     """Reads of two chunks, the second of which comes later. The end is read first: what is not there yet is a hole then."""
-    if why := e2e.why_no_slowfs():
-        return skip("reads of two chunks", why)
     command = [*program(f"""
 fd = os.open(files()[0], os.O_RDONLY)
 end = os.stat(fd).st_size

@@ -19,12 +19,11 @@ import time
 from typing import Callable
 
 import e2e
-from e2e import SOURCE, equal, ok, options, scratch, skip
+from e2e import PYTHON, SOURCE, equal, ok, options, scratch, skip
 
 sys.path.insert(0, f"{SOURCE}/tests/matrix")
 import datasets  # pylint: disable=wrong-import-position
 
-PYTHON = "/usr/bin/python3"  # not another one in PATH, which may lack the packages
 WHOLE = bool(os.environ.get("MONARCH_TEST_ALL"))
 HERE = f"{SOURCE}/tests/matrix"
 TFJS = "4.22.0"

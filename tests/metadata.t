@@ -9,9 +9,8 @@ import os
 import time
 
 import e2e
-from e2e import SlowFs, config, equal, ok, options, scratch, skip, write
+from e2e import PYTHON, SlowFs, config, equal, ok, options, scratch, skip, write
 
-PYTHON = "/usr/bin/python3"
 QUIET = 2.2  # seconds after which a change of a directory shows in its times, for which the walk waits
 
 WALK = """
@@ -159,9 +158,8 @@ def each_file_system(test):
             data.job.end()
 
 
+@e2e.unless(lambda: (ctypes.sizeof(ctypes.c_void_p) != 8 or os.uname().machine != "x86_64") and "struct stat is x86-64's here")
 def values():
-    if ctypes.sizeof(ctypes.c_void_p) != 8 or os.uname().machine != "x86_64":
-        return skip("values", "struct stat is x86-64's here")
     return each_file_system(values_on)
 
 
@@ -280,9 +278,8 @@ def directories_on(data, where):
 PFS_CALLS = ("lookup", "getattr", "opendir", "readdir", "open")
 
 
+@e2e.unless(e2e.why_no_slowfs)
 def calls_to_pfs():
-    if why := e2e.why_no_slowfs():
-        return skip("calls to the PFS", why)
     directories, files, ttl = 30, 40, 8  # seconds in which the kernel does not ask again: one walk takes less
     source = scratch("calls")
     for d in range(directories):
@@ -319,7 +316,6 @@ def calls_to_pfs():
            if keys else tasks["meta_served"] > 2 * directories * files,
            f"{keys}: counted", tasks)
     fs.close()
-    return None
 
 
 # ---- changes
@@ -438,10 +434,9 @@ tell()
 """
 
 
+@e2e.unless(e2e.why_not_root, e2e.why_not_nobody)
 def becomes_another():
     """A process is told what the PFS shows it also after it has become another user, or got a user namespace."""
-    if os.geteuid() != 0 or e2e.why_not_nobody():
-        return skip("becomes another", "needs root, and user nobody")
     for how, before in ("user", []), ("namespace", e2e.NOBODY):
         name = f"becomes.{how}"
         root, tier = scratch(name), scratch(f"{name}.tier")
@@ -455,7 +450,6 @@ def becomes_another():
         job.run([*before, "cat", f"{root}/d/f"])
         equal(job.run([*before, *command])[:2], native[:2], f"{name}: as natively")
         ok(job.end()["tasks"]["meta_served"] > 0, f"{name}: answered before")
-    return None
 
 
 e2e.main(values, directories, calls_to_pfs, changes, unreadable, becomes_another)

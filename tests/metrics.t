@@ -17,8 +17,8 @@ import time
 
 import e2e
 import one_node
-from e2e import BUILD, SOURCE, equal, ok, scratch, wait_until
-from one_node import FIRST, TOOL, UID, as_root, as_user
+from e2e import BUILD, SOURCE, TOOL, equal, ok, scratch, wait_until
+from one_node import FIRST, UID, as_root, as_user
 
 DASHBOARD = f"{SOURCE}/etc/grafana/monarch.json"
 TIERS = '{source="tier",tier="nvme"}'
@@ -180,10 +180,9 @@ def move_run_dir(n, job, to):
     return record["run_dir"]
 
 
+@e2e.unless(e2e.why_no_fuse)
 def mounted():
     """What an owner has mounted on a job's files takes requests and answers none: nothing of root's asks it."""
-    if not os.path.exists("/dev/fuse"):
-        return e2e.skip("a user's mount on a run directory", "no /dev/fuse")
     with contextlib.closing(Node("mounted")) as n:
         job = FIRST + 45
         run_dir = n.start(job)
@@ -212,7 +211,6 @@ def mounted():
         ok(wait_until(lambda: not hanging(n)), "it answers again: none hangs", hanging(n))
         some(n.look("answers"), {"monarch_jobs_unread": 0}, "and the job's counters are read")
         n.end(job)
-    return None
 
 
 def states():
@@ -355,10 +353,9 @@ def units():
     return equal(faults, [], "systemd has nothing to say against the units")
 
 
+@e2e.unless(lambda: "MONARCH_VM_BOOT" not in os.environ and "installs units: run by tests/vm.t")
 def by_systemd():
     """The units at work, on a machine of dev/lab vm (tests/vm.t): what they may not do there does not keep them from a job's counters."""
-    if "MONARCH_VM_BOOT" not in os.environ:
-        return e2e.skip("by_systemd", "installs units: run by tests/vm.t")
     with contextlib.closing(Node("systemd")) as n:
         n.read(n.begin(FIRST + 95))
         directory = scratch("collector")
@@ -384,7 +381,6 @@ def by_systemd():
         ok(wait_until(lambda: not e2e.execute(["systemctl", "list-units", "--all", "--plain", "--no-legend", "monarch-metrics@*"])[1]), "no unit of a request stays", journal)
         equal(e2e.execute(["systemctl", "stop", "monarch-metrics.socket", "monarch-metrics-textfile.timer"])[0], 0, "they stop")
         equal(os.path.exists(f"{n.dir}/metrics.sock"), False, "the socket goes with its unit")
-    return None
 
 
 # ---- what is said of the metrics
@@ -458,10 +454,9 @@ def guide():
     ok(len(rest) >= 5 and len(queries()) >= 4, "the guide was looked at", rest, queries())
 
 
+@e2e.unless(lambda: not shutil.which("promtool") and "no promtool (Debian: prometheus)")
 def dashboard():
     """Each expression is PromQL, and that of what the PFS was spared has the right value."""
-    if not shutil.which("promtool"):
-        return e2e.skip("the dashboard's expressions", "no promtool (Debian: prometheus)")
     panels = json.loads(e2e.text_in(DASHBOARD))["panels"]
 
     def plain(text):

@@ -14,7 +14,6 @@ from e2e import BUILD, equal, ok, scratch, wait_until
 
 UID, OTHER = 65534, 65533
 FIRST = os.getpid() * 10  # of jobs that no other process on this machine takes for its own
-TOOL = f"{BUILD}/monarchctl"
 
 
 class Node:
@@ -113,12 +112,4 @@ def as_user(uid):
     return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
 
 
-def as_root(test):
-    def run():
-        if os.geteuid() != 0:
-            return e2e.skip(test.__name__, "needs root")
-        if why := e2e.why_not_nobody():
-            return e2e.skip(test.__name__, why)
-        return test()
-    run.__name__ = test.__name__
-    return run
+as_root = e2e.unless(e2e.why_not_root, e2e.why_not_nobody)

@@ -7,9 +7,8 @@ import os
 import shutil
 
 import e2e
-from e2e import equal, ok, options, scratch, skip
+from e2e import PYTHON, equal, ok, options, scratch, skip
 
-PYTHON = "/usr/bin/python3"
 
 # Opens each of the names on stdin (NUL-separated), relative to what the first lines prepare.
 PROBE = """
@@ -221,9 +220,8 @@ show(b'sub/f')
 """
 
 
+@e2e.unless(e2e.why_not_root)
 def namespaces():
-    if os.geteuid() != 0:
-        return skip("namespaces", "needs root")
     t, job = tree()
     t.write("f", f"{scratch()}/newroot/{t.root}")
     e2e.write(f"{scratch()}/newroot/{t.root}/f", "in the new root")

@@ -3,7 +3,6 @@
 """Several nodes of a job, without Slurm: each file is read once on the PFS, and no node gets other bytes, whatever
 becomes of the others."""
 
-import functools
 import json
 import os
 import random
@@ -14,7 +13,7 @@ import subprocess
 import sys
 
 import e2e
-from e2e import contains, equal, ok, options, scratch, skip, wait_until
+from e2e import contains, equal, ok, options, scratch, wait_until
 import peers_lab
 
 # Reads all files in an order of its own and prints a checksum of each.
@@ -124,18 +123,7 @@ class Nodes:
         return reports
 
 
-def counted(test):
-    """The test, where there can be a counted PFS."""
-    @functools.wraps(test)
-    def run():
-        if why := e2e.why_no_slowfs():
-            skip("peers on a counted PFS", why)
-        else:
-            test()
-    return run
-
-
-@counted
+@e2e.unless(e2e.why_no_slowfs)
 def once():
     for prefetch in ("off", "on"):
         nodes = Nodes(f"once-{prefetch}", 3, large=2, config=f"prefetch = {prefetch}")
@@ -153,7 +141,7 @@ def once():
            reports)
 
 
-@counted
+@e2e.unless(e2e.why_no_slowfs)
 def killed():
     nodes = Nodes("killed", 3, large=1).start_all()
     nodes.expect_right("before", 2)
@@ -186,7 +174,7 @@ def killed():
     nodes.end()
 
 
-@counted
+@e2e.unless(e2e.why_no_slowfs)
 def stopped():
     nodes = Nodes("stopped", 3).start_all()
     nodes.expect_right("before", 2)
@@ -198,7 +186,7 @@ def stopped():
     nodes.end()
 
 
-@counted
+@e2e.unless(e2e.why_no_slowfs)
 def shown():
     """What `monarchctl status` says of each node of a job."""
     nodes = Nodes("shown", 3, config="prefetch = on").start_all()
@@ -243,7 +231,7 @@ def shown():
     nodes.end()
 
 
-@counted
+@e2e.unless(e2e.why_no_slowfs)
 def strangers():
     nodes = Nodes("strangers", 2)
     nodes.start(0)
@@ -253,7 +241,7 @@ def strangers():
     equal([report["peer_bytes"] for report in reports], [0, 0], "a node with another key gets nothing, and gives nothing")
 
 
-@counted
+@e2e.unless(e2e.why_no_slowfs)
 def squatter():
     nodes = Nodes("squatter", 2)
     with socket.create_server(("127.0.0.1", int(nodes.addresses[1].rsplit(":", 1)[1]))):
@@ -266,7 +254,7 @@ def squatter():
         nodes.end()
 
 
-@counted
+@e2e.unless(e2e.why_no_slowfs)
 def changed():
     nodes = Nodes("changed", 2).start_all()
     nodes.expect_right("before", 0, 1)
@@ -279,11 +267,8 @@ def changed():
     nodes.end()
 
 
-@counted
+@e2e.unless(e2e.why_no_slowfs, peers_lab.why_no_peers)
 def cut():
-    if why := peers_lab.why_no_peers():
-        skip("a node that is cut off", why)
-        return
     nodes = Nodes("cut", 3, lab=peers_lab.Peers(3)).start_all()
     nodes.expect_right("before", 2)
     nodes.lab.cut(3)

@@ -7,16 +7,12 @@ import os
 import sys
 
 import e2e
-from e2e import SOURCE, equal, ok, options, scratch, skip
-
-PYTHON = "/usr/bin/python3"  # not another one in PATH, which may lack the packages
+from e2e import PYTHON, SOURCE, equal, ok, options, scratch
 
 
+@e2e.unless(e2e.why_no_glusterfs, lambda: e2e.execute([PYTHON, "-c", "import torch, PIL"], 300)[0] != 0 and "no PyTorch")
 def data_loader():
     """PyTorch's DataLoader with workers."""
-    why = e2e.why_no_glusterfs() or ("" if e2e.execute([PYTHON, "-c", "import torch, PIL"], 300)[0] == 0 else "no PyTorch")
-    if why:
-        return skip("PyTorch's DataLoader on GlusterFS", why)
     sys.path.insert(0, f"{SOURCE}/tests/matrix")
     import datasets  # pylint: disable=import-outside-toplevel
     pfs = e2e.GlusterFs()
@@ -40,7 +36,6 @@ def data_loader():
     equal(report["agent"]["agent_opens_pfs"], len(files), "DataLoader: each image was staged once", report)
     # An open that waits in vain reads the PFS, and place.py opens what is not placed.
     equal(before["open"] - begin["open"], len(files) + report["tasks"]["opens_pfs"], "DataLoader: the servers saw these opens and no others", report)
-    return None
 
 
 e2e.main(data_loader)

@@ -14,7 +14,7 @@ import subprocess
 import e2e
 import images
 import slurm_lab
-from e2e import contains, equal, ok, scratch, skip
+from e2e import contains, equal, scratch, skip
 
 PREFIX = os.environ.get("MONARCH_TEST_CONTAINERS", "")
 READ = "cd {} && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum"

@@ -15,8 +15,8 @@ import time
 
 import e2e
 import one_node
-from e2e import contains, equal, ok, scratch
-from one_node import FIRST, OTHER, TOOL, UID, as_root, as_user
+from e2e import TOOL, contains, equal, ok, scratch
+from one_node import FIRST, OTHER, UID, as_root, as_user
 
 
 class Node(one_node.Node):
@@ -135,10 +135,9 @@ def limits():
 EVIL = "\"><script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\"><style>*{display:none}</style>&amp;"
 
 
+@e2e.unless(e2e.why_no_fuse)
 def locked():
     """A directory of reports that keeps whoever writes there waiting, as its user can: the job's end goes on."""
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        return e2e.skip("locked", "no /dev/fuse")
     with contextlib.closing(Node("locked")) as n:
         first, second = FIRST + 31, FIRST + 32
         n.start(first)
@@ -148,7 +147,6 @@ def locked():
             n.end(second)
             ok(e2e.wait_until(lambda: not os.listdir(f"{n.tier}/monarch")), "its copies are removed", os.listdir(f"{n.tier}/monarch"))
             contains(one_node.text_of(n.log), ["no report is kept: it is not written within "], "that there is no report is told")
-    return None
 
 
 def a_report():
@@ -289,9 +287,8 @@ def page_of_nodes():
         ok((got, out) == (code, b"") and why in err and err.count("\n") == 1, f"several reports, one of which is wrong: {what}", got, out, err)
 
 
+@e2e.unless(lambda: not shutil.which("chromium") and "no chromium (Debian: chromium)")
 def page_in_browser():
-    if not shutil.which("chromium"):
-        return e2e.skip("the page in a browser", "no chromium (Debian: chromium)")
     page = f"{scratch()}/seen.html"
     code, _, err = e2e.execute([TOOL, "report", written("seen.json", json.dumps(a_report())), "--html", page])
     equal(code, 0, "a page", err)
@@ -313,7 +310,6 @@ def page_in_browser():
     equal([kind for kind, *_ in bars], ["c1"] * 3 + ["c4"] * 2 + ["c0"] * 2, "its histograms of how long opens took", dom[-3000:])
     # 60 of 100 are three fifths of the height; the last bucket ends where the axis does.
     equal((bars[1][1:], bars[-1][1:3]), (("95.3", "48.0", "13.2", "54.0"), ("413.8", "12.0")), "a bar's place is its bucket, its height its part of the opens of its kind", bars)
-    return None
 
 
 e2e.main(as_root(kept), as_root(hostile_series), as_root(limits), as_root(locked), page_of_report, page_of_nodes, page_in_browser)

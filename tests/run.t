@@ -188,12 +188,9 @@ while True:
 """
 
 
+@e2e.unless(e2e.why_not_root, e2e.why_not_nobody)
 def squatter():
     """Another user has a directory in the place of a run's, where all can make some, as soon as the run's name is seen."""
-    if os.geteuid() != 0:
-        return skip("another user squats", "needs root")
-    if why := e2e.why_not_nobody():
-        return skip("another user squats", why)
     words, tier = usual("squatter")
     os.chmod(tier, 0o1777)
     squats = e2e.start(["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups", "/usr/bin/python3", "-c", SQUATS, tier], stdout=subprocess.PIPE)
@@ -230,9 +227,8 @@ def check_report(name, report, files, size):
           f"{name}: each open on the PFS has a reason")
 
 
+@e2e.unless(e2e.why_no_slowfs)
 def report():
-    if why := e2e.why_no_slowfs():
-        return skip("the report", why)
     source, size, native = tree("report.src")
     pfs = e2e.SlowFs(source, f"{scratch()}/report.pfs", "--open-us", "200")
     tier = memory("tier.report") or scratch("tier.report")
@@ -368,10 +364,9 @@ def monarchd_slow_to_end():
     equal(e2e.traces(process.pid, tier), [], "an agent slow to end: nothing is left")
 
 
+@e2e.unless(e2e.why_no_slowfs)
 def monarchd_killed():
     """While an open waits for a file whose staging hangs. At other moments: faults.t."""
-    if why := e2e.why_no_slowfs():
-        return skip("monarchd killed", why)
     source = tree("killed.agent.src", 12)[0]
     pfs = e2e.SlowFs(source, f"{scratch()}/killed.agent.pfs", "--hang-killable", "1", "--fault-limit", "1", "--hang", "forever",
                      "--match", "0000.bin")
@@ -410,9 +405,8 @@ def swept():
 # ---- a failing PFS
 
 
+@e2e.unless(e2e.why_no_slowfs)
 def hanging_pfs():
-    if why := e2e.why_no_slowfs():
-        return skip("a hanging PFS", why)
     source, _, native = tree("hang.src", 12)
     pfs = e2e.SlowFs(source, f"{scratch()}/hang.pfs", "--match", "0000.bin", "--fault-limit", "1", "--hang", "forever")
     want = native[1].replace(source.encode(), pfs.mount.encode())

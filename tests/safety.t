@@ -7,7 +7,7 @@ import os
 import subprocess
 
 import e2e
-from e2e import BUILD, equal, ok, options, scratch, skip
+from e2e import BUILD, equal, ok, options, scratch
 
 SAFETY = f"{BUILD}/tests/safety"
 PRELOAD = f"{BUILD}/libmonarch_preload.so"
@@ -62,10 +62,9 @@ def small_stacks():
     same("small stack", True)
 
 
+@e2e.unless(lambda: e2e.SANITIZER and "the sanitizer makes calls of its own")
 def first_calls():
     """While another thread makes the process's first call, which takes long."""
-    if e2e.SANITIZER:
-        return skip("first calls", "the sanitizer makes calls of its own")
     root, files = dataset("first calls")
     job = e2e.Job(options([root], {"t": (scratch("first calls.tier"), "1G")}))
     job.run(["cat", *files])
@@ -90,9 +89,8 @@ def descriptors():
     same("few descriptors", True)
 
 
+@e2e.unless(lambda: e2e.SANITIZER and "the sanitizer needs what is forbidden")
 def filters():
-    if e2e.SANITIZER:
-        return skip("seccomp", "the sanitizer needs what is forbidden")
     same("forbidden", False)
     same("held without statx", True)
     return same("killing", True)
@@ -103,10 +101,9 @@ def errno_and_cancellation():
     same("cancellation", True)
 
 
+@e2e.unless(lambda: e2e.SANITIZER and "sanitizer build")
 def imports():
     """What the library could call at all."""
-    if e2e.SANITIZER:
-        return skip("imports", "sanitizer build")
     out = subprocess.run(["nm", "-D", "--undefined-only", PRELOAD], stdout=subprocess.PIPE, check=True).stdout.decode()
     names = {line.split()[-1].split("@")[0] for line in out.splitlines() if " U " in line}
     allowed = set("""

@@ -17,7 +17,7 @@ import threading
 import time
 
 import e2e
-from e2e import BUILD, equal, memory, ok, options, scratch, skip, wait_until
+from e2e import BUILD, equal, memory, ok, options, scratch, wait_until
 
 SEED = int((sys.argv[1:] + [os.environ.get("MONARCH_TEST_SEED") or random.SystemRandom().getrandbits(32)])[0])
 SECONDS = 600 if os.environ.get("MONARCH_TEST_ALL") == "1" else 30
@@ -183,9 +183,8 @@ def one_round(kind, seconds, pfs, source, tiers, numbers):
     equal(e2e.sanitizer_found(), "", f"{kind}: sanitizers found nothing")
 
 
+@e2e.unless(e2e.why_no_slowfs)
 def stress():
-    if why := e2e.why_no_slowfs():
-        return skip("stress", why)
     numbers = random.Random(SEED)
     source = scratch("data")
     make(source, numbers)

@@ -14,9 +14,8 @@ import subprocess
 import time
 
 import e2e
-from e2e import BUILD, equal, ok, scratch
+from e2e import TOOL, equal, ok, scratch
 
-TOOL = f"{BUILD}/monarchctl"
 HEADINGS = ["JOB", "USER", "STATE", "STAGED", "RATE", "HIT", "PFS", "TIERS"]
 MEMORY = "/dev/shm"  # root's test has one of its own, see alone()
 

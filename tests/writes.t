@@ -14,9 +14,8 @@ import subprocess
 import sys
 
 import e2e
-from e2e import equal, ok, options, read_all, scratch, skip
+from e2e import PYTHON, equal, ok, options, read_all, scratch, skip
 
-PYTHON = "/usr/bin/python3"
 STAT = """
 import os, sys
 for d, _, names in sorted(os.walk(sys.argv[1])):
@@ -415,10 +414,9 @@ def locks_kept():
     equal(results[1], results[0], "locks are held over a change of the file, whoever took them")
 
 
+@e2e.unless(lambda: os.geteuid() != 0 and "cannot mount")
 def by_mount():
     """By another mount of the same file system; and where the root is that other mount, by the place that it shows."""
-    if os.geteuid() != 0:
-        return skip("another mount", "cannot mount")
     # The dataset's name, what is mounted, where, and by which of both the job writes.
     for name, real, bound, written in ("mount", "mount.data", "mount.other",
                                        "mount.other"), ("bound", "bound.real", "bound.data", "bound.real"):
@@ -428,7 +426,6 @@ def by_mount():
         placed.change(f"mv by {written}", 'echo moved >"$3/n"; mv -f "$3/n" "$3/0004.bin"', scratch(written))
         placed.done(written, 10)
         e2e.execute(["umount", scratch(bound)])
-    return None
 
 
 def on_another_device():
@@ -559,10 +556,9 @@ for name in *files[:4], "new": print(open(f"{sys.argv[1]}/{name}", "rb").read(20
 """
 
 
+@e2e.unless(lambda: e2e.SANITIZER and "sanitizer build")
 def by_openat2():
     """As tar of glibc 2.43 does; here it is a library of the test's that comes next."""
-    if e2e.SANITIZER:
-        return skip("openat2", "sanitizer build")
     placed = Placed("openat2", files=40)
     twin = f"{scratch()}/openat2.natively"
     shutil.copytree(placed.root, twin, symlinks=True)
