@@ -292,12 +292,6 @@ TEST_F(ControlTest, WhoHasNoAddressCannotBeReached) {
   EXPECT_EQ(one->seen(&Agent::all_unreachable), (std::vector<NodeIndex>{1, 2}));
 }
 
-TEST_F(ControlTest, WithoutAFreePortThereIsAnError) {
-  Squatter first, second;
-  Agent one(0, {{kLoopback, {first.port, second.port}}}, &ours);
-  EXPECT_EQ(one.control->start().error().code, EADDRINUSE);
-}
-
 TEST_F(ControlTest, OtherJobsDatasetsAndSettingsDoNotMeet) {
   const auto one = start(0);
   const PeerTls others = make_tls("c.2.0");

@@ -83,19 +83,6 @@ class Member {
     const Found found = reader().find(rel(path));
     return found && reader().seen_file(*found.entry) != nullptr;
   }
-  // As a task that asks the PFS, and tells.
-  Ref see(const std::string& path) {
-    struct stat st {};
-    if (::stat((parts_.dataset->roots[0].path + "/" + path).c_str(), &st) != 0) return 0;
-    const Ref ref = parts_.catalog->add(rel(path), DT_REG);
-    const Seen seen = {
-        ref,
-        rel(path).hash,
-        {st.st_dev, st.st_ino, static_cast<uint64_t>(st.st_size), static_cast<uint64_t>(st.st_blocks),
-         ns_of(st.st_atim), ns_of(st.st_mtim), ns_of(st.st_ctim), st.st_mode, st.st_uid, st.st_gid,
-         static_cast<uint32_t>(st.st_nlink), static_cast<uint32_t>(st.st_blksize), 0}};
-    return parts_.catalog->add_seen(seen) ? ref : 0;
-  }
   const CatalogReader& reader() const { return parts_.catalog->reader(); }
   uint64_t counter(AgentCounter c) const { return parts_.counter(c); }
   Board* board() const { return parts_.board(); }
