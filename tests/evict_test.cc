@@ -47,21 +47,6 @@ TEST_F(EvictTest, WhatWasRemovedIsStagedAgainWhenTheQuotaGrows) {
   EXPECT_EQ(used.back(), used[2]) << "the catalog does not grow with it";
 }
 
-// The first copy's inode may be another copy's, or the same one's again.
-TEST_F(EvictTest, AnInodeThatIsUsedAgainLeadsToItsNewCopy) {
-  make(2);
-  start();
-  for (int turn = 0; turn < 20; ++turn)
-    for (const int i : {turn % 2, 1 - turn % 2}) {
-      set_quota(kSpace);
-      ASSERT_EQ(demand(name(i)), kPlaced);
-      expect_placed(name(i), source_stat(name(i)));
-      ASSERT_EQ(entry_of(open_copy(name(i))), catalog_->reader().find(rel(name(i))).entry);
-      set_quota(0);
-      ASSERT_TRUE(keeps_to(0));
-    }
-}
-
 TEST_F(EvictTest, ACopyThatIsOpenIsPassedOver) {
   constexpr int kFiles = 5;
   start_with(kFiles);
