@@ -2,7 +2,6 @@
 // Large files: staged in chunks, or in part.
 #include "tests/placement_fixture.h"
 
-#include <mutex>
 #include <utility>
 
 #include "runtime/placement/copying.h"
@@ -14,7 +13,7 @@ namespace {
 class LargeFiles : public PlacementTest {
  protected:
   LargeFiles() { config_.stage_wait_max = 1000; }
-  void ask(const std::string& name, uint32_t chunk) { placement_->demand_chunk(rel(name), chunk); }
+  void ask(const std::string& name, uint32_t chunk = 0) { placement_->demand_chunk(rel(name), chunk); }
   uint64_t bytes_read() const { return counter(AgentCounter::agent_bytes_pfs); }
 };
 
@@ -72,40 +71,6 @@ TEST_F(LargeFiles, AFileOfTooManyChunksIsNotBegun) {
   EXPECT_EQ(counter(AgentCounter::no_fit_files), 1u);
   EXPECT_EQ(files_on(), 0);
   end();
-}
-
-// As a task that reads it past the library, with O_DIRECT or io_uring.
-TEST_F(LargeFiles, ALargeFileThatIsOnlyOpenedIsPrefetched) {
-  config_.prefetch = AgentConfig::Prefetch::kOn;
-  for (const char* name : {"early", "late"}) scratch_.file(std::string("pfs/") + name, noise(3 * kMiB, 1));
-  start();
-  demand("early");
-  walk();
-  EXPECT_TRUE(placed_at_last("early"));
-  EXPECT_TRUE(placed_at_last("late"));
-  EXPECT_EQ(bytes_read(), 6u * kMiB) << "each byte once";
-}
-
-TEST_F(LargeFiles, AChunkThatIsAskedForComesFirst) {
-  config_.threads = 1;
-  scratch_.file("pfs/large", noise(10 * kMiB + 5, 1));
-  const struct stat st = source_stat("large");
-  start();
-  std::vector<off_t> offsets;
-  std::mutex lock;
-  Intercept reads(Call::kPread, [&](Arguments& a) {
-    std::lock_guard<std::mutex> hold(lock);
-    offsets.push_back(a.offset);
-    return 0;
-  });
-  demand("large");
-  ask("large", 10);
-  ASSERT_TRUE(placed_at_last("large"));
-  placement_->stop();
-  ASSERT_FALSE(offsets.empty());
-  EXPECT_EQ(offsets.front(), 10 * off_t{kMiB});
-  EXPECT_EQ(bytes_read(), 10u * kMiB + 5) << "each byte once";
-  expect_placed("large", st);
 }
 
 TEST_F(LargeFiles, PrefetchAndChunksThatAreAskedForMeet) {
@@ -182,11 +147,9 @@ TEST_F(LargeFiles, ChunksOutsideTheFileAreIgnored) {
 namespace fs = std::filesystem;
 constexpr uint64_t kNoFit = state_word(State::kNoFit), kFault = state_word(State::kNoFit, Reason::kTierError);
 
-class ChunkErrors : public PlacementTest {
+class ChunkErrors : public LargeFiles {
  protected:
-  ChunkErrors() { config_.stage_wait_max = 1000; }
   void make(const std::string& name, uint64_t bytes) { scratch_.file("pfs/" + name, noise(bytes, 1)); }
-  void ask(const std::string& name, uint32_t chunk = 0) { placement_->demand_chunk(rel(name), chunk); }
   bool has_chunk(const std::string& name, uint32_t n) {
     return catalog_->reader().has_chunk(chunks_of(word(name)), n);
   }
