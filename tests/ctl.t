@@ -852,7 +852,6 @@ def simulate():
     found = {p["policy"]: p for p in runs[0].get("policies", [])}
     equal((code, err, len(runs), len(found)), (0, "", 1, 12), "simulate: all policies")
     equal([round(found["perfect"]["seconds"], 6), round(runs[0]["bound_seconds"], 6)], [8.0, 8.0], "simulate: what the computation takes", found)
-    equal(round(found["staging-buffer"]["seconds"], 1), 20.0, "simulate: what the PFS takes")
     ok(all(abs(p["staging_seconds"] + p["computing_seconds"] + sum(p["waiting_seconds"].values()) - p["seconds"]) < 1e-6 for p in found.values()),
        "simulate: the parts add up", found)
     equal({name: round(p["pfs_mb"], 6) for name, p in found.items() if name in ("naive", "monarch")}, {"naive": 1600.0, "monarch": 400.0}, "simulate: what is read from the PFS")
