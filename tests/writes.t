@@ -77,7 +77,6 @@ class Placed:
 # ---- programs
 
 BY_PROGRAMS = {
-    "mv over a file": 'echo moved >"$2/new"; mv "$2/new" "$1/0000.bin"',
     "mv -f within the dataset": 'mv -f "$1/0004.bin" "$1/0008.bin"',
     "mv back and forth": 'mv "$1/0012.bin" "$1/x"; echo other >"$1/0012.bin"; mv "$1/x" "$1/0016.bin"',
     "cp over a file": 'cp "$1/0020.bin" "$1/b/d1/0001.bin"',
