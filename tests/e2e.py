@@ -83,9 +83,9 @@ def unless(*why_nots):
     """Decorates a test: it is skipped where one of these functions has a reason."""
     def decorate(test):
         @functools.wraps(test)
-        def run():
+        def run(*words):
             why = next(filter(None, (why_not() for why_not in why_nots)), "")
-            return skip(test.__name__, why) if why else test()
+            return skip(test.__name__, why) if why else test(*words)
         return run
     return decorate
 

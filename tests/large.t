@@ -100,10 +100,9 @@ def dataset(name):
     return root
 
 
+@e2e.unless(e2e.why_no_slowfs)
 def each_way(kind, ways, times, test):
     """Each way of reading, `times` times in a job: as natively; then test(name, bytes read from the PFS, report)."""
-    if why := e2e.why_no_slowfs():
-        return skip(f"large files on a PFS: {kind}", why)
     root = dataset(kind)
     fs = e2e.SlowFs(root, f"{root}.pfs")
     for prefetch in PREFETCH:
@@ -118,7 +117,7 @@ def each_way(kind, ways, times, test):
                 got = job.run([*program(text), fs.mount])
                 equal(got[:2], native[:2], f"{name}: as natively", got[2])
             test(name, fs.counters()["read_bytes"] - before, job.end())
-    return fs.close()
+    fs.close()
 
 
 def own_position():

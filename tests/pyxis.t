@@ -168,9 +168,8 @@ def root_file_system(name, image):
     equal(found[1], found[0], f"{name}: nothing is written to it")
 
 
+@e2e.unless(images.why_no_musl)
 def another_libc(name):
-    if why := images.why_no_musl():
-        return skip(f"{name}: an image with musl", why)
     image = squashed(images.with_shell(images.musl_image(f"musl-{cluster.before != []}")))
     files = sorted(os.path.join(d, file) for d, _, names in os.walk(pfs.mount) for file in names if not file.startswith(".slowfs"))
     script = f"--container-image={image} --no-container-mount-home --container-mounts={pfs.mount}:{pfs.mount} /bin/cat {shlex.join(files)}"
