@@ -605,7 +605,7 @@ def inherited():
     with open(out, "wb") as file:
         script = 'echo one; sleep 1; a=$(wc -c <$0); echo two; b=$(wc -c <$0); echo $a $b >&2'
         done = subprocess.run([e2e.Job.program, "run", *options([root], {"t": (tier, "1G")}), "--", "sh", "-c", script, out],
-                              stdout=file, stderr=subprocess.PIPE, check=False, env=e2e.environment())
+                              stdout=file, stderr=subprocess.PIPE, check=False, env=e2e.environment(MONARCH_IO_QUIET="1"))
     equal((done.returncode, done.stderr.split()[-2:]), (0, [b"4", b"8"]), "its own output is read as it is", done)
 
 
