@@ -87,6 +87,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/agent_conf.h \
 	%D%/node/boot.h \
 	%D%/node/cgroup.h \
+	%D%/node/closing.h \
 	%D%/node/epilog.h \
 	%D%/node/identity.h \
 	%D%/node/job_dirs.h \
