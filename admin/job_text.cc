@@ -25,10 +25,9 @@ Json tiers_of(const JobStatus& status) {
   return tiers;
 }
 
-// Of a job that has no record nobody knows whose it is.
-bool is_users(const Job& job) { return !job.run_dir.empty() || job.uid != 0; }
-
 }  // namespace
+
+bool is_users(const Job& job) { return !job.run_dir.empty() || job.uid != 0; }
 
 Opens opens_of(const JobCounters& c) {
   Opens opens;

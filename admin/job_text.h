@@ -29,6 +29,8 @@ Json job_json(const Job& job);
 std::string no_job_text(const std::string& name);
 
 Colour colour_of(JobState state);
+// Whether it is known whose it is: not of a job that has no record.
+bool is_users(const Job& job);
 // "-": it is not known.
 std::string user_text(const Job& job);
 std::string percent_text(const std::optional<double>& value, bool estimated);
