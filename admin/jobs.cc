@@ -201,9 +201,11 @@ Job job_of_key(const StateDir& state, const std::string& key) {
   job.cluster = key.substr(0, at);
   if (at != std::string::npos) job.node = key.substr(at + job.id.size() + 2);
   if (job.id.empty()) job.id = key;
-  const std::optional<NotedFailure> failure = state.read_failure(key);
-  job.state = !failure ? JobState::kPending : failure->refused ? JobState::kRefused : JobState::kFailed;
-  if (failure) job.reason = failure->reason;
+  const NotedFailure failure = state.read_notes(key).failure;
+  job.state = failure.run.empty() ? JobState::kPending
+              : failure.refused   ? JobState::kRefused
+                                  : JobState::kFailed;
+  job.reason = failure.reason;
   return job;
 }
 

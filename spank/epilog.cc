@@ -9,7 +9,7 @@ constexpr int kPatienceMs = 5000;  // the node is given to the next job only aft
 
 // Without a word where nothing of Monarch's was in the job on this node.
 void end_job(const char* job) {
-  if (!*job || !*trusted("SLURMD_NODENAME") || !is_known(job, "")) return;
+  if (!*job || !*trusted("SLURMD_NODENAME") || !is_known(job)) return;
   run_monarchd(Arguments("--epilog", job), kPatienceMs, nullptr, 0);
 }
 

@@ -87,6 +87,12 @@ int with_children(pid_t process, pid_t* all) {
   return n;
 }
 
+const char* path_of(char (&out)[kPathRoom], const char* job, const char* below) {
+  snprintf(out, sizeof out, "%s/jobs/%s.%s.%s%s", settings().state_dir, cluster_name(), job,
+           trusted("SLURMD_NODENAME"), below);
+  return out;
+}
+
 bool join(char (&out)[kPathRoom], const char* directory, const char* name) {
   return static_cast<size_t>(snprintf(out, sizeof out, "%s/%s", directory, name)) < sizeof out;
 }
@@ -153,11 +159,22 @@ bool jobs_have_own_mounts() {
   return type && *type && !strstr(type, "/none");
 }
 
-bool is_known(const char* job, const char* below) {
-  char path[4096 + 512];
-  snprintf(path, sizeof path, "%s/jobs/%s.%s.%s%s", settings().state_dir, cluster_name(), job,
-           trusted("SLURMD_NODENAME"), below);
-  return access(path, F_OK) == 0;
+bool is_known(const char* job) {
+  char path[kPathRoom];
+  return access(path_of(path, job, ""), F_OK) == 0;
+}
+
+// JSON has a member on each line, and no quote in a text without a backslash before it.
+bool is_noted(const char* job, const char* member) {
+  char path[kPathRoom], quoted[32], *line = nullptr;
+  size_t room = 0;
+  snprintf(quoted, sizeof quoted, "\"%s\":", member);
+  FILE* record = fopen(path_of(path, job, "/record.json"), "re");
+  bool found = false;
+  while (record && !found && getline(&line, &room, record) > 0) found = strstr(line, quoted) != nullptr;
+  if (record) fclose(record);
+  free(line);
+  return found;
 }
 
 char* decimal(uint64_t n, char* out) {

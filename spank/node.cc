@@ -148,7 +148,7 @@ void start_if_noted(spank_t sp) {
   uint32_t job = 0;
   if (tried || spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS) return;
   char job_text[24];
-  if (!is_known(decimal(job, job_text), "/wanted")) return;
+  if (!is_noted(decimal(job, job_text), "wanted")) return;
   tried = true;
   start(sp, "");
 }
@@ -161,7 +161,7 @@ void start_default(spank_t sp) {
       spank_get_item(sp, S_JOB_UID, &uid) != ESPANK_SUCCESS || uid == 0)
     return;
   char job_text[24];
-  if (is_known(decimal(job, job_text), "/no_default")) return;
+  if (is_noted(decimal(job, job_text), "no_default")) return;
   tried = true;
   start(sp, "", job_options());
   without[0] = '\0';

@@ -197,8 +197,10 @@ void note_namespace();
 bool can_hand_on_mounts();
 void clone_run_dir_mount(const char* run_dir);   // in slurmstepd, as root
 void attach_run_dir_mount(const char* run_dir);  // in the task, as root
-// Whether the state directory has something of that job's on this node; `below` is "" or "/FILE".
-bool is_known(const char* job, const char* below);
+// Whether the state directory has something of that job's on this node; and whether its record there has a
+// member of that name.
+bool is_known(const char* job);
+bool is_noted(const char* job, const char* member);
 // Decimal text; `out` holds 24 bytes. Returns out.
 char* decimal(uint64_t n, char* out);
 

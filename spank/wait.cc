@@ -282,7 +282,7 @@ void tell_at_end(spank_t sp) {
   if (++ended < tasks || node != 0 || !is_jobs_first_step(sp) ||
       spank_getenv(sp, "MONARCH_IO_QUIET", value, sizeof value) != ESPANK_ENV_NOEXIST ||
       spank_get_item(sp, S_JOB_ID, &job) != ESPANK_SUCCESS ||
-      !is_known(decimal(job, job_text), "/record.json") || is_known(job_text, "/no_closing_line"))
+      !is_noted(decimal(job, job_text), "closing_line"))
     return;
   Arguments arguments("--close", job_text);
   arguments.add("--reply-fd");  // its number follows

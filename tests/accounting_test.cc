@@ -415,8 +415,8 @@ class AccountForTest : public NodeTest {
     EXPECT_EQ(::chown((r.run_dir + "/" + name).c_str(), kUid, kUid), 0) << name;
   }
   // Accounts for it; what the log says.
-  std::string account(const JobRecord& r, const AccountPatience& patience = kPatient) {
-    return logged([&] { status_ = finish(state_, r, account_for(state_, r, patience)); });
+  std::string account(JobRecord& r, const AccountPatience& patience = kPatient) {
+    return logged([&] { status_ = finish(state_, r, account_for(state_, &r, patience)); });
   }
   std::string report_of(const JobRecord& r) const {
     return state_.path() + "/reports/" + std::to_string(kUid) + "/" + r.name + ".json";
@@ -440,19 +440,18 @@ TEST_F(AccountForTest, ARunIsAccountedForOnce) {
   fs::remove_all(state_.path() + "/spool");
   scratch_.dir("state/spool");
   fs::remove(report_of(r));
+  r = recorded(r.job);
   EXPECT_EQ(account(r), "");
   EXPECT_TRUE(status_.ok());
   EXPECT_TRUE(state_.spooled().empty());
   EXPECT_FALSE(exists(report_of(r)));
-  ++r.serial;
-  EXPECT_TRUE(has(account(r), "JobId=1 ")) << "its next run is another";
 }
 
 TEST_F(AccountForTest, OnlyTheFirstNodeHasALineForSacctAndOnlyWhereThereIsADatabase) {
   JobRecord second = ended(1), without = ended(2), lost = ended(3);
   second.first_node = false;
   without.of_cluster.account_program = "";
-  for (const JobRecord& r : {second, without}) {
+  for (JobRecord r : {second, without}) {
     EXPECT_TRUE(has(account(r), "monarch=1 hit="));
     EXPECT_TRUE(status_.ok()) << status_.error().text;
     EXPECT_TRUE(state_.spooled().empty());
@@ -467,7 +466,7 @@ TEST_F(AccountForTest, OnlyTheFirstNodeHasALineForSacctAndOnlyWhereThereIsADatab
 }
 
 TEST_F(AccountForTest, WhatCannotBeKeptIsToldAndTriedAgain) {
-  const JobRecord r = ended(1);
+  JobRecord r = ended(1);
   for (const char* name : {"spool", "metrics.lock", "reports"}) {
     const std::string path = state_.path() + "/" + name;
     fs::remove_all(path);
@@ -495,8 +494,9 @@ TEST_F(AccountForTest, TheOwnerHasTheReportInTheFileThatWasNamed) {
   fs::create_symlink(secret, own + "/report.1.json");
   uint32_t job = 0;
   for (const std::string& dir : {own, shared, roots}) {
-    const JobRecord r = ended(++job);
-    ASSERT_TRUE(note_owners_report(state_, r.job, dir + "/report.%j.json", {kUid, kUid, {kGroup}}).ok());
+    JobRecord r = ended(++job);
+    r.user.groups = {kGroup};
+    r.report_file = owners_report(dir + "/report.%j.json", r.job);
     account(r);
     wait_children();
     const std::string file = dir + "/report." + std::to_string(job) + ".json";
@@ -509,15 +509,13 @@ TEST_F(AccountForTest, TheOwnerHasTheReportInTheFileThatWasNamed) {
   EXPECT_EQ(contents(secret), "root's");
 }
 
-TEST_F(AccountForTest, TheOwnersFileIsWrittenByTheFirstNodeIfItIsStillWanted) {
+TEST_F(AccountForTest, TheOwnersFileIsWrittenByTheFirstNode) {
   const std::string own = scratch_.dir("own");
   EXPECT_EQ(::chown(own.c_str(), kUid, kUid), 0);
-  JobRecord other = ended(1), forgotten = ended(2);
+  JobRecord other = ended(1);
   other.first_node = false;
-  for (const JobRecord& r : {other, forgotten})
-    ASSERT_TRUE(note_owners_report(state_, r.job, own + "/report", r.user).ok());
-  ASSERT_TRUE(note_owners_report(state_, forgotten.job, "", forgotten.user).ok());
-  for (const JobRecord& r : {other, forgotten}) account(r);
+  other.report_file = own + "/report";
+  account(other);
   wait_children();
   EXPECT_FALSE(exists(own + "/report"));
 }
@@ -528,8 +526,8 @@ TEST_F(AccountForTest, NobodyWaitsForTheFileSystemOfTheOwnersFile) {
     if (!locked.is_ready()) return;
     const std::string own = scratch_.dir("own");
     m->check(::chown(own.c_str(), kUid, kUid) == 0, "a directory");
-    const JobRecord r = ended(1);
-    m->check(note_owners_report(state_, r.job, own + "/report", r.user).ok(), "a file is noted");
+    JobRecord r = ended(1);
+    r.report_file = own + "/report";
     locked.lock(::open(own.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     account(r);
     m->check(exists(report_of(r)) && status_.ok(), "it is accounted for");
@@ -577,7 +575,7 @@ TEST_F(AccountForTest, TheOutputEndsWithWhatTheCountersSayOfAJobThatHasAnAgent) 
   ASSERT_TRUE(BoardFile::create(r.run_dir).ok());
   give(r, "board");
   EXPECT_TRUE(has(closing(), "no program has used the dataset")) << closing();
-  EXPECT_TRUE(state_.write("jobs/c.1.n1/by_default", "").ok());
+  r.notes.by_default = true;
   EXPECT_EQ(closing(), "") << "nobody has asked for it";
   fs::remove(r.run_dir + "/board");
   EXPECT_EQ(closing(),

@@ -138,32 +138,28 @@ TEST_F(JobPeersTest, ANodeThatIsItsOwnLoopbackIsReachedByOthersAllTheSame) {
   EXPECT_EQ(listed("n1 127.0.0.1\nn2 10.0.0.2\n"), "n1 127.0.0.1\nn2 10.0.0.2\n");
 }
 
-TEST_F(JobPeersTest, TheNoteIsRootsAndGoesBeforeWhatAStepSays) {
+TEST_F(JobPeersTest, WhatThePrologIsToldIsNotedIfItHasAKey) {
   StartRequest request;
   request.state_dir = state_.path();
   request.job = record(1).job;
   request.datasets = "/data";
   request.peers = {kKey, "n[1-3]"};
-  const auto found = [&](const ToldOfPeers& step) {
-    const ToldOfPeers told = noted_peers(state_, request.job, step);
+  const auto noted = [&] {
+    const ToldOfPeers told = recorded(request.job).notes.peers;
     return told.key + " " + told.nodes;
   };
-  EXPECT_EQ(found({"step", "m"}), "step m");
   ASSERT_TRUE(note_wanted(request).ok());
-  EXPECT_EQ(found({"step", "m"}), kKey + " n[1-3]");
-  EXPECT_EQ(found({"", ""}), kKey + " n[1-3]");
+  EXPECT_EQ(noted(), kKey + " n[1-3]");
   struct stat st {};
-  ASSERT_EQ(::stat((state_.path() + "/jobs/c.1.n1/peers").c_str(), &st), 0);
+  ASSERT_EQ(::stat((state_.path() + "/jobs/c.1.n1/record.json").c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 07777, 0600u);
   for (const char* key : {"", "short"}) {
     request.peers.key = kKey;
     ASSERT_TRUE(note_wanted(request).ok());
     request.peers.key = key;
     ASSERT_TRUE(note_wanted(request).ok());
-    EXPECT_EQ(found({"step", "m"}), "step m") << "that of an earlier run is gone";
+    EXPECT_EQ(noted(), " ") << "that of an earlier run is gone";
   }
-  ASSERT_TRUE(state_.write("jobs/c.1.n1/peers", kKey).ok());
-  EXPECT_EQ(found({"", ""}), kKey + " ") << "half a note";
 }
 
 TEST_F(JobPeersTest, WhatTheHelperWasToldIsNotLeftInItsEnvironment) {

@@ -258,8 +258,7 @@ TEST_F(LaunchTest, AnAgentWithoutAGroupOfItsOwnIsLogged) {
       EXPECT_EQ(with(SYS_openat, refuse, [&] { return launch(); }), "the agent ended before it was ready");
     });
     EXPECT_EQ(log.find("has no control group of its own: ") != std::string::npos, file != "/nothing") << log;
-    EXPECT_EQ(std::filesystem::remove(state_.path() + "/jobs/c.1.n1/shared_group"), file != "/nothing")
-        << "that it died cannot be told then";
+    EXPECT_EQ(recorded(record(1).job).shared_group, file != "/nothing") << "that it died cannot be told then";
   }
 }
 
@@ -320,17 +319,17 @@ class LookAtAgentTest : public NodeTest {
 
 TEST_F(LookAtAgentTest, OneThatLivesEndsWithItsJob) {
   if (!start()) GTEST_SKIP() << "no control group can be made here";
-  EXPECT_EQ(look_at_agent(state_, record_), AgentEnd::kWithJob);
+  EXPECT_EQ(look_at_agent(state_, &record_), AgentEnd::kWithJob);
   EXPECT_TRUE(stop_agent(state_, record_, 30000));
-  EXPECT_EQ(look_at_agent(state_, record_), AgentEnd::kWithJob)
+  EXPECT_EQ(look_at_agent(state_, &record_), AgentEnd::kWithJob)
       << "it was seen alive, and then killed by root";
 }
 
 TEST_F(LookAtAgentTest, OneThatWasKilledHadDied) {
   if (!start()) GTEST_SKIP() << "no control group can be made here";
   EXPECT_TRUE(kill_and_wait(record_.agent, 30000));
-  EXPECT_EQ(look_at_agent(state_, record_), AgentEnd::kBefore);
-  EXPECT_EQ(look_at_agent(state_, record_), AgentEnd::kBefore) << "whoever asks again finds the same";
+  EXPECT_EQ(look_at_agent(state_, &record_), AgentEnd::kBefore);
+  EXPECT_EQ(look_at_agent(state_, &record_), AgentEnd::kBefore) << "whoever asks again finds the same";
 }
 
 // A killed process is listed as ended when its first thread has ended; on a busy node the others execute
@@ -340,14 +339,14 @@ TEST_F(LookAtAgentTest, OneWhoseFirstThreadHasEndedHadDied) {
   end_first_thread_.reset();
   ASSERT_TRUE(eventually([&] { return !is_running(record_.agent); }));
   ASSERT_FALSE(is_ending(record_.agent)) << "this is what the test is about";
-  EXPECT_EQ(look_at_agent(state_, record_), AgentEnd::kBefore);
+  EXPECT_EQ(look_at_agent(state_, &record_), AgentEnd::kBefore);
 }
 
 TEST_F(LookAtAgentTest, OneWithoutGroupsOfItsOwnIsNotJudged) {
   if (!start()) GTEST_SKIP() << "no control group can be made here";
   EXPECT_TRUE(kill_and_wait(record_.agent, 30000));
-  EXPECT_TRUE(state_.mark(record_, kSharedGroup).ok());
-  EXPECT_EQ(look_at_agent(state_, record_), AgentEnd::kWithJob) << "Slurm may have ended it";
+  record_.shared_group = true;
+  EXPECT_EQ(look_at_agent(state_, &record_), AgentEnd::kWithJob) << "Slurm may have ended it";
 }
 
 }  // namespace

@@ -388,18 +388,21 @@ class ChargedTest : public LedgerTest {
     EXPECT_TRUE(tier_of(1).to_job);
     EXPECT_EQ(r.memory, 640 * kMiB);
     EXPECT_TRUE(tell_granted(state_, r).ok());
-    EXPECT_TRUE(state_.write("jobs/" + r.job.key() + "/serves", "/data").ok());
   }
-  void age(const std::string& file, int seconds) {
-    const timespec then[2] = {{::time(nullptr) - seconds, 0}, {::time(nullptr) - seconds, 0}};
-    ASSERT_EQ(::utimensat(AT_FDCWD, (state_.path() + "/jobs/c.1.n1/" + file).c_str(), then, 0), 0);
+  // It was looked for so long ago; and the job began, so long ago.
+  void looked(int seconds) {
+    change(1, [&](JobRecord* r) { r->memory_looked = ::time(nullptr) - seconds; });
+  }
+  void began(int seconds) {
+    const uint64_t now_s = static_cast<uint64_t>(::time(nullptr) - seconds);
+    change(1, [&](JobRecord* r) { r->serial = now_s * 1'000'000'000; });
   }
 };
 
 TEST_F(ChargedTest, ItsAgentIsToldWhereTheJobsMemoryCounts) {
   begin_charged();
   EXPECT_EQ(told(1), line(100 * kMiB)) << "which is not known yet";
-  EXPECT_TRUE(note_memory_group(state_, record(1).job, "/sys/group").ok());
+  NodeTest::change(record(1).job, [](JobRecord* r) { r->memory_group = "/sys/group"; });
   EXPECT_TRUE(can_grant(state_));
   grant(state_);
   EXPECT_EQ(told(1), line(100 * kMiB) + "memory " + std::to_string(640 * kMiB) + " /sys/group\n");
@@ -408,17 +411,18 @@ TEST_F(ChargedTest, ItsAgentIsToldWhereTheJobsMemoryCounts) {
 
 TEST_F(ChargedTest, ItsControlGroupIsLookedForEachSecondAndLaterSeldom) {
   begin_charged();
+  began(0);
   {
     const Result<Fd> lock = state_.lock_job(record(1).job, false, 0);
     grant(state_);
-    EXPECT_FALSE(state_.read("jobs/c.1.n1/memory").ok()) << "who begins or ends is looked for later";
+    EXPECT_EQ(recorded(record(1).job).memory_looked, 0) << "who begins or ends is looked for later";
   }
   EXPECT_TRUE(can_grant(state_));
   EXPECT_EQ(logged([&] { grant(state_); }), "");
   EXPECT_TRUE(can_grant(state_)) << "each second";
-  age("serves", 12);
+  began(12);
   EXPECT_FALSE(can_grant(state_));
-  age("memory", 12);
+  looked(12);
   EXPECT_TRUE(can_grant(state_));
   const std::string log = logged([&] { grant(state_); });
   EXPECT_NE(
@@ -427,7 +431,7 @@ TEST_F(ChargedTest, ItsControlGroupIsLookedForEachSecondAndLaterSeldom) {
       std::string::npos)
       << log;
   EXPECT_FALSE(can_grant(state_));
-  age("memory", 12);
+  looked(12);
   EXPECT_EQ(logged([&] { grant(state_); }), "") << "it is said once";
 }
 

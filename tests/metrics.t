@@ -218,9 +218,9 @@ def states():
     with contextlib.closing(Node("states")) as n:
         n.account = "/bin/false"  # the line stays
         n.start(FIRST + 51)
-        for number, (file, text) in enumerate((("wanted", "{"), ("failed", "{"), ("failed", "0 boot refused\nby policy\n/data"), ("record.json", "{")), start=FIRST + 52):
+        for number, text in enumerate(('{"wanted": "/data"}', '{"failed": "0 boot"}', '{"failed": "0 boot", "refused": true}', "{"), start=FIRST + 52):
             os.mkdir(f"{n.state}/jobs/c-1.{number}.n1.x", 0o700)
-            e2e.write(f"{n.state}/jobs/c-1.{number}.n1.x/{file}", text)
+            e2e.write(f"{n.state}/jobs/c-1.{number}.n1.x/record.json", text)
         now = int(time.time())
         line = f"{n.state}/spool/c-1.1.0.n1.1.{now}.json"
         whole = e2e.write(f"{n.dir}/line", json.dumps({"job": 1, "cluster": "c-1", "uid": UID, "restart": 0, "begin": now - 10, "end": now, "line": "monarch=1"}))

@@ -21,6 +21,14 @@ class StateDirTest : public ::testing::Test {
     ASSERT_TRUE(state.ok()) << state.error().text;
     state_ = state.take();
   }
+  // What is recorded of that job, and a change to it.
+  JobRecord recorded(const JobOnNode& job) const { return *state_.read_job(job); }
+  void change(const JobOnNode& job, const std::function<void(JobRecord*)>& change) const {
+    (void)state_.lock_job(job, true, 0).ok();
+    JobRecord record = recorded(job);
+    change(&record);
+    EXPECT_TRUE(state_.write_record(record).ok());
+  }
   // What `body` logs.
   std::string logged(const std::function<void()>& body) const { return monarch::logged(scratch_, body); }
 

@@ -231,7 +231,7 @@ class FactsTest : public NodeTest {
       JobQuestion question(state_, record(1).job, run, user_, *config, {"", "", program_});
       facts = question.answer();
       EXPECT_EQ(question.answer().partition, facts.partition) << "once more";
-      question.note();
+      change(record(1).job, [&](JobRecord* r) { question.note(&r->notes); });
     }
     EXPECT_TRUE(no_child_is_left());
     return facts;

@@ -50,11 +50,11 @@ def check_agents(name, job):
     equal(len(nodes), 2, f"{name}: two nodes")
     for node in nodes:
         wait_until(lambda node=node: cluster.record(job, node))
-    notes = [read(f"{cluster.state}/jobs/lab.{job}.{node}/peers").decode().split("\n") for node in nodes]
+    notes = [[cluster.record(job, node)[member] for member in ("peer_key", "peer_nodes")] for node in nodes]
     ok(re.fullmatch("[0-9a-f]{64}", notes[0][0]), f"{name}: root has noted a key", notes)
     equal(notes[1], notes[0], f"{name}: the same on the other node")
     for index, node in enumerate(nodes):
-        modes = [stat.S_IMODE(os.stat(f"{cluster.state}/jobs/lab.{job}.{node}{file}").st_mode) for file in ("/peers", "")]
+        modes = [stat.S_IMODE(os.stat(f"{cluster.state}/jobs/lab.{job}.{node}{file}").st_mode) for file in ("/record.json", "")]
         equal(modes, [0o600, 0o700], f"{name}: the note is root's alone on node {index}")
         record = cluster.record(job, node)
         equal(read(record["run_dir"] + "/peers").decode(), "".join(f"{n} 127.0.0.1\n" for n in nodes), f"{name}: node {index} has the list in Slurm's order")

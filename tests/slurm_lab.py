@@ -284,7 +284,7 @@ exit $code
         """What root noted of the job on a node, the first if none is named; None before the agent is there."""
         with contextlib.suppress(FileNotFoundError, ValueError):
             record = json.loads(e2e.text_in(f"{self.state}/jobs/lab.{job}.{node or self.node_names[0]}/record.json"))
-            return record if record["pid"] else None
+            return record if record.get("pid") else None
         return None
 
     # ---- jobs

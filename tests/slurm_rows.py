@@ -26,10 +26,7 @@ def lines(cluster):
 
 def knows_times(cluster, job):
     """Whether root knows when the job's run was submitted and began."""
-    for path in glob.glob(f"{cluster.state}/jobs/*.{job}.*/times"):
-        with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
-            return re.fullmatch(r"\d+ \d+ \d+\n", file.read()) is not None
-    return False
+    return any("submit" in (cluster.record(job, node) or {}) for node in cluster.node_names)
 
 
 def rows_of_runs(cluster, name=""):

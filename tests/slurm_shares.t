@@ -83,8 +83,8 @@ class Watch:
         for path in glob.glob(f"{cluster.state}/jobs/*/record.json") + glob.glob(f"{cluster.state}/removing/*/record.json"):
             with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
                 record = json.load(file)
-                (t,) = record["tiers"]
-                found[record["serial"]] = t.get("occupied", t["quota"]) if "/removing/" in path else t["quota"]
+                for t in record.get("tiers", []):
+                    found[record["serial"]] = t.get("occupied", t["quota"]) if "/removing/" in path else t["quota"]
         return sum(found.values())
 
     def rival(self):

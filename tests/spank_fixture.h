@@ -176,8 +176,11 @@ class SpankPlugin : public testing::Test {
     return contents(scratch_ / "stderr");
   }
   // Notes that the prolog was told of datasets.
-  void note(const std::string& cluster = "cluster") { scratch_.file(note_of(cluster), ""); }
-  static std::string note_of(const std::string& cluster) { return "state/jobs/" + cluster + ".7.n1/wanted"; }
+  void note(const std::string& cluster = "cluster") { record(R"("wanted": "/data",)", cluster); }
+  // Of job 7.
+  void record(const std::string& line, const std::string& cluster = "cluster") {
+    scratch_.file("state/jobs/" + cluster + ".7.n1/record.json", "{\n " + line + "\n \"last\": 1\n}\n");
+  }
 
   // The exit status of a submission with these options, in this context; 0 if it went on.
   using Options = std::vector<std::pair<std::string, const char*>>;

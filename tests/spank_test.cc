@@ -456,7 +456,7 @@ TEST_F(SpankPlugin, WithoutAnOptionWhatThePrologNotedIsStarted) {
   };
   EXPECT_EQ(starts("init_post_opt", ordinary) + starts("task_post_fork", external), 0) << "nothing noted";
   note();
-  scratch_.file("state/jobs/cluster.0.n1/wanted", "");
+  scratch_.file("state/jobs/cluster.0.n1/record.json", R"({"wanted": "/data"})");
   EXPECT_EQ(starts("init_post_opt", ordinary), 1);
   EXPECT_EQ(told_helper("MONARCH_JOB_DATASETS"), "none") << "monarchd knows them";
   EXPECT_EQ(starts("init_post_opt", external), 0) << "there it is done once its tasks are";
@@ -499,9 +499,10 @@ TEST_F(SpankPlugin, WithoutADatasetTheAdministratorsIsAskedForWhereThereIsOne) {
   helper("echo 'tell there is none' >&3");
   EXPECT_TRUE(starts(0));
   EXPECT_EQ(told(), "") << "nobody has asked for it";
-  scratch_.file("state/jobs/cluster.7.n1/no_default", "");
+  record(R"("no_default": true,)");
   EXPECT_FALSE(starts(0)) << "it was asked before";
-  std::filesystem::remove(scratch_ / "state/jobs/cluster.7.n1/no_default");
+  record(R"("told": "\"no_default\": \"wanted\":",)");
+  EXPECT_TRUE(starts(0)) << "what is in a text is no member";
   scratch_.file("monarch.conf", "");
   words_.emplace_back("policy.partition.a.b.default_dataset=/x");
   EXPECT_TRUE(starts(0));
@@ -848,7 +849,7 @@ TEST_F(SpankPlugin, TellsAtTheEndWhatThePfsWasSpared) {
   const Items batch = {{S_JOB_STEPID, kBatchStep}, {S_JOB_NODEID, 0}};
   const std::string line = "monarch: read 7M\n";
   EXPECT_EQ(told_by(batch), "") << "it has no agent";
-  const std::string known = scratch_.file("state/jobs/cluster.7.n1/record.json", "");
+  record(R"("closing_line": true,)");
   EXPECT_EQ(told_by(batch), line);
   EXPECT_TRUE(has(arguments(), "--job 7 --cluster cluster --node n1 --reply-fd 3")) << arguments();
   EXPECT_EQ(told_by(batch, {{"MONARCH_IO_QUIET", ""}}), "");
@@ -858,9 +859,9 @@ TEST_F(SpankPlugin, TellsAtTheEndWhatThePfsWasSpared) {
   EXPECT_EQ(told_by({{S_JOB_STEPID, 3}}), "") << "a later step";
   EXPECT_EQ(told_by({{S_JOB_STEPID, 0}, {S_JOB_LOCAL_TASK_COUNT, 2}}), "") << "another task runs";
   EXPECT_EQ(told("task_exit"), line) << "the last task";
-  scratch_.file("state/jobs/cluster.7.n1/no_closing_line", "");
+  record("");
   EXPECT_EQ(told_by(batch), "") << "switched off";
-  std::filesystem::remove(scratch_ / "state/jobs/cluster.7.n1/no_closing_line");
+  record(R"("closing_line": true,)");
   load();
   fake_.items[S_JOB_STEPID] = kBatchStep;
   init(S_CTX_REMOTE);

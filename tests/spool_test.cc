@@ -79,6 +79,8 @@ class SpoolTest : public StateDirTest {
     r.run_dir = "/run/x";
     r.serial = static_cast<uint64_t>(begin) * 1000000000 + 5;
     r.of_cluster = of_;
+    r.submit = submit_;
+    r.start = start_;
     return r;
   }
 
@@ -116,15 +118,18 @@ class SpoolTest : public StateDirTest {
 
   const std::string program_ = scratch_ / "helper";
   OfCluster of_ = {"", "", program_};
-  // What the prolog leaves of job 7, and what Slurm said of its times.
+  int64_t submit_ = 0, start_ = 0;  // as Slurm said
+  // What the prolog leaves of job 7.
   void begin_job() const { ASSERT_TRUE(state_.lock_job(record(7).job, true, 0).ok()); }
   std::string job_dir() const { return state_.path() + "/jobs/c.7.n1/"; }
-  std::string times_file() const { return job_dir() + "times"; }
+  JobRecord job() const { return recorded(record(7).job); }
+  void ask_at(int64_t when) const {
+    change(record(7).job, [=](JobRecord* r) { r->next_ask = when; });
+  }
 };
 
 TEST_F(SpoolTest, ALineIsWrittenOnceForItsRun) {
-  begin_job();
-  ASSERT_TRUE(state_.write("jobs/c.7.n1/times", "1000000000005 111 222\n").ok());
+  submit_ = 111, start_ = 222;
   of_ = {"/etc/other.conf", "", program_};
   const std::string name = line(7);
   EXPECT_TRUE(name.starts_with("c.7.2.n1.1000000000005.") && name.ends_with(".json")) << name;
@@ -257,7 +262,7 @@ TEST_F(SpoolTest, WhatIsSpoiltIsRemovedAndNobodyIsAsked) {
     EXPECT_TRUE(state_.spooled().empty()) << text;
   }
   scratch_.file("state/jobs/c.7.n1/record.json", "{");
-  EXPECT_TRUE(times_are_due(state_));
+  EXPECT_FALSE(times_are_due(state_));
   ask_times(state_, program_);
   EXPECT_TRUE(called().empty());
 }
@@ -318,34 +323,32 @@ TEST_F(SpoolTest, SlurmIsAskedForTheTimesOfEachRunOnce) {
   begin_job();
   EXPECT_FALSE(times_are_due(state_)) << "the prolog has seen it, and nothing more";
   ask_times(state_, program_);
-  EXPECT_FALSE(fs::exists(times_file()));
+  EXPECT_TRUE(called().empty());
   const int64_t begin = ::time(nullptr) - 100;
   ASSERT_TRUE(state_.write_record(record(7, begin)).ok());
   EXPECT_TRUE(times_are_due(state_));
 
   answer(kAway);
   ask_times(state_, program_);
-  EXPECT_EQ(contents(times_file()), "");
-  EXPECT_GT(wait_of(times_file()), 50);
+  EXPECT_GT(job().next_ask - ::time(nullptr), 50);
   EXPECT_FALSE(times_are_due(state_)) << "not at once";
   ask_times(state_, program_);
   EXPECT_EQ(called().size(), 1u);
-  set_mtime(times_file(), -1);
+  ask_at(::time(nullptr) - 1);
   EXPECT_TRUE(times_are_due(state_));
   answer(kDone, "111 222\n");
   ask_times(state_, program_);
   EXPECT_EQ(called().back(),
             "unset --times --job 7 --uid 65534 --restart 2 --begin " + std::to_string(begin));
-  EXPECT_EQ(contents(times_file()), std::to_string(record(7, begin).serial) + " 111 222\n");
-  set_mtime(times_file(), -1);
+  EXPECT_TRUE(job().submit == 111 && job().start == 222);
   EXPECT_FALSE(times_are_due(state_)) << "they are known";
   ask_times(state_, program_);
   EXPECT_EQ(called().size(), 2u);
 
-  fs::remove(times_file());
+  ask_at(0);
   answer(kDone, std::string(1000, 'x'));
   ask_times(state_, program_);
-  EXPECT_LE(contents(times_file()).size(), 20u + 400);
+  EXPECT_TRUE(job().submit == 111 && !times_are_due(state_)) << "that is no time";
 }
 
 TEST_F(SpoolTest, NobodyIsAskedWhoCannotKnowOrNeedNotSay) {
@@ -369,15 +372,15 @@ TEST_F(SpoolTest, NobodyIsAskedWhoCannotKnowOrNeedNotSay) {
     ASSERT_TRUE(state_.write_record(r).ok());
     answer(c.answer);
     ask_times(state_, program_);
-    EXPECT_EQ(contents(times_file()), "-\n") << c.what;
+    EXPECT_EQ(job().next_ask, -1) << c.what;
     EXPECT_EQ(called().size(), c.calls) << c.what;
     EXPECT_EQ(fs::exists(none), !c.has_database) << c.what;
-    fs::remove(times_file());
   }
+  ask_at(0);
   fs::remove(none);
   fs::remove(program_);
   ask_times(state_, program_);
-  EXPECT_EQ(contents(times_file()), "") << "no answer: to be asked again";
+  EXPECT_GT(job().next_ask, 0) << "no answer: to be asked again";
   EXPECT_TRUE(fs::exists(state_.path() + "/account_warned")) << "it cannot run";
 }
 
@@ -391,7 +394,6 @@ TEST_F(SpoolTest, EachClusterIsAskedByItsOwn) {
   EXPECT_TRUE(flush(state_, {"", "/of/the/keeper"}, {}, Lines::kDue).ok());
   EXPECT_EQ(called().size(), 2u);
   of_.account_program = scratch_ / "of-a-release-that-is-gone";  // then the keeper's will do
-  fs::remove(times_file());
   ASSERT_TRUE(state_.write_record(record(7)).ok());
   ask_times(state_, program_);
   EXPECT_EQ(called().size(), 3u);
@@ -417,13 +419,11 @@ TEST_F(SpoolTest, TimesAreThoseOfTheRunThatWasAskedFor) {
   ASSERT_TRUE(state_.write_record(record(7, 2000)).ok());
   fs::rename(job_dir() + "record.json", job_dir() + "later");
   ASSERT_TRUE(state_.write_record(record(7)).ok());
-  ASSERT_TRUE(state_.write("jobs/c.7.n1/times", "").ok());
-  set_mtime(times_file(), -100);
   for (const int status : {kDone, kAway}) {
     helper("echo x >>" + (scratch_ / "calls") + "\ncp " + job_dir() + "later " + job_dir() +
            "record.json\necho 5 6\nexit " + std::to_string(status));
     ask_times(state_, program_);
-    EXPECT_EQ(contents(times_file()), "") << "the job was requeued meanwhile";
+    EXPECT_EQ(job().submit, 0) << "the job was requeued meanwhile";
     EXPECT_TRUE(times_are_due(state_)) << "and its next run is asked for";
     ASSERT_TRUE(state_.write_record(record(7)).ok());
   }

@@ -51,9 +51,15 @@ class StartTest : public NodeTest {
   JobRecord begin_serving(const std::string& datasets, uint32_t job = 1) const {
     JobRecord r = record(job);
     r.agent = *identify(start_idle());
+    r.serves = datasets;
     (void)begin(r);
-    EXPECT_TRUE(state_.write("jobs/" + r.job.key() + "/serves", datasets).ok());
     return r;
+  }
+  // Of job 1.
+  JobRecord recorded() const { return NodeTest::recorded(record(1).job); }
+  JobNotes notes() const { return recorded().notes; }
+  void change(const std::function<void(JobRecord*)>& change) const {
+    NodeTest::change(record(1).job, change);
   }
   Names of_job() const { return names_in(state_.path() + "/jobs/c.1.n1"); }
 };
@@ -63,7 +69,7 @@ TEST_F(StartTest, WhereNothingIsWantedNothingIsMade) {
   EXPECT_EQ(error_of(request("")), ENOENT);
   EXPECT_TRUE(jobs().empty());
   ASSERT_TRUE(note_wanted(request("/data")).ok());
-  EXPECT_EQ(*state_.read("jobs/c.1.n1/wanted"), "/data");
+  EXPECT_EQ(notes().datasets, "/data");
   EXPECT_EQ(error_of(request("")), ENOSPC) << "the prolog has noted it";
 }
 
@@ -79,7 +85,7 @@ TEST_F(StartTest, TheOptionsAreThoseOfWhoNamesTheDatasets) {
   submitted.options = "colour=red";
   EXPECT_EQ(error_of(submitted), EINVAL);
   ASSERT_TRUE(note_wanted(request("/data")).ok());
-  EXPECT_FALSE(exists(state_.path() + "/jobs/c.1.n1/options"));
+  EXPECT_EQ(notes().options, "");
   EXPECT_EQ(error_of(request("")), ENOSPC) << "a run without";
 }
 
@@ -98,7 +104,7 @@ TEST_F(StartTest, WhatIsRequiredIsInItsOptions) {
 TEST_F(StartTest, AFailureLeavesANoteAndNothingElse) {
   configure();
   EXPECT_EQ(error_of(request("/data")), ENOSPC);
-  EXPECT_EQ(of_job(), Names{"failed"});
+  EXPECT_EQ(of_job(), Names{"record.json"});
   EXPECT_TRUE(on_tier().empty() && runs().empty() && in_removing().empty());
   EXPECT_TRUE(names_in(state_.path() + "/grants").empty());
   const Result<Started> again = start_agent(request("/data"));
@@ -109,9 +115,9 @@ TEST_F(StartTest, AFailureLeavesANoteAndNothingElse) {
   EXPECT_EQ(error_of(request("/other")), ENOSPC) << "that is another";
   EXPECT_EQ(error_of(requeued("/other")), ENOSPC) << "a later run may have more luck";
   EXPECT_EQ(error_of(requeued("/other")), EALREADY);
-  for (const char* text : {"", "0", "1 x", "0 \n"}) {
-    ASSERT_TRUE(state_.write("jobs/c.1.n1/failed", text).ok());
-    EXPECT_EQ(error_of(request("/other")), ENOSPC) << "no note of this run and boot: " << text;
+  for (const char* run : {"", "0", "1 x", "0 "}) {
+    change([&](JobRecord* r) { r->notes.failure.run = run; });
+    EXPECT_EQ(error_of(request("/other")), ENOSPC) << "no note of this run and boot: " << run;
   }
 }
 
@@ -122,7 +128,7 @@ TEST_F(StartTest, WhatAHelperIsAtWorkOnIsLeftAlone) {
   EXPECT_EQ(note_wanted(request("/data")).error().code, ETIMEDOUT);
   EXPECT_EQ(error_of(request("/data")), ETIMEDOUT);
   EXPECT_TRUE(of_job().empty());
-  ASSERT_TRUE(state_.write("jobs/c.1.n1/failed", "0 " + boot_id() + "\nit is Tuesday\n/data").ok());
+  change([&](JobRecord* r) { r->notes.failure = {"0 " + boot_id(), false, "it is Tuesday", "/data"}; });
   EXPECT_EQ(error_of(request("/data")), EALREADY) << "which is told without the lock";
 }
 
@@ -140,12 +146,13 @@ TEST_F(StartTest, WhatThePrologNotedOutlivesARunThatIsCleared) {
   submitted.options = "tiers=nvme";
   ASSERT_TRUE(note_wanted(submitted).ok());
   JobRecord r = record(1);
+  r.notes = notes();
   r.agent = *identify(start_idle());
   (void)begin(r);
   EXPECT_EQ(error_of(request("")), ENOSPC) << "it is tried";
   EXPECT_FALSE(is_running(r.agent));
-  EXPECT_EQ(*state_.read("jobs/c.1.n1/wanted"), "/data");
-  EXPECT_EQ(*state_.read("jobs/c.1.n1/options"), "tiers=nvme");
+  EXPECT_EQ(notes().datasets, "/data");
+  EXPECT_EQ(notes().options, "tiers=nvme");
   EXPECT_TRUE(on_tier().empty());
 }
 
@@ -171,15 +178,13 @@ TEST_F(StartTest, AJobWhoseRecordCannotBeReadNowKeepsIt) {
 
 TEST_F(StartTest, AJobThatMayNotHaveItIsNotTried) {
   EXPECT_EQ(error_of(request("/data")), EINVAL) << "without the configuration, not as if nothing were wanted";
-  ASSERT_TRUE(state_.read_failure("c.1.n1"));
-  EXPECT_FALSE(state_.read_failure("c.1.n1")->refused);
+  EXPECT_TRUE(!notes().failure.run.empty() && !notes().failure.refused);
   scratch_.file("monarch.conf", "[tier.nvme]\npath = " + scratch_ / "tier" +
                                     "\nquota = 1M\n[policy]\ndeny_users = " + std::to_string(kUid) + "\n");
   EXPECT_EQ(error_of(requeued("/data")), kRefused);
-  EXPECT_EQ(of_job(), Names{"failed"});
-  ASSERT_TRUE(state_.read_failure("c.1.n1"));
-  EXPECT_TRUE(state_.read_failure("c.1.n1")->refused);
-  EXPECT_NE(state_.read_failure("c.1.n1")->reason.find("deny_users"), std::string::npos);
+  EXPECT_EQ(of_job(), Names{"record.json"});
+  EXPECT_TRUE(notes().failure.refused);
+  EXPECT_NE(notes().failure.reason.find("deny_users"), std::string::npos);
   EXPECT_TRUE(on_tier().empty());
   EXPECT_EQ(error_of(requeued("/data")), EALREADY) << "nor asked about again";
 }
@@ -213,16 +218,17 @@ TEST_F(StartTest, TheFirstStepWithTasksIsToldToWait) {
     return started.ok() ? std::make_pair(started->wait_percent, started->wait_seconds)
                         : std::make_pair(-1, -1);
   };
+  const auto note = [&](int64_t until_ms) {
+    change([&](JobRecord* r) { r->wait_percent = 80, r->wait_until_ms = until_ms; });
+  };
   EXPECT_EQ(wait(true), std::make_pair(0, 0)) << "nobody asked for it";
-  ASSERT_TRUE(state_.write("jobs/c.1.n1/wait", "80 " + std::to_string(now_ms() + 59000)).ok());
+  note(now_ms() + 59000);
   EXPECT_EQ(wait(false), std::make_pair(0, 0)) << "the extern step, which has none";
   clock_.sleep_ns(1'000'000);
   EXPECT_EQ(wait(true), std::make_pair(80, 59));
   EXPECT_EQ(wait(true), std::make_pair(0, 0)) << "the next one";
-  ASSERT_TRUE(state_.write("jobs/c.1.n1/wait", "80 " + std::to_string(now_ms() - 1000)).ok());
+  note(now_ms() - 1000);
   EXPECT_EQ(wait(true), std::make_pair(80, 0)) << "the time is over";
-  ASSERT_TRUE(state_.write("jobs/c.1.n1/wait", "80").ok());
-  EXPECT_EQ(wait(true), std::make_pair(0, 0));
 }
 
 TEST_F(StartTest, TheLastRunIsClearedAway) {
@@ -233,7 +239,7 @@ TEST_F(StartTest, TheLastRunIsClearedAway) {
   EXPECT_TRUE(on_tier().empty());
   EXPECT_TRUE(runs().empty());
   EXPECT_TRUE(in_removing().empty());
-  EXPECT_EQ(of_job(), Names{"failed"});
+  EXPECT_EQ(of_job(), Names{"record.json"});
 }
 
 TEST_F(StartTest, OfAnEarlierBootNobodyIsKilled) {
@@ -308,7 +314,7 @@ TEST_F(TrappedStartTest, AnAgentThatIsNotReadyIsWaitedForAndKept) {
   EXPECT_EQ(names_in(scratch_ / "open/monarch"), Names{r.removal()});
   EXPECT_TRUE(!exists(scratch_ / "closed/monarch") || names_in(scratch_ / "closed/monarch").empty());
   EXPECT_NE(contents(scratch_ / "logged").find("the agent is not ready after "), std::string::npos);
-  EXPECT_EQ(*state_.read("jobs/c.1.n1/serves"), "/data");
+  EXPECT_EQ(recorded().serves, "/data");
   EXPECT_TRUE(end_agent(state_, r, 10000));
 }
 
@@ -320,8 +326,7 @@ TEST_F(TrappedStartTest, ATierThatDoesNotAnswerIsLeftOut) {
     return 0;
   });
   const JobRecord r = starts_on_open(request("/data"));
-  EXPECT_EQ(*state_.read("jobs/c.1.n1/remark"),
-            "n1 goes without tier closed: it does not answer within 500 ms");
+  EXPECT_EQ(recorded().remark, "n1 goes without tier closed: it does not answer within 500 ms");
   EXPECT_NE(contents(scratch_ / "logged").find("is not ready after 2500 ms"), std::string::npos)
       << "what was waited for counts";
   EXPECT_TRUE(end_agent(state_, r, 10000));
@@ -340,7 +345,7 @@ TEST_F(StartTest, WhereNoTierAnswersThereIsNoAgent) {
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().code, ETIMEDOUT);
   EXPECT_EQ(none.error().text, "no tier of this node answers");
-  EXPECT_EQ(of_job(), Names{"failed"});
+  EXPECT_EQ(of_job(), Names{"record.json"});
 }
 
 TEST_F(TrappedStartTest, WhatLivesAsLongAsTheJobIsNoted) {
@@ -349,8 +354,9 @@ TEST_F(TrappedStartTest, WhatLivesAsLongAsTheJobIsNoted) {
   r.job.job = job_alone(2);
   (void)start_titled("slurmstepd: [" + std::to_string(r.job.job) + ".extern]");
   EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
-  EXPECT_TRUE(exists(state_.path() + "/jobs/" + r.job.key() + "/anchored"));
-  EXPECT_TRUE(end_agent(state_, *state_.read_record(r.job.key()), 10000));
+  const JobRecord started = NodeTest::recorded(r.job);
+  EXPECT_EQ(started.anchors.size(), 1u);
+  EXPECT_TRUE(end_agent(state_, started, 10000));
 }
 
 TEST_F(TrappedStartTest, ATierThatCannotBeUsedIsLeftOut) {
@@ -359,7 +365,7 @@ TEST_F(TrappedStartTest, ATierThatCannotBeUsedIsLeftOut) {
   scratch_.file("closed/monarch", "");
   const JobRecord r = starts_on_open(request("/data"));
   const std::string told = "n1 goes without tier closed: " + (scratch_ / "closed/monarch: no directory");
-  EXPECT_TRUE(state_.read("jobs/c.1.n1/remark")->starts_with(told)) << *state_.read("jobs/c.1.n1/remark");
+  EXPECT_TRUE(r.remark.starts_with(told)) << r.remark;
   EXPECT_EQ(contents(r.run_dir + "/agent.conf").find("closed"), std::string::npos);
   EXPECT_TRUE(end_agent(state_, r, 10000));
 }
@@ -370,19 +376,17 @@ TEST_F(TrappedStartTest, WhatTheUserAskedForIsDoneOnce) {
   r.options = "tiers=open,nowhere wait=80% wait_timeout=100000 exclude=*.log capacity=1M";
   EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
   const JobRecord first = *state_.read_record("c.1.n1");
-  EXPECT_EQ(*state_.read("jobs/c.1.n1/remark"), "n1 has no tier nowhere; it has open,closed");
-  int64_t percent = 0, until = 0;
-  std::istringstream(*state_.read("jobs/c.1.n1/wait")) >> percent >> until;
-  EXPECT_EQ(percent, 80);
-  EXPECT_GE(until, clock_.now_ms() + 100000 * 1000);
+  EXPECT_EQ(first.remark, "n1 has no tier nowhere; it has open,closed");
+  EXPECT_EQ(first.wait_percent, 80u);
+  EXPECT_GE(first.wait_until_ms, clock_.now_ms() + 100000 * 1000);
   EXPECT_EQ(contents(first.run_dir + "/exclude"), "*.log");
   r = requeued("/data");
   r.options = "tiers=open";
   EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
   const JobRecord second = *state_.read_record("c.1.n1");
   EXPECT_EQ(second.restart, 1u);
-  EXPECT_FALSE(exists(state_.path() + "/jobs/c.1.n1/remark")) << "there is nothing to be said";
-  EXPECT_FALSE(exists(state_.path() + "/jobs/c.1.n1/wait"));
+  EXPECT_EQ(second.remark, "") << "there is nothing to be said";
+  EXPECT_EQ(second.wait_percent, 0u);
   EXPECT_FALSE(exists(second.run_dir + "/exclude"));
   EXPECT_TRUE(end_agent(state_, second, 10000));
   r.restart = 2;
@@ -390,9 +394,8 @@ TEST_F(TrappedStartTest, WhatTheUserAskedForIsDoneOnce) {
   EXPECT_EQ(
       start_with(r, SYS_execve, never_ends),
       "n1 has 1.00M of its tiers for the job now, less than the 2.00M that --monarch-capacity asks for");
-  EXPECT_EQ(of_job(), Names{"failed"});
-  ASSERT_TRUE(state_.read_failure("c.1.n1"));
-  EXPECT_TRUE(state_.read_failure("c.1.n1")->refused);
+  EXPECT_EQ(of_job(), Names{"record.json"});
+  EXPECT_TRUE(notes().failure.refused);
 }
 
 TEST_F(TrappedStartTest, AJobThatHasNothingOfATierIsToldWhy) {
@@ -406,7 +409,7 @@ TEST_F(TrappedStartTest, AJobThatHasNothingOfATierIsToldWhy) {
   std::filesystem::permissions(scratch_ / "full", std::filesystem::perms(0711));
   EXPECT_EQ(start_with(request("/data"), SYS_execve, never_ends), "fresh");
   const JobRecord second = *state_.read_record("c.1.n1");
-  const std::string told = *state_.read("jobs/c.1.n1/remark");
+  const std::string& told = second.remark;
   EXPECT_TRUE(told.starts_with("n1 has nothing of tier open for the job now: other jobs have its 1.00M"))
       << told;
   EXPECT_NE(told.find("; n1 has nothing of tier full for the job now: " + (scratch_ / "full has ")),
@@ -419,7 +422,7 @@ TEST_F(TrappedStartTest, AnAgentThatCannotBeExecutedIsNone) {
   configure_tiers();
   EXPECT_EQ(start_with(request("/data"), SYS_execve, [](CallArguments) { return EACCES; }),
             "exec: Permission denied");
-  EXPECT_EQ(of_job(), Names{"failed"});
+  EXPECT_EQ(of_job(), Names{"record.json"});
   EXPECT_TRUE(names_in(state_.path() + "/grants").empty());
 }
 
@@ -440,8 +443,8 @@ TEST_F(TrappedStartTest, ATierIsChargedToAJobWhoseMemoryIsKnown) {
   JobRecord started = *state_.read_record("c.1.n1");
   ASSERT_EQ(started.tiers.size(), 1u);
   EXPECT_EQ(started.tiers[0].name, "open");
-  EXPECT_EQ(*state_.read("jobs/c.1.n1/remark"), "n1 goes without a tier: " + why);
-  EXPECT_FALSE(exists(state_.path() + "/jobs/c.1.n1/memory"));
+  EXPECT_EQ(started.remark, "n1 goes without a tier: " + why);
+  EXPECT_EQ(started.memory_looked, 0);
   EXPECT_TRUE(end_agent(state_, started, 10000));
   if (!memory_is_counted(Cgroups())) GTEST_SKIP() << "no control groups count memory here";
   r = requeued("/data");
@@ -452,17 +455,18 @@ TEST_F(TrappedStartTest, ATierIsChargedToAJobWhoseMemoryIsKnown) {
     const JobRecord now = *state_.read_record("c.1.n1");
     m->check(now.tiers.size() == 2 && now.tiers[0].name == "ram", "it has both");
     m->check(now.tiers.at(0).to_job && now.tiers[0].quota == 1 << 20, "with its share");
-    m->check(*state_.read("jobs/c.1.n1/memory") == "\n", "its control group is looked for");
-    m->check(!exists(state_.path() + "/jobs/c.1.n1/remark"), "nothing is to be said");
+    m->check(now.memory_group.empty() && now.memory_looked > 0, "its control group is looked for");
+    m->check(now.remark.empty(), "nothing is to be said");
     m->check(end_agent(state_, now, 10000), "its end");
   });
 }
 
 TEST_F(TrappedStartTest, WhatAnotherStepMetMeanwhileIsNotTriedAgain) {
   configure();
-  const std::string failed = "state/jobs/c.1.n1/failed", text = "0 " + boot_id() + "\nit is Tuesday\n/data";
+  const std::string text =
+      R"({"failed": "0 )" + boot_id() + R"(", "reason": "it is Tuesday", "tried": "/data"})";
   const auto note = [&](CallArguments) {
-    scratch_.file(failed, text);
+    scratch_.file("state/jobs/c.1.n1/record.json", text);
     return 0;
   };
   EXPECT_EQ(start_with(request("/data"), SYS_flock, note), "it is Tuesday");

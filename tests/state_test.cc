@@ -164,7 +164,7 @@ TEST_F(StateTest, WhatKilledHelpersHadHalfMadeIsForgotten) {
   scratch_.file("state/grants/c.3.0.n1.new", "");
   for (const std::string name : {"old", "held", "fresh"})
     scratch_.file("state/removing/.new." + name + "/record.json.new", "");
-  scratch_.file("state/jobs/c.8.n1/wanted", "");  // it has no record
+  scratch_.file("state/jobs/c.8.n1/record.json", "{}");  // it has no run
   const Fd held = lock_if_free(path_ + "/removing/.new.held");
   make_old("removing/.new.old");
   make_old("removing/.new.held");
@@ -179,41 +179,24 @@ TEST_F(StateTest, WhatKilledHelpersHadHalfMadeIsForgotten) {
   EXPECT_EQ(names_in("removing"), (std::set<std::string>{".new.fresh", ".new.held"}));
 }
 
-TEST_F(StateTest, OfARunGoesAllButWhatIsNotedOfItsJob) {
-  const JobRecord job = record(9);
-  const std::string dir = "jobs/" + job.job.key() + "/";
+TEST_F(StateTest, OfARunGoesAllButTheNotes) {
+  JobRecord job = record(9);
+  job.notes = {"/data\xff", "tiers=ram", {"key", "n[1-2]"},          true,
+               true,        "facts",     {"0", true, "why", "what"}, "told"};
+  const std::string dir = "jobs/" + job.job.key();
   const Result<Fd> lock = state_.lock_job(job.job, true, 0);
-  ASSERT_TRUE(state_.write_record(job).ok());
-  for (const char* name :
-       {"wanted", "options", "peers", "by_default", "no_default", "failed", "told", "serves", "accounted",
-        "alone", "anchored", "slurmstepd", "times", "memory", "hanging", "wait"})
-    ASSERT_TRUE(state_.write(dir + name, "").ok());
-  EXPECT_TRUE(state_.forget_run(job.job.key()).ok());
-  const Result<std::vector<std::string>> left = state_.list(dir);
-  ASSERT_TRUE(left.ok());
-  EXPECT_EQ(
-      std::set<std::string>(left->begin(), left->end()),
-      (std::set<std::string>{"wanted", "options", "peers", "by_default", "no_default", "failed", "told"}));
+  ASSERT_TRUE(state_.write_record(job).ok() && state_.write(dir + "/hanging", "").ok());
+  EXPECT_TRUE(state_.forget_run(job).ok());
+  EXPECT_EQ(*state_.list(dir), std::vector<std::string>{"record.json"});
+  EXPECT_EQ(state_.read_record("c.9.n1").error().code, ENOENT);
+  const JobNotes left = state_.read_notes("c.9.n1");
+  EXPECT_EQ(left.datasets + left.options + left.peers.key + left.peers.nodes + left.facts + left.told,
+            "/data\xfftiers=ramkeyn[1-2]factstold");
+  EXPECT_EQ(left.failure.run + left.failure.reason + left.failure.tried, "0whywhat");
+  EXPECT_TRUE(left.by_default && left.no_default && left.failure.refused);
   EXPECT_FALSE(lock_if_free(path_ + "/" + dir)) << "its lock is held still";
-}
-
-// A helper may be killed between the two, and who comes after it goes by the record.
-TEST_F(StateTest, WhatOfARunCannotBeForgottenKeepsItsRecordAndItsMarks) {
-  EXPECT_EQ(state_.forget_run("c.1.n1").error().code, ENOENT) << "there is none";
-  const JobRecord job = record(9);
-  ASSERT_TRUE(state_.lock_job(job.job, true, 0).ok());
-  ASSERT_TRUE(state_.write_record(job).ok());
-  ASSERT_TRUE(state_.mark(job, "accounted").ok());
-  scratch_.dir("state/jobs/c.9.n1/alone");
-  const Status s = state_.forget_run("c.9.n1");
-  EXPECT_EQ(s.error().code, EISDIR);
-  EXPECT_TRUE(s.error().text.starts_with("remove " + path_ + "/jobs/c.9.n1/alone: ")) << s.error().text;
-  EXPECT_TRUE(state_.read_record("c.9.n1").ok());
-  fs::remove(path_ + "/jobs/c.9.n1/alone");
-  fs::remove(path_ + "/jobs/c.9.n1/record.json");
-  scratch_.dir("state/jobs/c.9.n1/record.json");
-  EXPECT_EQ(state_.forget_run("c.9.n1").error().code, EISDIR);
-  EXPECT_TRUE(state_.is_marked(job, "accounted")) << "it is not accounted for again";
+  scratch_.dir("state/" + dir + "/record.json.new");
+  EXPECT_EQ(state_.forget_run(job).error().code, EISDIR) << "what was there stays";
 }
 
 TEST_F(StateTest, IsRootsAlone) {
@@ -513,6 +496,14 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   r.tiers.push_back({"ram", "ram", "/ram", TierConfig::Kind::kTmpfs, 30, 40, 5, ""});
   r.tiers[1].to_job = true;
   r.memory = uint64_t{1} << 40;
+  r.serves = "/data\xff:/m\u00fc\x80";
+  r.no_peers = r.remark = r.report_file = r.memory_group = "\"no_default\": ";
+  r.wait_percent = 80;
+  r.wait_until_ms = r.alone_since = r.memory_looked = r.submit = r.start = 7;
+  r.next_ask = -1;
+  r.user.groups = {5, 6};
+  r.anchors = r.stepd = {{7, 8}, {9, 10}};
+  r.closing_line = r.suspended = r.memory_told = r.shared_group = r.stopping = r.accounted = true;
   for (const bool is_removal : {false, true}) {
     if (is_removal) {
       r.given_up = 2;
@@ -527,6 +518,9 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
     ASSERT_TRUE(state_.write_record(*read).ok());
     EXPECT_EQ(contents(file), text) << "nothing of it is lost";
     EXPECT_EQ(read->job.key(), "c.7.n1");
+    EXPECT_EQ(read->serves, r.serves);
+    EXPECT_EQ(text.find("\"no_default\":"), std::string::npos) << "the plugin looks for that";
+    EXPECT_TRUE(read->anchors == r.anchors && read->user.groups == r.user.groups);
     ASSERT_EQ(read->tiers.size(), 2u);
     const TierRecord &nvme = read->tiers[0], &ram = read->tiers[1];
     EXPECT_EQ(nvme.away, is_removal);

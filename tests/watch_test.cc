@@ -79,17 +79,21 @@ class WatchTest : public NodeTest {
   JobRecord begin_job(uint32_t number, pid_t agent = 0) {
     JobRecord r = record(id(number));
     r.agent = *identify(agent ? agent : start_idle());
+    r.serves = "/data";
     (void)begin(r);
-    EXPECT_TRUE(state_.write("jobs/" + r.job.key() + "/serves", "/data").ok());
     return r;
   }
-  std::string note(uint32_t number, const std::string& name) const {
-    return "jobs/" + record(id(number)).job.key() + "/" + name;
+  JobRecord job_of(uint32_t number) const { return recorded(record(id(number)).job); }
+  void change(const std::function<void(JobRecord*)>& change) const {
+    NodeTest::change(record(id(1)).job, change);
   }
-  bool noted(uint32_t number, const std::string& name) const { return state_.read(note(number, name)).ok(); }
+  // It had a slurmstepd that lives as long as it does.
+  void anchor() const {
+    change([](JobRecord* r) { r->anchors = {{::getpid(), 1}}; });
+  }
   // Of the job: so long ago it was seen without a slurmstepd.
   void alone_for(int64_t seconds) const {
-    EXPECT_TRUE(state_.write(note(1, "alone"), std::to_string(boot_seconds() - seconds)).ok());
+    change([=](JobRecord* r) { r->alone_since = boot_seconds() - seconds; });
   }
   // The directory of a job that the prolog has noted, and nothing more; so long ago.
   std::string noted_before(int hours) const {
@@ -115,20 +119,19 @@ TEST_F(WatchTest, AJobThatRunsIsLookedAtOnce) {
   const Stepd stepd = start_stepd(1, "0", "r");
   EXPECT_TRUE(need_look());
   watch();
-  EXPECT_EQ(*state_.read(note(1, "slurmstepd")),
-            std::to_string(stepd.pid) + " " + std::to_string(identify(stepd.pid)->start_time));
+  EXPECT_EQ(job_of(1).stepd, std::vector<ProcessId>{*identify(stepd.pid)});
   EXPECT_FALSE(need_look());
-  EXPECT_FALSE(noted(1, "alone"));
-  EXPECT_FALSE(noted(1, "suspended"));
+  EXPECT_EQ(job_of(1).alone_since, 0);
+  EXPECT_FALSE(job_of(1).suspended);
   EXPECT_TRUE(comes_to(job.agent.pid, 'S'));
-  ASSERT_TRUE(state_.write(note(1, "slurmstepd"), std::to_string(stepd.pid) + " 1").ok());
+  change([&](JobRecord* r) { r->stepd[0].start_time = 1; });
   EXPECT_TRUE(need_look()) << "another process has that one's number";
   watch();
   EXPECT_FALSE(need_look());
   ::kill(stepd.tasks[0], SIGKILL);
   EXPECT_TRUE(eventually([&] { return need_look(); })) << "nothing of it runs";
   watch();
-  EXPECT_FALSE(noted(1, "suspended")) << "it may begin its next task";
+  EXPECT_FALSE(job_of(1).suspended) << "it may begin its next task";
   end(stepd.pid);
   const Stepd later = start_stepd(1, "1", "r");
   EXPECT_TRUE(need_look()) << "the one that was seen is gone";
@@ -142,7 +145,7 @@ TEST_F(WatchTest, WhatHasNoAgentIsNotLookedAtUnlessItsHelperWasKilled) {
   (void)begin(job);
   EXPECT_FALSE(need_look());
   watch();
-  EXPECT_FALSE(noted(1, "alone"));
+  EXPECT_EQ(job_of(1).alone_since, 0);
   fs::remove_all(scratch_ / ("tier/monarch/" + job.removal()));
   fs::remove_all(job.run_dir);
   job.serial -= uint64_t{100} * 1000000000;
@@ -150,8 +153,8 @@ TEST_F(WatchTest, WhatHasNoAgentIsNotLookedAtUnlessItsHelperWasKilled) {
   (void)begin(job);
   EXPECT_TRUE(need_look());
   watch();
-  EXPECT_TRUE(noted(1, "alone"));
-  ASSERT_TRUE(state_.write(note(1, "anchored"), "").ok());
+  EXPECT_GT(job_of(1).alone_since, 0);
+  anchor();
   alone_for(kAnchoredGraceSeconds);
   watch();
   EXPECT_TRUE(jobs().empty()) << "it is ended";
@@ -164,7 +167,7 @@ TEST_F(WatchTest, TheAgentRestsWhileAllTasksAreStopped) {
   stop(stepd.tasks[0]);
   watch();
   EXPECT_EQ(state_of(job.agent.pid), 'S') << "others run";
-  EXPECT_FALSE(noted(1, "suspended"));
+  EXPECT_FALSE(job_of(1).suspended);
   stop(stepd.tasks[2]);
   watch();
   EXPECT_EQ(state_of(job.agent.pid), 'S') << "those of another step do";
@@ -172,7 +175,7 @@ TEST_F(WatchTest, TheAgentRestsWhileAllTasksAreStopped) {
   EXPECT_TRUE(need_look());
   watch();
   EXPECT_TRUE(comes_to(job.agent.pid, 'T'));
-  EXPECT_TRUE(noted(1, "suspended"));
+  EXPECT_TRUE(job_of(1).suspended);
   watch();
   EXPECT_EQ(state_of(job.agent.pid), 'T');
   ::kill(stepd.tasks[0], SIGCONT);
@@ -180,7 +183,7 @@ TEST_F(WatchTest, TheAgentRestsWhileAllTasksAreStopped) {
   EXPECT_TRUE(need_look());
   watch();
   EXPECT_TRUE(comes_to(job.agent.pid, 'S'));
-  EXPECT_FALSE(noted(1, "suspended"));
+  EXPECT_FALSE(job_of(1).suspended);
 }
 
 TEST_F(WatchTest, TheAgentRestsWhileItsTasksAreFrozen) {
@@ -210,7 +213,7 @@ TEST_F(WatchTest, TheAgentRestsWhileItsTasksAreFrozen) {
   const bool in_group = !groups.processes(name).empty();
   if (in_group) {
     watch();
-    EXPECT_FALSE(noted(1, "suspended"));
+    EXPECT_FALSE(job_of(1).suspended);
     freeze("FROZEN", "1");
     const auto agent_is = [&](char state) {
       watch();
@@ -238,7 +241,7 @@ TEST_F(WatchTest, WhatASlurmstepdAdoptedOfOursDoesNotCount) {
   stop(stepd.tasks[0]);
   watch();
   EXPECT_TRUE(comes_to(job.agent.pid, 'T')) << "the agent is no task";
-  EXPECT_TRUE(noted(1, "suspended"));
+  EXPECT_TRUE(job_of(1).suspended);
 }
 
 TEST_F(WatchTest, AnothersProcessOfThatPidIsNotSignalled) {
@@ -248,7 +251,7 @@ TEST_F(WatchTest, AnothersProcessOfThatPidIsNotSignalled) {
   const Stepd stepd = start_stepd(1, "0", "r");
   stop(stepd.tasks[0]);
   watch();
-  EXPECT_TRUE(noted(1, "suspended"));
+  EXPECT_TRUE(job_of(1).suspended);
   EXPECT_NE(state_of(job.agent.pid), 'T');
 }
 
@@ -256,19 +259,18 @@ TEST_F(WatchTest, AJobWithoutASlurmstepdEndsAfterItsGrace) {
   const JobRecord job = begin_job(1), other = begin_job(2);
   const Stepd stepd = start_stepd(2, "0", "r");
   watch();
-  const int64_t since = std::stoll(*state_.read(note(1, "alone")));
-  EXPECT_LE(std::abs(since - boot_seconds()), 30);
-  EXPECT_FALSE(noted(2, "alone"));
+  EXPECT_LE(std::abs(job_of(1).alone_since - boot_seconds()), 30);
+  EXPECT_EQ(job_of(2).alone_since, 0);
   alone_for(kAnchoredGraceSeconds + 100);
   watch();
   EXPECT_TRUE(is_running(job.agent)) << "there may be none between two steps";
   {
     const Stepd again = start_stepd(1, "1", "r");
     watch();
-    EXPECT_FALSE(noted(1, "alone")) << "its next step";
+    EXPECT_EQ(job_of(1).alone_since, 0) << "its next step";
     end(again.pid);
   }
-  ASSERT_TRUE(state_.write(note(1, "anchored"), "").ok());
+  anchor();
   watch();
   EXPECT_TRUE(is_running(job.agent)) << "its epilog has its turn";
   EXPECT_TRUE(need_look());
@@ -286,7 +288,7 @@ TEST_F(WatchTest, AJobWhoseStartWasKilledInTheMiddleEndsSoon) {
   alone_for(kAnchoredGraceSeconds);
   watch();
   EXPECT_TRUE(is_running(job.agent));
-  ASSERT_TRUE(fs::remove(state_.path() + "/" + note(1, "serves")));
+  change([](JobRecord* r) { r->serves = ""; });
   watch();
   EXPECT_FALSE(is_running(job.agent));
   EXPECT_TRUE(jobs().empty());
@@ -310,13 +312,11 @@ TEST_F(WatchTest, OneThatNeverHadOneHasLongerAndAnEndThatFailsIsTriedAgain) {
 TEST_F(WatchTest, AnchorsAreThoseThatLiveAsLongAsTheJob) {
   const auto anchored = [&](const std::string& step, uint32_t of) {
     const Stepd stepd = start_stepd(of, step);
-    note_anchor(state_, record(id(1)).job);
+    JobRecord job = record(id(1));
+    note_anchor(&job);
     end(stepd.pid);
-    const bool is = noted(1, "anchored");
-    ::unlink((state_.path() + "/" + note(1, "anchored")).c_str());
-    return is;
+    return !job.anchors.empty();
   };
-  ASSERT_TRUE(state_.lock_job(record(id(1)).job, true, 0).ok());
   EXPECT_TRUE(anchored("extern", 1));
   EXPECT_TRUE(anchored("batch", 1));
   EXPECT_FALSE(anchored("0", 1));
@@ -324,32 +324,28 @@ TEST_F(WatchTest, AnchorsAreThoseThatLiveAsLongAsTheJob) {
 }
 
 TEST_F(WatchTest, ARunIsOverWithAllItsAnchors) {
-  const JobOnNode job = record(id(1)).job;
-  ASSERT_TRUE(state_.lock_job(job, true, 0).ok());
-  EXPECT_FALSE(is_of_earlier_run(state_, job.key())) << "nothing is noted";
-  ASSERT_TRUE(state_.write(note(1, "anchored"), "").ok());
-  EXPECT_FALSE(is_of_earlier_run(state_, job.key())) << "an older release noted no more";
+  JobRecord job = record(id(1));
+  EXPECT_FALSE(is_of_earlier_run(job)) << "nothing is noted";
   const Stepd of_job = start_stepd(1, "extern"), batch = start_stepd(1, "batch"), step = start_stepd(1, "0"),
               other = start_stepd(2, "batch");
-  note_anchor(state_, job);
-  EXPECT_FALSE(is_of_earlier_run(state_, job.key()));
+  note_anchor(&job);
+  EXPECT_FALSE(is_of_earlier_run(job));
   end(of_job.pid);
-  EXPECT_FALSE(is_of_earlier_run(state_, job.key())) << "the batch script goes on";
+  EXPECT_FALSE(is_of_earlier_run(job)) << "the batch script goes on";
   end(batch.pid);
-  EXPECT_TRUE(is_of_earlier_run(state_, job.key())) << "the others' slurmstepds are none of it";
-  for (const pid_t no : {step.pid, other.pid, ::getpid()}) note_asker(state_, job, no);
-  EXPECT_TRUE(is_of_earlier_run(state_, job.key()));
+  EXPECT_TRUE(is_of_earlier_run(job)) << "the others' slurmstepds are none of it";
+  for (const pid_t no : {step.pid, other.pid, ::getpid()}) note_asker(&job, no);
+  EXPECT_TRUE(is_of_earlier_run(job));
   const Stepd late = start_stepd(1, "batch");
-  for (int i = 0; i < 2; ++i) note_asker(state_, job, late.pid);
-  EXPECT_FALSE(is_of_earlier_run(state_, job.key())) << "it asked for an agent that was there";
-  const std::string noted = *state_.read(note(1, "anchored"));
-  EXPECT_EQ(std::count(noted.begin(), noted.end(), '\n'), 3) << noted;
+  for (int i = 0; i < 2; ++i) note_asker(&job, late.pid);
+  EXPECT_FALSE(is_of_earlier_run(job)) << "it asked for an agent that was there";
+  EXPECT_EQ(job.anchors.size(), 3u);
   for (const pid_t all : {step.pid, other.pid, late.pid}) end(all);
 }
 
 TEST_F(WatchTest, NotesOfJobsThatNeverBeganAreForgotten) {
   const std::string dir = noted_before(0);
-  ASSERT_TRUE(state_.write(note(1, "wanted"), "/data").ok());
+  change([](JobRecord* r) { r->notes.datasets = "/data"; });
   EXPECT_FALSE(need_look());
   watch();
   EXPECT_TRUE(exists(dir)) << "of now";
@@ -366,7 +362,7 @@ TEST_F(WatchTest, NotesOfJobsThatNeverBeganAreForgotten) {
   EXPECT_FALSE(need_look()) << "it is looked at again an hour later";
   end(stepd.pid);
   make_older(dir, 2);
-  scratch_.file("state/" + note(1, "record.json"), "{");
+  std::ofstream(dir + "/record.json") << "{";
   make_older(dir, 2);
   EXPECT_FALSE(need_look()) << "that is no note";
   watch();
@@ -405,8 +401,8 @@ TEST_F(TrappedWatchTest, AnAgentThatNobodyWouldWakeDoesNotRest) {
   const JobRecord job = begin_job(1);
   const Stepd stepd = start_stepd(1, "0", "r");
   stop(stepd.tasks[0]);
-  watch_without("/suspended.new", ENOSPC);
-  EXPECT_FALSE(noted(1, "suspended"));
+  watch_without("/record.json.new", ENOSPC);
+  EXPECT_FALSE(job_of(1).suspended);
   EXPECT_TRUE(comes_to(job.agent.pid, 'S'));
 }
 

@@ -42,8 +42,7 @@ InTime start_report(const StateDir& state, const JobRecord& record, const JobAcc
                     const ReportsConfig& config, const AccountPatience& patience, AgentEnd agent) {
   const std::unique_ptr<NodesTold> nodes =
       is_first_of_several(record) ? read_nodes_told_as(state, record, patience.read_ms) : nullptr;
-  const Result<std::string> serves = state.read("jobs/" + record.job.key() + "/serves");
-  const std::string report = ended_report(record, account, nodes.get(), agent, serves.ok() ? *serves : "");
+  const std::string report = ended_report(record, account, nodes.get(), agent, record.serves);
   write_owners_report(state, record, report);
   const auto keep = [&] {
     if (const Status s = keep_report(state, record, report, config); !s.ok())
@@ -56,11 +55,11 @@ InTime start_report(const StateDir& state, const JobRecord& record, const JobAcc
 
 }  // namespace
 
-Accounted account_for(const StateDir& state, const JobRecord& record, const AccountPatience& patience,
-                      AgentEnd agent) {
+Accounted account_for(const StateDir& state, JobRecord* of, const AccountPatience& patience, AgentEnd agent) {
+  const JobRecord& record = *of;
   Accounted done;
   done.report_ms = patience.report_ms;
-  if (state.is_marked(record, kAccounted)) return done;
+  if (record.accounted) return done;
   const auto account = std::make_unique<JobAccount>();
   const bool counted = read_account_as(state, record, patience.read_ms, account.get());
   const JobCounters* counters = counted ? &account->counters : nullptr;
@@ -74,7 +73,8 @@ Accounted account_for(const StateDir& state, const JobRecord& record, const Acco
   if (const Status s = note_end(state, record, counters, agent); !s.ok())
     spdlog::warn("JobId={} its last counts are not in the metrics: {}", record.job.job, s.error().text);
   // Without it the run may be accounted for twice, which is less than not at all.
-  if (done.line.ok()) (void)state.mark(record, kAccounted).ok();
+  of->accounted = done.line.ok();
+  if (of->accounted) (void)state.write_record(record).ok();
   return done;
 }
 

@@ -27,10 +27,10 @@ struct Accounted {
   int report_ms = 0;             // for so long at most
 };
 
-// `record` is in jobs/ still, the caller has its lock, and its agent is killed; `agent`: whether it lived
-// until then, if that is known. Asks and writes as `record.of_cluster` says. A run is accounted for once:
+// `*record` is in jobs/ still, the caller has its lock, and its agent is killed; `agent`: whether it lived
+// until then, if that is known. Asks and writes as its `of_cluster` says. A run is accounted for once:
 // again is success, and does nothing. Counters that do not come in time are lost, as the line then says.
-Accounted account_for(const StateDir& state, const JobRecord& record, const AccountPatience& patience,
+Accounted account_for(const StateDir& state, JobRecord* record, const AccountPatience& patience,
                       AgentEnd agent = AgentEnd::kWithJob);
 
 // Waits for the report, and tells the log if there is none. Returns what became of the line.

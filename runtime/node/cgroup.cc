@@ -293,20 +293,16 @@ Status Cgroups::make(const std::string& name, uint64_t memory) const {
   }
 }
 
-Status Cgroups::enter(const std::string& name) const {
+Status Cgroups::enter(const std::string& name, int process) const {
   cpu_set_t own;
   CPU_ZERO(&own);  // which is refused below, should it not be told
-  (void)::sched_getaffinity(0, sizeof own, &own);
+  (void)::sched_getaffinity(process, sizeof own, &own);
   std::vector<Error> errors;
   for (const CgroupHierarchy& h : hierarchies_)
-    if (!put(group(h, name) + "/cgroup.procs", "0")) errors.push_back(errno_error("enter " + group(h, name)));
-  (void)::sched_setaffinity(0, sizeof own, &own);  // a cpuset's processors replaced it
+    if (!put(group(h, name) + "/cgroup.procs", std::to_string(process)))
+      errors.push_back(errno_error("enter " + group(h, name)));
+  (void)::sched_setaffinity(process, sizeof own, &own);  // a cpuset's processors replaced it
   return summary(errors);
-}
-
-void Cgroups::move(int process, const std::string& name) const {
-  for (const CgroupHierarchy& h : hierarchies_)
-    put(group(h, name) + "/cgroup.procs", std::to_string(process));
 }
 
 void Cgroups::kill(const std::string& name) const {

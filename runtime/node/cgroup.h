@@ -43,11 +43,9 @@ class Cgroups {
   // names where there is none now: there processes stay where they are.
   Status make(const std::string& name, uint64_t memory) const;
 
-  // Moves the calling process there, with its affinity; an error names the hierarchies where it stayed.
-  Status enter(const std::string& name) const;
-
-  // Moves another process there, wherever that is possible.
-  void move(int process, const std::string& name) const;
+  // Moves a process there (0: the calling one), with its affinity; an error names the hierarchies where it
+  // stayed.
+  Status enter(const std::string& name, int process = 0) const;
 
   // SIGKILLs all that is in the group.
   void kill(const std::string& name) const;

@@ -50,10 +50,6 @@ std::string why_not(const NodeCounts& c, AgentEnd agent) {
              : "";
 }
 
-bool is_by_default(const StateDir& state, const JobOnNode& job) {
-  return state.read("jobs/" + job.key() + "/by_default").ok();
-}
-
 }  // namespace
 
 std::string closing_text(const JobCounters& counters, const Closing& of) {
@@ -83,7 +79,7 @@ std::string closing_of_job(const StateDir& state, const JobOnNode& job, const st
   if (!read_account_as(state, *record, patience::kHookStepMs, account.get()))
     return "what the job read is not known: the counters of its agent on " + job.node +
            " cannot be read; the log of root's helpers there has more";
-  if (!has_used(own_counts(account->counters)) && is_by_default(state, job)) return "";
+  if (!has_used(own_counts(account->counters)) && record->notes.by_default) return "";
   Closing of = {job.node, record->nodes};
   if (!is_running(record->agent) || is_ending(record->agent)) of.agent = AgentEnd::kBefore;
   if (load_config_or_defaults(config).reports.report_size > 0)

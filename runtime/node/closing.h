@@ -23,7 +23,4 @@ std::string closing_text(const JobCounters& counters, const Closing& of);
 // load_config() takes it. Reads the owner's files within patience::kHookStepMs, and changes nothing.
 std::string closing_of_job(const StateDir& state, const JobOnNode& job, const std::string& config);
 
-// In the job's directory, of a job that has such a line switched off: `closing_line` in monarch.conf(5).
-inline constexpr char kNoClosingLine[] = "no_closing_line";
-
 }  // namespace monarch

@@ -54,12 +54,12 @@ Status end_job(const EpilogRequest& request) {
   if (!record.ok()) return state->remove_job(request.job.key());  // wanted, but never started
   if (request.serial != 0 && (record->serial != request.serial || has_slurmstepd(request.job.job))) return {};
 
-  const AgentEnd agent = look_at_agent(*state, *record);
+  const AgentEnd agent = look_at_agent(*state, &*record);
   const bool stopped = stop_agent_of(*state, *record);
   record->of_cluster.account_program = request.account_program;
   record->of_cluster.config = request.config;
   const Accounted accounted =
-      account_for(*state, *record, {patience::kAnswersMs, patience::kHookStepMs}, agent);
+      account_for(*state, &*record, {patience::kAnswersMs, patience::kHookStepMs}, agent);
   std::vector<Removal> removals;
   removals.push_back({*record, lock.take()});
   removals = set_aside(*state, std::move(removals));

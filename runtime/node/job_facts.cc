@@ -74,8 +74,8 @@ JobQuestion::JobQuestion(const StateDir& state, const JobOnNode& job, const std:
   }
   if (!users.empty() || !groups.empty()) names_.emplace([&] { return look_up(user, groups); });
   if (!facts_.asked) return;
-  const Result<std::string> noted = state.read(file());
-  if (noted.ok() && noted->rfind(run_, 0) == 0 && take(noted->substr(run_.size()))) return;
+  const std::string noted = state.read_notes(job.key()).facts;
+  if (noted.starts_with(run_) && take(noted.substr(run_.size()))) return;
   if (!cluster.account_program.empty())
     program_.emplace(std::vector<std::string>{cluster.account_program, "--facts", "--job",
                                               std::to_string(job.job), "--uid", std::to_string(user.uid)},
@@ -132,11 +132,8 @@ const JobFacts& JobQuestion::answer() {
   return facts_;
 }
 
-void JobQuestion::note() const {
-  if (!is_new_) return;
-  const Status noted =
-      state_.write(file(), run_ + facts_.partition + "\n" + facts_.account + "\n" + facts_.qos + "\n");
-  if (!noted.ok()) spdlog::debug("JobId={} {}", job_.job, noted.error().text);
+void JobQuestion::note(JobNotes* notes) const {
+  if (is_new_) notes->facts = run_ + facts_.partition + "\n" + facts_.account + "\n" + facts_.qos + "\n";
 }
 
 }  // namespace monarch

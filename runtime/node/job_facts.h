@@ -35,11 +35,10 @@ class JobQuestion {
               const Config& config, const OfCluster& cluster);
   // Waits until a second after the question at most. What is not known then is in the log.
   const JobFacts& answer();
-  // For later starts; with the job's lock held.
-  void note() const;
+  // For later starts.
+  void note(JobNotes* notes) const;
 
  private:
-  std::string file() const { return "jobs/" + job_.key() + "/facts"; }
   bool take(const std::string& text);
   void take_names(const std::string& text);
 

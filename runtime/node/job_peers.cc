@@ -2,7 +2,6 @@
 #include "runtime/node/job_peers.h"
 
 #include <arpa/inet.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -27,13 +26,6 @@ bool parse_key(const std::string& text, std::array<unsigned char, 32>* key) {
   }
   return true;
 }
-
-bool has_key(const ToldOfPeers& told) {
-  std::array<unsigned char, 32> key;
-  return parse_key(told.key, &key);
-}
-
-std::string note_of(const JobOnNode& job) { return "jobs/" + job.key() + "/peers"; }
 
 // AF_INET or AF_INET6; 0: it is no numeric address.
 int family_of(const std::string& address) {
@@ -77,17 +69,9 @@ void listen_for_others(std::vector<Line>* lines, size_t own) {
 
 ToldOfPeers take_told_of_peers() { return {take_told("MONARCH_JOB_KEY"), take_told("MONARCH_JOB_NODES")}; }
 
-Status note_peers(const StateDir& state, const JobOnNode& job, const ToldOfPeers& told) {
-  if (has_key(told)) return state.write(note_of(job), told.key + "\n" + told.nodes);
-  ::unlink((state.path() + "/" + note_of(job)).c_str());  // of an earlier run
-  return {};
-}
-
-ToldOfPeers noted_peers(const StateDir& state, const JobOnNode& job, const ToldOfPeers& told) {
-  const Result<std::string> note = state.read(note_of(job));
-  if (!note.ok()) return told;
-  const size_t end = std::min(note->find('\n'), note->size());
-  return {note->substr(0, end), note->substr(std::min(end + 1, note->size()))};
+bool has_key(const ToldOfPeers& told) {
+  std::array<unsigned char, 32> key;
+  return parse_key(told.key, &key);
 }
 
 PeerSearch::PeerSearch(const PeerConfig& config, ToldOfPeers told, uint32_t nodes, const std::string& program,

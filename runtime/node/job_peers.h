@@ -15,19 +15,11 @@
 
 namespace monarch {
 
-// As a hook was told it; either may be missing, or be anything.
-struct ToldOfPeers {
-  std::string key;    // 64 hexadecimal digits
-  std::string nodes;  // the job's, abbreviated: n[1-4]
-};
 // What the plugin has put into this process's environment; it is not there afterwards.
 ToldOfPeers take_told_of_peers();
 
-// jobs/KEY/peers, 0600: the prolog's note, for the extern step, which is told nothing. Without a key there is
-// none.
-Status note_peers(const StateDir& state, const JobOnNode& job, const ToldOfPeers& told);
-// That note, or `told` if there is none: a step's environment is in the user's hand.
-ToldOfPeers noted_peers(const StateDir& state, const JobOnNode& job, const ToldOfPeers& told);
+// Whether that is worth to be noted: without a key there are no peers.
+bool has_key(const ToldOfPeers& told);
 
 struct AgentPeers {
   std::string nodes;  // a line NAME ADDRESS for each, node 0 first

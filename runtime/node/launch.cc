@@ -207,9 +207,6 @@ Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int pat
     return failed;
   }
   if (pid == 0) {
-    const Status entered = groups.enter(group);
-    if (own.ok() && !entered.ok()) warn_of_group(*record, entered.error());
-    if (!own.ok() || !entered.ok()) (void)state.mark(*record, kSharedGroup).ok();
     std::vector<int> kept = {tell.get(), wait.get(), key.get()};
     for (const StartedStore& s : stores) kept.insert(kept.end(), {s.requests.get(), s.answers.get()});
     leave_only(kept);
@@ -218,6 +215,9 @@ Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int pat
     exec_agent(state, peers, stores, *record);
   }
   tell.reset();
+  const Status entered = groups.enter(group, pid);
+  if (own.ok() && !entered.ok()) warn_of_group(*record, entered.error());
+  record->shared_group = !own.ok() || !entered.ok();
   std::vector<pid_t> children = {pid};
   for (StartedStore& s : stores) {
     children.push_back(s.store);

@@ -54,13 +54,7 @@ Ledger read_ledger(const StateDir& state) {
 
 constexpr mode_t kForAgents = 0644;
 
-// How long ago the file was written; -1: it is not there.
-int64_t age_ms(const StateDir& state, const std::string& below) {
-  struct stat st;
-  if (::stat((state.path() + "/" + below).c_str(), &st) != 0) return -1;
-  const int64_t written = int64_t{st.st_mtim.tv_sec} * 1000 + st.st_mtim.tv_nsec / 1000000;
-  return std::max<int64_t>(0, os::clock_ns(CLOCK_REALTIME) / 1000000 - written);
-}
+int64_t seconds_since(int64_t when) { return std::max<int64_t>(0, os::realtime_s() - when); }
 
 // ---- where the memory of jobs counts that a tier is charged to
 
@@ -68,51 +62,27 @@ bool is_charged(const JobRecord& record) {
   return std::any_of(record.tiers.begin(), record.tiers.end(), [](const TierRecord& t) { return t.to_job; });
 }
 
-// In the job's directory: its control group, or an empty line; and once it was said in the log that there is
-// none, a second one.
-std::string memory_file(const JobOnNode& job) { return "jobs/" + job.key() + "/memory"; }
-
-std::string memory_group(const StateDir& state, const JobRecord& record) {
-  const Result<std::string> noted = state.read(memory_file(record.job));
-  return noted.ok() ? noted->substr(0, noted->find('\n')) : "";
-}
-
 // Whether the job is one that begins: afterwards it is looked for seldom.
-bool is_early(const StateDir& state, const JobRecord& record) {
-  return age_ms(state, "jobs/" + record.job.key() + "/serves") < patience::kLookAgainSeconds * 1000;
+bool is_early(const JobRecord& record) {
+  return seconds_since(static_cast<int64_t>(record.serial / 1'000'000'000)) < patience::kLookAgainSeconds;
 }
 
-bool memory_look_is_due(const StateDir& state, const JobRecord& record) {
-  if (!is_charged(record) || !is_running(record.agent) || !memory_group(state, record).empty()) return false;
-  const int64_t last = age_ms(state, memory_file(record.job));
-  return last < 0 || last > patience::kLookAgainSeconds * 1000 || is_early(state, record);
-}
-
-// A running job's record, with its lock. Who holds that starts or ends the job; what waits for it waits for
-// the ledger.
-struct Locked {
-  Fd lock;
-  JobRecord record;
-};
-std::optional<Locked> lock_running(const StateDir& state, const JobRecord& seen) {
-  Result<Fd> lock = state.lock_job(seen.job, false, 0);
-  if (!lock.ok()) return {};
-  Result<JobRecord> record = state.read_record(seen.job.key());
-  if (!record.ok() || record->serial != seen.serial || !is_running(record->agent)) return {};
-  return Locked{lock.take(), record.take()};
+bool memory_look_is_due(const JobRecord& record) {
+  return is_charged(record) && is_running(record.agent) && record.memory_group.empty() &&
+         (seconds_since(record.memory_looked) > patience::kLookAgainSeconds || is_early(record));
 }
 
 // Looks at all processes, so the ledger must not be locked.
 void find_memory_groups(const StateDir& state) {
-  for (const JobRecord& record : read_ledger(state).jobs) {
-    if (!memory_look_is_due(state, record)) continue;
-    const std::optional<Locked> locked = lock_running(state, record);
+  for (const JobRecord& seen : read_ledger(state).jobs) {
+    if (!memory_look_is_due(seen)) continue;
+    std::optional<LockedJob> locked = state.lock_run(seen);
     if (!locked) continue;
-    const std::string group = find_memory_group(record.job.job);
-    const Result<std::string> noted = state.read(memory_file(record.job));
-    const bool said = noted.ok() && *noted == "\n\n";
-    const bool say = group.empty() && !said && !is_early(state, record);
-    (void)state.write(memory_file(record.job), group + (said || say ? "\n\n" : "\n")).ok();
+    JobRecord& record = locked->record;
+    look_for_memory_group(&record);
+    const bool say = record.memory_group.empty() && !record.memory_told && !is_early(record);
+    record.memory_told |= say;
+    (void)state.write_record(record).ok();
     if (say)
       spdlog::warn(
           "JobId={} node={} goes without the tier that is charged to it: no control group of the job's "
@@ -167,19 +137,19 @@ void raise(Ledger* all) {
 
 // ---- who is told
 
-std::string granted_text(const StateDir& state, const JobRecord& record) {
+std::string granted_text(const JobRecord& record) {
   Grants grants;
   for (const TierRecord& t : record.tiers) grants.tiers.push_back({t.name, t.quota});
   if (is_charged(record)) {
     grants.memory = record.memory;
-    grants.memory_group = memory_group(state, record);
+    grants.memory_group = record.memory_group;
   }
   return grants_text(grants);
 }
 
 bool is_told(const StateDir& state, const JobRecord& record) {
   const Result<std::string> told = state.read(record.grants());
-  return told.ok() && *told == granted_text(state, record);
+  return told.ok() && *told == granted_text(record);
 }
 
 // What `record` has more than `before`, which has the same tiers.
@@ -197,8 +167,9 @@ Status resize_memory(const JobRecord& record, const TierRecord& tier) {
 
 // The space is recorded before anything is told of it. What fails is tried again: it was not told then.
 void change_to(const StateDir& state, const JobRecord& planned) {
-  const std::optional<Locked> locked = lock_running(state, planned);
-  if (!locked || locked->record.tiers.size() != planned.tiers.size()) return;
+  const std::optional<LockedJob> locked = state.lock_run(planned);
+  if (!locked || !is_running(locked->record.agent) || locked->record.tiers.size() != planned.tiers.size())
+    return;
   JobRecord record = locked->record;
   record.tiers = planned.tiers;
   const uint64_t more = growth(locked->record, record);
@@ -289,12 +260,13 @@ Result<std::vector<uint64_t>> grant_shares(const StateDir& state, const NodePart
   return capacity;
 }
 
-Status note_memory_group(const StateDir& state, const JobOnNode& job, const std::string& group) {
-  return state.write(memory_file(job), group + "\n");
+void look_for_memory_group(JobRecord* record) {
+  record->memory_group = find_memory_group(record->job.job);
+  record->memory_looked = os::realtime_s();
 }
 
 Status tell_granted(const StateDir& state, const JobRecord& record) {
-  return state.write(record.grants(), granted_text(state, record), kForAgents);
+  return state.write(record.grants(), granted_text(record), kForAgents);
 }
 
 bool can_grant(const StateDir& state) {
@@ -304,7 +276,7 @@ bool can_grant(const StateDir& state) {
   for (size_t i = 0; i < now.jobs.size(); ++i) {
     const JobRecord& record = now.jobs[i];
     if (is_running(record.agent) &&
-        (!is_told(state, record) || memory_look_is_due(state, record) || growth(record, planned.jobs[i]) > 0))
+        (!is_told(state, record) || memory_look_is_due(record) || growth(record, planned.jobs[i]) > 0))
       return true;
   }
   return false;

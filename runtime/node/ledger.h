@@ -30,8 +30,8 @@ Result<std::vector<uint64_t>> grant_shares(const StateDir& state, const NodePart
                                            std::vector<TierConfig>* tiers, JobRecord* record,
                                            int patience_ms);
 
-// The control group in which the job's memory counts is that; empty: it is to be looked for.
-Status note_memory_group(const StateDir& state, const JobOnNode& job, const std::string& group);
+// Notes the control group in which the job's memory counts; one that is not found is looked for again.
+void look_for_memory_group(JobRecord* record);
 
 // Writes what the job is granted to where its agent looks for it.
 Status tell_granted(const StateDir& state, const JobRecord& record);

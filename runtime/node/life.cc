@@ -25,7 +25,7 @@ namespace {
 constexpr uint64_t kAgentBytes = uint64_t{2} << 30;
 constexpr uint64_t kReserveShare = 16;  // the agent stops short of its group's limit, by a twentieth
 constexpr int kEnterAttempts = 3;
-constexpr char kHanging[] = "/hanging", kStopping[] = "stopping";
+constexpr char kHanging[] = "/hanging";
 
 bool is_in_memory(const std::string& path) {
   const Fd dir(os::openat(AT_FDCWD, path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -70,13 +70,14 @@ uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& t
   return sum;
 }
 
-AgentEnd look_at_agent(const StateDir& state, const JobRecord& record) {
-  if (record.agent.pid == 0 || record.boot != boot_id() || state.is_marked(record, kStopping) ||
-      state.is_marked(record, kSharedGroup) || !Cgroups().exists(state.cgroup_of(record)))
+AgentEnd look_at_agent(const StateDir& state, JobRecord* record) {
+  if (record->agent.pid == 0 || record->boot != boot_id() || record->stopping || record->shared_group ||
+      !Cgroups().exists(state.cgroup_of(*record)))
     return AgentEnd::kWithJob;
   // The sweep takes it for dead by its first thread; others of a process that was killed end a little later.
-  if (!is_running(record.agent) || is_ending(record.agent)) return AgentEnd::kBefore;
-  (void)state.mark(record, kStopping).ok();
+  if (!is_running(record->agent) || is_ending(record->agent)) return AgentEnd::kBefore;
+  record->stopping = true;
+  (void)state.write_record(*record).ok();
   return AgentEnd::kWithJob;
 }
 
@@ -127,9 +128,9 @@ void sweep_cgroups(const StateDir& state) {
 void leave_behind(const StateDir& state, pid_t process) {
   const Cgroups groups(state.clock());
   (void)groups.make(state.helpers_cgroup(), 0).ok();
-  groups.move(process, state.helpers_cgroup());
+  (void)groups.enter(state.helpers_cgroup(), process).ok();
   // What it starts from now on is there already.
-  for (const pid_t child : children_of(process)) groups.move(child, state.helpers_cgroup());
+  for (const pid_t child : children_of(process)) (void)groups.enter(state.helpers_cgroup(), child).ok();
 }
 
 void note_hanging(const StateDir& state, const std::string& of, pid_t process) {

@@ -20,9 +20,7 @@ uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& t
 // Whether the job's agent lives, before root kills it; to be asked first, and noted: who comes after a helper
 // that was killed then finds it dead. Told only of one in control groups of its own, where nobody but root,
 // the kernel and the job's owner can have ended it; elsewhere Slurm may have done so.
-AgentEnd look_at_agent(const StateDir& state, const JobRecord& record);
-// The mark of a run whose agent is not, or not everywhere, in groups of its own.
-inline constexpr char kSharedGroup[] = "shared_group";
+AgentEnd look_at_agent(const StateDir& state, JobRecord* record);
 
 // Kills the job's agent and all that it was made to start. Waits at most `patience_ms` until the agent
 // executes nothing any more: what it has counted is final. False: it hangs in the kernel.

@@ -270,8 +270,8 @@ Look look_at_records(const StateDir& state) {
   for (const std::string& key : state.jobs()) {
     Result<JobRecord> record = state.read_record(key);
     if (!record.ok()) {
-      const std::optional<NotedFailure> failure = state.read_failure(key);
-      const char* without = !failure ? "pending" : failure->refused ? "refused" : "failed";
+      const NotedFailure failure = state.read_notes(key).failure;
+      const char* without = failure.run.empty() ? "pending" : failure.refused ? "refused" : "failed";
       ++look.states[record.error().code != ENOENT ? "unknown" : without];
       continue;
     }

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
-#include <sstream>
 
 #include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
@@ -23,18 +22,6 @@
 
 namespace monarch {
 namespace {
-
-// A line with the file, and one with the owner's groups.
-std::string note_of(const JobOnNode& job) { return "jobs/" + job.key() + "/report_file"; }
-
-std::string for_job(std::string file, const JobOnNode& job) {
-  for (size_t at = 0; (at = file.find("%j", at)) != std::string::npos;) {
-    const std::string number = std::to_string(job.job);
-    file.replace(at, 2, number);
-    at += number.size();
-  }
-  return file;
-}
 
 // In a child of its own; an errno. By another file that takes its name: what the name leads to is not opened.
 int write_as(const User& owner, const std::string& file, const std::string& text) {
@@ -59,34 +46,25 @@ int write_in_time(Clock& clock, const User& owner, const std::string& file, cons
 
 }  // namespace
 
-Status note_owners_report(const StateDir& state, const JobOnNode& job, const std::string& file,
-                          const User& owner) {
-  if (file.empty()) {
-    ::unlink((state.path() + "/" + note_of(job)).c_str());
-    return {};
-  }
-  std::string text = for_job(file, job) + "\n";
-  for (const gid_t group : owner.groups) text += std::to_string(group) + " ";
-  return state.write(note_of(job), text);
+std::string owners_report(std::string file, const JobOnNode& job) {
+  const std::string number = std::to_string(job.job);
+  for (size_t at = 0; (at = file.find("%j", at)) != std::string::npos; at += number.size())
+    file.replace(at, 2, number);
+  return file;
 }
 
 void write_owners_report(const StateDir& state, const JobRecord& record,
                          const std::optional<std::string>& text) {
-  const Result<std::string> noted = state.read(note_of(record.job));
-  if (!noted.ok() || !record.first_node) return;
-  std::istringstream in(*noted);
-  std::string file;
-  User owner = {record.user.uid, record.user.gid, {}};
-  in >> file;
+  const std::string& file = record.report_file;
+  if (file.empty() || !record.first_node) return;
   if (!text)
     return spdlog::warn("JobId={} its report is not in {}: its counters are lost", record.job.job,
                         escaped(file));
-  for (gid_t group; in >> group;) owner.groups.push_back(group);
   (void)start_in_time(state, 0, {}, [&] {
     ::setsid();
     ::signal(SIGHUP, SIG_IGN);
     const HelperCgroup group(state);
-    if (const int error = write_in_time(state.clock(), owner, file, *text); error != 0)
+    if (const int error = write_in_time(state.clock(), record.user, file, *text); error != 0)
       spdlog::warn("JobId={} its report is not in {}: {}", record.job.job, escaped(file),
                    std::strerror(error));
     return true;

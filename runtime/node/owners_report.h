@@ -11,11 +11,10 @@
 
 namespace monarch {
 
-// As a job begins; "" forgets the file of a run before. `owner`: with the groups for writing it.
-Status note_owners_report(const StateDir& state, const JobOnNode& job, const std::string& file,
-                          const User& owner);
+// The file that is meant, with the job's number for %j.
+std::string owners_report(std::string file, const JobOnNode& job);
 
-// As it ends, unless none was noted: another process writes `text`, as the owner. Nobody waits for it, since
+// As it ends, unless it has none: another process writes `text`, as the owner. Nobody waits for it, since
 // a PFS may hang; it gives up after a minute. The log says why there is no file, also where there is no text,
 // as the job's counters are lost.
 void write_owners_report(const StateDir& state, const JobRecord& record,

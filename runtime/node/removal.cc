@@ -691,7 +691,7 @@ std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs)
 }
 
 Result<std::vector<Removal>> set_run_aside(const StateDir& state, const JobRecord& last) {
-  Result<Fd> lock = move_record(state, last, [&] { return state.forget_run(last.job.key()); });
+  Result<Fd> lock = move_record(state, last, [&] { return state.forget_run(last); });
   if (!lock.ok()) return lock.error();
   std::vector<Removal> aside;
   if (*lock) aside.push_back({last, lock.take()});

@@ -42,7 +42,6 @@ struct Asked {
 };
 
 std::string path_of(const StateDir& state, const std::string& below) { return state.path() + "/" + below; }
-std::string times_file(const std::string& key) { return "jobs/" + key + "/times"; }
 
 // -1: there is no such file.
 int64_t mtime_of(const std::string& path) {
@@ -258,11 +257,6 @@ Result<Fd> lock_spool(Clock& clock, const std::string& dir) {
   return lock;
 }
 
-bool is_run(const StateDir& state, const std::string& key, uint64_t serial) {
-  const Result<JobRecord> record = state.read_record(key);
-  return record.ok() && record->serial == serial;
-}
-
 }  // namespace
 
 Status spool(const StateDir& state, const JobRecord& record, const std::string& line, Accounting accounting) {
@@ -278,15 +272,8 @@ Status spool(const StateDir& state, const JobRecord& record, const std::string& 
   entry.slurm_conf = record.of_cluster.slurm_conf;
   entry.program = record.of_cluster.account_program;
   entry.line = line;
-  if (const Result<std::string> times = state.read(times_file(record.job.key())); times.ok()) {
-    unsigned long long serial = 0;
-    long long submit = 0, start = 0;
-    if (std::sscanf(times->c_str(), "%llu %lld %lld", &serial, &submit, &start) == 3 &&
-        serial == record.serial) {
-      entry.submit = submit;
-      entry.start = start;
-    }
-  }
+  entry.submit = record.submit;
+  entry.start = record.start;
   JsonWriter members;
   list_members(&entry, &members);
   const std::optional<std::string> text = members.object().dump_if_utf8();
@@ -370,12 +357,36 @@ Status flush(const StateDir& state, const AccountPrograms& programs, const Spool
 
 namespace {
 
-// Whether Slurm's times for that job are not known yet, and are to be asked for now.
-bool lacks_times(const StateDir& state, const std::string& key) {
-  struct stat st;
-  return ::lstat(path_of(state, times_file(key)).c_str(), &st) == 0
-             ? st.st_size == 0 && has_come(st.st_mtim.tv_sec, os::realtime_s())
-             : ::access(path_of(state, "jobs/" + key + "/record.json").c_str(), F_OK) == 0;
+// The job's record, if Slurm's times for it are not known yet, and are to be asked for now.
+std::optional<JobRecord> lacks_times(const StateDir& state, const std::string& key) {
+  Result<JobRecord> record = state.read_record(key);
+  if (!record.ok() || record->next_ask < 0 || !has_come(record->next_ask, os::realtime_s())) return {};
+  return record.take();
+}
+
+// Sets what Slurm says; or when it is asked again.
+void ask_of(const StateDir& state, const std::string& program, JobRecord* record) {
+  const OfCluster& own = record->of_cluster;
+  const int64_t since = static_cast<int64_t>(record->serial / 1000000000);
+  record->next_ask = -1;
+  if (!record->first_node || own.account_program.empty() || has_no_database(state, record->job.cluster))
+    return;  // nobody will ask
+  std::string said;
+  const auto [answer, trouble] =
+      ask(state.clock(),
+          {program_of(own.account_program, program), "--times", "--job", std::to_string(record->job.job),
+           "--uid", std::to_string(record->user.uid), "--restart", std::to_string(record->restart), "--begin",
+           std::to_string(since)},
+          own.slurm_conf, &said);
+  long long submit = 0, start = 0;
+  if (answer == Answer::kNoDatabase) note_no_database(state, record->job.cluster);
+  if (answer == Answer::kDone && std::sscanf(said.c_str(), "%lld %lld", &submit, &start) == 2) {
+    record->submit = submit;
+    record->start = start;
+  }
+  if (answer == Answer::kBroken) warn_of_trouble(state, trouble);
+  if (answer == Answer::kAway || answer == Answer::kNone || answer == Answer::kBroken)
+    record->next_ask = next_try(since, os::realtime_s());
 }
 
 }  // namespace
@@ -383,35 +394,20 @@ bool lacks_times(const StateDir& state, const std::string& key) {
 bool times_are_due(const StateDir& state) {
   const std::vector<std::string> jobs = state.jobs();
   return std::any_of(jobs.begin(), jobs.end(),
-                     [&](const std::string& key) { return lacks_times(state, key); });
+                     [&](const std::string& key) { return lacks_times(state, key).has_value(); });
 }
 
 void ask_times(const StateDir& state, const std::string& program) {
   for (const std::string& key : state.jobs()) {
-    if (!lacks_times(state, key)) continue;
-    const std::string file = path_of(state, times_file(key));
-    const Result<JobRecord> record = state.read_record(key);
-    if (!record.ok()) continue;
-    std::string text = "-\n";  // nobody will ask
-    const OfCluster& own = record->of_cluster;
-    if (record->first_node && !own.account_program.empty() && !has_no_database(state, record->job.cluster)) {
-      std::string said;
-      const auto [answer, trouble] =
-          ask(state.clock(),
-              {program_of(own.account_program, program), "--times", "--job", std::to_string(record->job.job),
-               "--uid", std::to_string(record->user.uid), "--restart", std::to_string(record->restart),
-               "--begin", std::to_string(record->serial / 1000000000)},
-              own.slurm_conf, &said);
-      if (answer == Answer::kNoDatabase) note_no_database(state, record->job.cluster);
-      if (answer == Answer::kDone) text = std::to_string(record->serial) + " " + said;
-      if (answer == Answer::kBroken) warn_of_trouble(state, trouble);
-      if (answer == Answer::kAway || answer == Answer::kNone || answer == Answer::kBroken)
-        text = "";  // to be asked again
-    }
-    const int64_t now = os::realtime_s(), since = static_cast<int64_t>(record->serial / 1000000000);
-    // Not if another run has the directory by now: the text would say so, but it would not be asked for.
-    if (!is_run(state, key, record->serial) || !state.write(times_file(key), text).ok()) continue;
-    if (text.empty()) set_mtime(file, next_try(since, now));
+    std::optional<JobRecord> asked = lacks_times(state, key);
+    if (!asked) continue;
+    ask_of(state, program, &*asked);
+    std::optional<LockedJob> now = state.lock_run(*asked);  // another run is asked for anew
+    if (!now) continue;
+    now->record.submit = asked->submit;
+    now->record.start = asked->start;
+    now->record.next_ask = asked->next_ask;
+    (void)state.write_record(now->record).ok();
   }
 }
 

@@ -94,8 +94,7 @@ std::vector<TierConfig> those_entered(Clock& clock, const StartRequest& request,
 
 // A tier is charged only to a job whose memory is known: what Slurm allocated, and what is used of that.
 // `without`: why the job goes without it.
-std::vector<TierConfig> those_charged(const StateDir& state, const JobOnNode& job,
-                                      std::vector<TierConfig> tiers, const NodePart& part,
+std::vector<TierConfig> those_charged(std::vector<TierConfig> tiers, const NodePart& part, JobRecord* record,
                                       std::string* without) {
   const auto charged = [](const TierConfig& t) { return t.charge == TierConfig::Charge::kJob; };
   const auto tier = std::find_if(tiers.begin(), tiers.end(), charged);
@@ -108,12 +107,11 @@ std::vector<TierConfig> those_charged(const StateDir& state, const JobOnNode& jo
   if (why) {
     *without = fmt::format("tier {} is charged to the job's memory, but {}, or charge = node in monarch.conf",
                            tier->name, why);
-    spdlog::warn("JobId={} goes without it: {}", job.job, *without);
+    spdlog::warn("JobId={} goes without it: {}", record->job.job, *without);
     std::erase_if(tiers, charged);
     return tiers;
   }
-  if (const Status s = note_memory_group(state, job, find_memory_group(job.job)); !s.ok())
-    spdlog::warn("JobId={} {}", job.job, s.error().text);
+  look_for_memory_group(record);
   return tiers;
 }
 
@@ -157,7 +155,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   std::string left_out;  // which tiers, and why
   tiers = those_entered(state.clock(), request, tiers, &left_out);
   std::string without;
-  tiers = those_charged(state, request.job, std::move(tiers), request.part, &without);
+  tiers = those_charged(std::move(tiers), request.part, record, &without);
   if (tiers.empty() && !without.empty()) return Error{ENODEV, without};
   if (!without.empty()) add_remark(request.job.node + " goes without a tier: " + without, &started->remark);
   limit_capacity(options.most, request.part, &tiers);
@@ -230,29 +228,14 @@ bool keep_answering(const StateDir& state, const StartRequest& request, Config* 
   return config->tiers.size() == answers.size();
 }
 
-std::string wanted_file(const JobOnNode& job) { return "jobs/" + job.key() + "/wanted"; }
-std::string serves_file(const JobOnNode& job) { return "jobs/" + job.key() + "/serves"; }
-std::string no_peers_file(const JobOnNode& job) { return "jobs/" + job.key() + "/no_peers"; }
-std::string options_file(const JobOnNode& job) { return "jobs/" + job.key() + "/options"; }
-std::string remark_file(const JobOnNode& job) { return "jobs/" + job.key() + "/remark"; }
-std::string wait_file(const JobOnNode& job) { return "jobs/" + job.key() + "/wait"; }
-// The datasets that are wanted are the administrator's default; there is none for this job.
-std::string by_default_file(const JobOnNode& job) { return "jobs/" + job.key() + "/by_default"; }
-std::string no_default_file(const JobOnNode& job) { return "jobs/" + job.key() + "/no_default"; }
-
-// ENOENT: nothing is wanted.
-Result<std::string> datasets_of(const StateDir& state, const StartRequest& request) {
-  if (!request.datasets.empty()) return request.datasets;
-  return state.read(wanted_file(request.job));
-}
-
-std::string read_or_empty(const StateDir& state, const std::string& file) {
-  const Result<std::string> text = state.read(file);
-  return text.ok() ? *text : "";
-}
-
-std::string options_of(const StateDir& state, const StartRequest& request) {
-  return request.datasets.empty() ? read_or_empty(state, options_file(request.job)) : request.options;
+// What the prolog noted, for a step that does not say. ENOENT: nothing is wanted.
+Status add_noted(const JobNotes& notes, const StartRequest& asked, StartRequest* request) {
+  if (!notes.peers.key.empty()) request->peers = notes.peers;
+  if (!asked.datasets.empty()) return {};
+  if (notes.datasets.empty()) return errno_error("datasets", ENOENT);
+  request->datasets = notes.datasets;
+  request->options = notes.options;
+  return {};
 }
 
 // Without the file no job has Monarch; the code is not that of "nothing is wanted".
@@ -262,18 +245,14 @@ Result<Config> load_existing(const std::string& source) {
   return config;
 }
 
-bool is_of_this_run(const StateDir& state, const StartRequest& request, const JobRecord& last) {
-  return last.restart == request.restart && last.boot == boot_id() &&
-         !is_of_earlier_run(state, request.job.key());
+bool is_of_this_run(const StartRequest& request, const JobRecord& last) {
+  return last.has_run() && last.restart == request.restart && last.boot == boot_id() &&
+         !is_of_earlier_run(last);
 }
 
-// Whether what is there of the job has its agent. Without that file it is what a helper left that was killed
-// in the middle.
-bool has_agent(const StateDir& state, const JobOnNode& job) { return state.read(serves_file(job)).ok(); }
-
-bool is_started(const StateDir& state, const StartRequest& request) {
-  const Result<JobRecord> last = state.read_record(request.job.key());
-  return last.ok() && is_of_this_run(state, request, *last) && has_agent(state, request.job);
+// Whether it has its agent; else it is what a helper left that was killed in the middle.
+bool is_started(const StartRequest& request, const JobRecord& last) {
+  return is_of_this_run(request, last) && !last.serves.empty();
 }
 
 JobRecord new_record(const StateDir& state, const StartRequest& request) {
@@ -296,23 +275,21 @@ JobRecord new_record(const StateDir& state, const StartRequest& request) {
 // The job was requeued before its epilog was through with the last run, or the node was rebooted, or a start
 // was killed in the middle. The job's lock is held meanwhile: another step of the new run would start it,
 // too. Another run of this boot is accounted for, as its epilog would have; a start that was killed has none.
-Status clear_last_run(const StateDir& state, const JobRecord& last, bool of_this_run) {
+Status clear_last_run(const StateDir& state, JobRecord* last, bool of_this_run) {
   const AgentEnd agent = look_at_agent(state, last);
-  if (last.boot == boot_id()) end_agent(state, last, patience::kHookStepMs);
-  if (last.boot == boot_id() && !of_this_run)
-    if (const Status kept = finish(state, last, account_for(state, last, kShortPatience, agent)); !kept.ok())
-      spdlog::warn("JobId={} {}", last.job.job, kept.error().text);
-  Result<std::vector<Removal>> aside = set_run_aside(state, last);
+  if (last->boot == boot_id()) end_agent(state, *last, patience::kHookStepMs);
+  if (last->boot == boot_id() && !of_this_run)
+    if (const Status kept = finish(state, *last, account_for(state, last, kShortPatience, agent)); !kept.ok())
+      spdlog::warn("JobId={} {}", last->job.job, kept.error().text);
+  Result<std::vector<Removal>> aside = set_run_aside(state, *last);
   if (!aside.ok()) return aside.error();
   remove_in_background(state, aside.take(), 0);
   return {};
 }
 
 // What this request wants and the job's agent does not serve, as a text for the user; or "".
-std::string not_served(const StateDir& state, const StartRequest& request) {
-  const Result<std::string> serves = state.read(serves_file(request.job));
-  if (!serves.ok()) return "";
-  const std::vector<std::string> roots = split(*serves, ':');
+std::string not_served(const StartRequest& request, const std::string& serves) {
+  const std::vector<std::string> roots = split(serves, ':');
   std::string missing;
   for (const std::string& given : split(request.datasets, ':')) {
     const Result<std::string> path = absolute_path(given);
@@ -323,8 +300,8 @@ std::string not_served(const StateDir& state, const StartRequest& request) {
       missing += (missing.empty() ? "" : ":") + given;
   }
   if (missing.empty()) return "";
-  return missing + " is not staged: this job's agent on " + request.job.node + " serves " + *serves +
-         " since an earlier step; name all of them when the job is submitted: --monarch-dataset=" + *serves +
+  return missing + " is not staged: this job's agent on " + request.job.node + " serves " + serves +
+         " since an earlier step; name all of them when the job is submitted: --monarch-dataset=" + serves +
          ":" + missing;
 }
 
@@ -332,58 +309,59 @@ std::string not_served(const StateDir& state, const StartRequest& request) {
 std::string run_of(const StartRequest& request) { return std::to_string(request.restart) + " " + boot_id(); }
 
 // Another step may ask for something else, and get it.
-std::string tried_with(const StateDir& state, const StartRequest& request, const std::string& datasets) {
-  const std::string options = options_of(state, request);
-  return options.empty() ? datasets : datasets + "\n" + options;
+std::string tried_with(const StartRequest& request) {
+  return request.datasets + (request.options.empty() ? "" : "\n" + request.options);
 }
 
-Status failed_before(const StateDir& state, const StartRequest& request, const std::string& tried) {
-  const std::optional<NotedFailure> failure = state.read_failure(request.job.key());
-  if (!failure || failure->run != run_of(request) || failure->tried != tried) return {};
-  return Error{EALREADY, failure->reason};
+Status failed_before(const JobNotes& notes, const StartRequest& request) {
+  const NotedFailure& failure = notes.failure;
+  if (failure.run != run_of(request) || failure.tried != tried_with(request)) return {};
+  return Error{EALREADY, failure.reason};
 }
 
 // Leaves nothing but that note, which goes with the job's epilog.
-void note_failure(const StateDir& state, const JobRecord& record, const StartRequest& request,
-                  const std::string& tried, const Error& error) {
-  if (const Status removed = remove_job_files(state, record); removed.ok()) {
-    ::unlink((state.path() + "/jobs/" + record.job.key() + "/record.json").c_str());
-    ::unlink((state.path() + "/" + record.grants()).c_str());
-  } else {  // whoever finds the record removes what it names
-    spdlog::warn("JobId={} clean up is left to the next job: {}", record.job.job, removed.error().text);
-  }
-  const Status noted = state.write_failure(
-      record.job.key(), {run_of(request), error.code == kRefused, escaped(error.text), tried});
-  if (!noted.ok()) spdlog::warn("JobId={} {}", record.job.job, noted.error().text);
+void note_failure(const StateDir& state, const StartRequest& request, const Error& error, JobRecord* record) {
+  record->notes.failure = {run_of(request), error.code == kRefused, escaped(error.text), tried_with(request)};
+  const Status removed = remove_job_files(state, *record);
+  if (removed.ok())
+    ::unlink((state.path() + "/" + record->grants()).c_str());
+  else  // whoever finds the record removes what it names
+    spdlog::warn("JobId={} clean up is left to the next job: {}", record->job.job, removed.error().text);
+  const Status noted = removed.ok() ? state.forget_run(*record) : state.write_record(*record);
+  if (noted.ok()) return;
+  spdlog::warn("JobId={} {}", record->job.job, noted.error().text);
+  if (removed.ok()) ::unlink((state.path() + "/jobs/" + record->job.key() + "/record.json").c_str());
 }
 
-// What is not to be noted is of an earlier run of the job, if it is there.
-Status note_or_forget(const StateDir& state, const std::string& file, const std::string& text) {
-  if (!text.empty()) return state.write(file, text);
-  ::unlink((state.path() + "/" + file).c_str());
-  return {};
+// For the first step with tasks.
+void take_wait(const StateDir& state, const StartRequest& request, JobRecord* record, Started* started) {
+  if (!request.tasks || record->wait_percent == 0) return;
+  started->wait_percent = static_cast<int>(std::exchange(record->wait_percent, 0));
+  const int64_t left_ms = record->wait_until_ms - state.clock().now_ms();
+  started->wait_seconds = static_cast<int>(std::clamp<int64_t>((left_ms + 999) / 1000, 0, INT_MAX));
 }
 
-// For the first step with tasks: how much it waits for, and until when, in milliseconds of CLOCK_MONOTONIC.
-Status note_wait(const StateDir& state, const JobOnNode& job, const JobOptions& options) {
-  if (options.wait_percent == 0) {
-    ::unlink((state.path() + "/" + wait_file(job)).c_str());  // of a run before
-    return {};
-  }
-  const int64_t until = state.clock().now_ms() + int64_t{options.wait_seconds} * 1000;
-  return state.write(wait_file(job), fmt::format("{} {}", options.wait_percent, until));
+// A step finds the agent there.
+Started join(const StateDir& state, const StartRequest& asked, JobRecord* record) {
+  Started joined{record->run_dir,  false,         "", not_served(asked, record->serves),
+                 record->no_peers, record->remark};
+  take_wait(state, asked, record, &joined);
+  note_asker(record, ::getppid());
+  (void)state.write_record(*record).ok();
+  return joined;
 }
 
-void take_wait(const StateDir& state, const StartRequest& request, Started* started) {
-  if (!request.tasks) return;
-  std::istringstream in(read_or_empty(state, wait_file(request.job)));
-  int percent = 0;
-  int64_t until = 0;
-  if (!(in >> percent >> until)) return;
-  ::unlink((state.path() + "/" + wait_file(request.job)).c_str());
-  started->wait_percent = percent;
-  started->wait_seconds =
-      static_cast<int>(std::clamp<int64_t>((until - state.clock().now_ms() + 999) / 1000, 0, INT_MAX));
+// What is known of a start that has come to its end.
+void note_started(const StateDir& state, const StartRequest& request, const JobOptions& options,
+                  const Config& config, const Started& fresh, JobRecord* record) {
+  note_anchor(record);
+  record->serves = request.datasets;
+  record->no_peers = fresh.alone;
+  record->remark = fresh.remark;
+  record->closing_line = config.closing_line;
+  record->wait_percent = static_cast<uint32_t>(options.wait_percent);
+  record->wait_until_ms = state.clock().now_ms() + int64_t{options.wait_seconds} * 1000;
+  record->report_file = owners_report(options.report, request.job);
 }
 
 // What is asked of others when a job begins; each question takes as long as all else, so all begin first.
@@ -395,8 +373,8 @@ class Questions {
     const JobOnNode& job = request_.job;
     if (!cores_ && request_.part.cores > 0) cores_.emplace(state_, job, request_.of_cluster);
     if (search_ || !config.ok()) return;
-    search_.emplace(config->peer, noted_peers(state_, job, request_.peers), request_.nodes,
-                    request_.of_cluster.account_program, request_.of_cluster.slurm_conf);
+    search_.emplace(config->peer, request_.peers, request_.nodes, request_.of_cluster.account_program,
+                    request_.of_cluster.slurm_conf);
     facts_.emplace(state_, job, run_of(request_) + "\n", request_.user, *config, request_.of_cluster);
   }
   // What the job is to run with: what it may have of what is configured, and of that what its user asked for.
@@ -408,7 +386,7 @@ class Questions {
     const JobFacts& facts = facts_->answer();
     *ready_ms -= static_cast<int>(state_.clock().now_ms() - begin);
     Result<Config> mine = apply_policy(*config, facts, datasets);
-    Result<JobOptions> options = bound_options(*config, facts, options_of(state_, request_), remark);
+    Result<JobOptions> options = bound_options(*config, facts, request_.options, remark);
     if (!mine.ok() || !options.ok()) return mine.ok() ? options.error() : mine.error();
     if (mine->tiers.empty()) return mine;  // the user is told of that
     options_ = options.take();
@@ -427,8 +405,8 @@ class Questions {
   }
   const JobOptions& options() const { return options_; }  // as decided
   uint32_t cores() { return cores_ ? cores_->answer(patience::kBriefMs) : 0; }
-  void note() const {
-    if (facts_) facts_->note();
+  void note(JobNotes* notes) const {
+    if (facts_) facts_->note(notes);
   }
   PeerSearch* search() { return &*search_; }
 
@@ -444,12 +422,16 @@ class Questions {
 // Notes for a job that names no dataset, nor declines, what it has by default, or that it has none, so that
 // this is asked once in a run.
 Status note_default(const StateDir& state, const StartRequest& request, const std::string& datasets) {
-  Result<Fd> lock = state.lock_job(request.job, true, patience::kStartLockMs);
+  const Result<Fd> lock = state.lock_job(request.job, true, patience::kStartLockMs);
   if (!lock.ok()) return lock.error();
-  if (datasets.empty()) return state.write(no_default_file(request.job), run_of(request) + "\n");
-  MONARCH_TRY(state.write(by_default_file(request.job), ""));
-  MONARCH_TRY(note_or_forget(state, options_file(request.job), request.options));
-  return state.write(wanted_file(request.job), datasets);
+  Result<JobRecord> record = state.read_job(request.job);
+  if (!record.ok()) return record.error();
+  JobNotes& notes = record->notes;
+  notes.datasets = datasets;
+  notes.no_default = datasets.empty();
+  notes.by_default = !datasets.empty();
+  if (notes.by_default) notes.options = request.options;
+  return state.write_record(*record);
 }
 
 }  // namespace
@@ -460,113 +442,98 @@ Status note_wanted(const StartRequest& request) {
   sweep(*state, request.job);
   Result<Fd> lock = state->lock_job(request.job, true, patience::kStartLockMs);
   if (!lock.ok()) return lock.error();
-  if (const Status s = note_peers(*state, request.job, request.peers); !s.ok())
-    spdlog::warn("JobId={} {}", request.job.job, s.error().text);  // the job can do without
-  MONARCH_TRY(note_or_forget(*state, options_file(request.job), request.options));
-  ::unlink((state->path() + "/" + by_default_file(request.job)).c_str());
-  return state->write(wanted_file(request.job), request.datasets);
+  Result<JobRecord> record = state->read_job(request.job);
+  if (!record.ok()) return record.error();
+  record->notes = {request.datasets, request.options, {}, false, false, "", {}, record->notes.told};
+  if (has_key(request.peers)) record->notes.peers = request.peers;
+  return state->write_record(*record);
 }
 
-bool is_required(const StartRequest& request) {
-  const Result<StateDir> state = StateDir::open(request.state_dir, *request.clock);
+bool is_required(const StartRequest& asked) {
+  const Result<StateDir> state = StateDir::open(asked.state_dir, *asked.clock);
   if (!state.ok()) return false;
-  const Result<JobOptions> options = parse_job_options(options_of(*state, request));
+  StartRequest request = asked;
+  (void)add_noted(state->read_notes(asked.job.key()), asked, &request).ok();
+  const Result<JobOptions> options = parse_job_options(request.options);
   return options.ok() && options->require;
 }
 
 bool is_to_be_told(const StartRequest& request, const std::string& reason) {
   const Result<StateDir> state = StateDir::open(request.state_dir, *request.clock);
-  const std::string file = "jobs/" + request.job.key() + "/told",
-                    text = run_of(request) + "\n" + escaped(reason);
+  const std::string text = run_of(request) + "\n" + escaped(reason);
   if (!state.ok()) return true;
-  if (state->read(by_default_file(request.job)).ok()) return false;  // nobody has asked for it
   const Result<Fd> lock = state->lock_job(request.job, false, patience::kStartLockMs);
-  const Result<std::string> told = state->read(file);
-  return (!told.ok() || *told != text) && lock.ok() && state->write(file, text).ok();
+  Result<JobRecord> record = state->read_job(request.job);
+  if (!lock.ok() || !record.ok()) return false;
+  std::string& told = record->notes.told;
+  if (record->notes.by_default || told == text) return false;  // nobody has asked for it
+  told = text;
+  return state->write_record(*record).ok();
 }
 
 Result<Started> start_agent(const StartRequest& asked) {
   StartRequest request = asked;
   Result<StateDir> state = StateDir::open(request.state_dir, *request.clock);
   if (!state.ok()) return state.error();
-  const bool known = is_started(*state, request);
+  Result<JobRecord> last = state->read_job(request.job);
+  if (!last.ok()) return last.error();
+  const bool known = is_started(request, *last);
   std::string remark;
   Result<Config> config = load_existing(request.of_cluster.config);
   int ready_ms = patience::kReadyMs;
   Questions questions(*state, request);
   if (!known) {
-    Result<std::string> wanted = datasets_of(*state, request);
-    if (!wanted.ok() && wanted.error().code == ENOENT && request.tasks && config.ok() &&
-        has_default_dataset(*config)) {
+    Status wanted = add_noted(last->notes, asked, &request);
+    if (!wanted.ok() && request.tasks && config.ok() && has_default_dataset(*config)) {
       questions.ask(config);
       MONARCH_TRY(note_default(*state, request, questions.default_dataset(*config, &ready_ms)));
-      wanted = datasets_of(*state, request);
+      wanted = add_noted(state->read_notes(request.job.key()), asked, &request);
     }
     if (!wanted.ok()) return wanted.error();
     // Also here: what keeps a start from its end may keep its lock.
-    if (Status before = failed_before(*state, request, tried_with(*state, request, *wanted)); !before.ok())
-      return before.error();
+    MONARCH_TRY(failed_before(last->notes, request));
     questions.ask(config);
     const bool configured = config.ok() && !config->tiers.empty();
     if (configured && !keep_answering(*state, request, &*config, &remark)) ready_ms -= patience::kHookStepMs;
     if (configured && config->tiers.empty()) config = Error{ETIMEDOUT, "no tier of this node answers"};
     sweep(*state, request.job);
     (void)questions.cores();
-    config = questions.decide(std::move(config), *wanted, &ready_ms, &remark);
+    config = questions.decide(std::move(config), request.datasets, &ready_ms, &remark);
   }
   const int64_t begin = state->clock().now_ms();
-  const Result<Fd> lock = state->lock_job(request.job, !request.datasets.empty(), patience::kStartLockMs);
+  const Result<Fd> lock = state->lock_job(request.job, !asked.datasets.empty(), patience::kStartLockMs);
   if (!lock.ok()) return lock.error();
   const Unlocks unlocks{*lock};
-  Result<std::string> datasets = datasets_of(*state, request);
-  if (!datasets.ok()) return datasets.error();
-  const Result<JobRecord> last = state->read_record(request.job.key());
-  const bool of_this_run = last.ok() && is_of_this_run(*state, request, *last);
-  if (of_this_run && has_agent(*state, request.job)) {
-    Started joined{last->run_dir,
-                   false,
-                   "",
-                   not_served(*state, request),
-                   read_or_empty(*state, no_peers_file(request.job)),
-                   read_or_empty(*state, remark_file(request.job))};
-    take_wait(*state, request, &joined);
-    note_asker(*state, request.job, ::getppid());
-    return joined;
-  }
-  if (last.ok()) MONARCH_TRY(clear_last_run(*state, *last, of_this_run));
-  if (Status before = failed_before(*state, request, tried_with(*state, request, *datasets)); !before.ok())
-    return before.error();
+  last = state->read_job(request.job);
+  if (!last.ok()) return last.error();
+  MONARCH_TRY(add_noted(last->notes, asked, &request));
+  if (is_started(request, *last)) return join(*state, asked, &*last);
+  if (last->has_run()) MONARCH_TRY(clear_last_run(*state, &*last, is_of_this_run(request, *last)));
+  MONARCH_TRY(failed_before(last->notes, request));
   if (known) {  // and is not any more
     questions.ask(config);
-    config = questions.decide(std::move(config), *datasets, &ready_ms, &remark);
+    config = questions.decide(std::move(config), request.datasets, &ready_ms, &remark);
   }
-  questions.note();
   request.part.node_cores = questions.cores();
   request.part.node_memory = total_memory();
 
   JobRecord record = new_record(*state, request);
+  record.notes = last->notes;
+  questions.note(&record.notes);
   const int ledger_ms = std::max(patience::kLeastMs,
                                  patience::kStartLockMs - static_cast<int>(state->clock().now_ms() - begin));
   Started fresh{record.run_dir, true, "", "", "", remark};
-  Status started = config.ok() ? start_fresh(*state, request, *config, questions.options(), *datasets,
+  Status started = config.ok() ? start_fresh(*state, request, *config, questions.options(), request.datasets,
                                              questions.search(), {ledger_ms, ready_ms}, &record, &fresh)
                                : Status(config.error());
-  if (started.ok()) note_anchor(*state, request.job);
-  if (started.ok()) started = note_or_forget(*state, no_peers_file(request.job), fresh.alone);
-  if (started.ok()) started = note_or_forget(*state, remark_file(request.job), fresh.remark);
-  if (started.ok())
-    started = note_or_forget(*state, "jobs/" + request.job.key() + "/" + kNoClosingLine,
-                             config->closing_line ? "" : "\n");
-  if (started.ok()) started = note_wait(*state, request.job, questions.options());
-  if (started.ok())
-    started = note_owners_report(*state, request.job, questions.options().report, request.user);
-  if (started.ok()) started = state->write(serves_file(request.job), *datasets);
-  if (!started.ok()) {
-    note_failure(*state, record, request, tried_with(*state, request, *datasets), started.error());
-    return started.error();
+  if (started.ok()) {
+    note_started(*state, request, questions.options(), *config, fresh, &record);
+    take_wait(*state, request, &record, &fresh);
+    started = state->write_record(record);
   }
-  take_wait(*state, request, &fresh);
-  return fresh;
+  if (started.ok()) return fresh;
+  note_failure(*state, request, started.error(), &record);
+  return started.error();
 }
 
 }  // namespace monarch

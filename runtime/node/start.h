@@ -31,7 +31,7 @@ struct StartRequest {
   Clock* clock = &system_clock();
 };
 
-// Notes the datasets, the options and the key for the extern step, which does not see the job's options.
+// Notes the datasets, the options and the peers for the extern step, which does not see the job's options.
 Status note_wanted(const StartRequest& request);
 
 struct Started {

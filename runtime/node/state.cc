@@ -18,6 +18,7 @@
 #include <iterator>
 #include <memory>
 #include <set>
+#include <sstream>
 
 #include "runtime/base/json.h"
 #include "runtime/base/os.h"
@@ -48,8 +49,6 @@ constexpr char kRecord[] = "record.json";  // in a directory of jobs/ or removin
 // In jobs/, before the key of a job that is being removed, and in removing/ before the name of one that is
 // being made: list() leaves both out. And behind the name of a file that is being written.
 constexpr char kGone[] = ".gone.", kFresh[] = ".new.", kHalf[] = ".new";
-// In a job's directory, what is noted of the job, not of its run, or names the run that it is of.
-constexpr const char* kOfJob[] = {"wanted", "options", "peers", "by_default", "no_default", "failed", "told"};
 
 // Whether the directory that was locked is the one of that name still: it may have been removed, and made
 // anew, by who held the lock before.
@@ -225,21 +224,12 @@ Status StateDir::remove_job(const std::string& key) const {
   return {};
 }
 
-Status StateDir::forget_run(const std::string& key) const {
-  const std::string below = "jobs/" + key;
-  Result<std::vector<std::string>> names = list(below);
-  if (!names.ok()) return names.error();
-  std::erase_if(*names, [](const std::string& name) {
-    return std::find(std::begin(kOfJob), std::end(kOfJob), name) != std::end(kOfJob);
-  });
-  // A mark of a run goes after the record: who finds that does not account for the run again.
-  const auto turn = [](const std::string& name) { return name == kAccounted ? 2 : name == kRecord ? 1 : 0; };
-  std::sort(names->begin(), names->end(),
-            [&](const std::string& a, const std::string& b) { return turn(a) < turn(b); });
-  for (const std::string& name : *names)
-    if (const std::string path = path_ + "/" + below + "/" + name;
-        ::unlink(path.c_str()) != 0 && errno != ENOENT)
-      return errno_error("remove " + path);
+Status StateDir::forget_run(const JobRecord& record) const {
+  JobRecord rest;
+  rest.job = record.job;
+  rest.notes = record.notes;
+  MONARCH_TRY(write_record(rest));
+  ::unlink((path_ + "/jobs/" + record.job.key() + "/hanging").c_str());
   return {};
 }
 
@@ -310,6 +300,67 @@ Result<Fd> StateDir::lock_file(const std::string& name, int patience_ms) const {
 
 namespace {
 
+// What need not be UTF-8, as users choose it: each byte as the character of its number.
+std::string characters_of(const std::string& bytes) {
+  std::string text;
+  for (const char byte : bytes) {
+    const auto c = static_cast<unsigned char>(byte);
+    if (c >= 0x80) text += static_cast<char>(0xc0 | c >> 6);
+    text += static_cast<char>(c >= 0x80 ? 0x80 | (c & 0x3f) : c);
+  }
+  return text;
+}
+
+std::string bytes_of(const std::string& text) {
+  std::string bytes;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const bool leads = c >= 0x80 && i + 1 < text.size();
+    bytes += leads ? static_cast<char>(c << 6 | (text[++i] & 0x3f)) : text[i];
+  }
+  return bytes;
+}
+
+// Each of these reads `value`, or writes it.
+template <typename Members>
+void may_bytes(Members* m, const char* name, std::string* value) {
+  std::string text = characters_of(*value);
+  m->may(name, &text);
+  *value = bytes_of(text);
+}
+
+std::istream& operator>>(std::istream& in, ProcessId& p) { return in >> p.pid >> p.start_time; }
+std::ostream& operator<<(std::ostream& out, const ProcessId& p) {
+  return out << p.pid << ' ' << p.start_time;
+}
+
+template <typename Members, typename T>
+void may_list(Members* m, const char* name, std::vector<T>* values) {
+  std::ostringstream words;
+  for (const T& value : *values) words << value << ' ';
+  std::string text = words.str();
+  m->may(name, &text);
+  values->clear();
+  std::istringstream in(text);
+  for (T value; in >> value;) values->push_back(value);
+}
+
+template <typename Members>
+void list_members(JobNotes* n, Members* m) {
+  may_bytes(m, "wanted", &n->datasets);  // these three are looked for by the plugin, too
+  m->may("no_default", &n->no_default);
+  may_bytes(m, "options", &n->options);
+  may_bytes(m, "peer_key", &n->peers.key);
+  may_bytes(m, "peer_nodes", &n->peers.nodes);
+  m->may("by_default", &n->by_default);
+  may_bytes(m, "facts", &n->facts);
+  may_bytes(m, "failed", &n->failure.run);
+  m->may("refused", &n->failure.refused);
+  may_bytes(m, "reason", &n->failure.reason);
+  may_bytes(m, "tried", &n->failure.tried);
+  may_bytes(m, "told", &n->told);
+}
+
 template <typename Members>
 void list_members(TierRecord* t, Members* m) {
   m->need("name", &t->name);
@@ -355,6 +406,27 @@ void list_members(JobRecord* r, Members* m) {
   m->may("given_up", &r->given_up);
   m->may("next_try", &r->next_try);
   m->may("away_since", &r->away_since);
+  may_bytes(m, "serves", &r->serves);
+  may_bytes(m, "no_peers", &r->no_peers);
+  may_bytes(m, "remark", &r->remark);
+  m->may("wait_percent", &r->wait_percent);
+  m->may("wait_until_ms", &r->wait_until_ms);
+  m->may("closing_line", &r->closing_line);
+  may_bytes(m, "report_file", &r->report_file);
+  may_list(m, "groups", &r->user.groups);
+  may_list(m, "anchors", &r->anchors);
+  may_list(m, "stepd", &r->stepd);
+  m->may("alone_since", &r->alone_since);
+  m->may("suspended", &r->suspended);
+  may_bytes(m, "memory_group", &r->memory_group);
+  m->may("memory_looked", &r->memory_looked);
+  m->may("memory_told", &r->memory_told);
+  m->may("submit", &r->submit);
+  m->may("start", &r->start);
+  m->may("next_ask", &r->next_ask);
+  m->may("shared_group", &r->shared_group);
+  m->may("stopping", &r->stopping);
+  m->may("accounted", &r->accounted);
 }
 
 // The first member that is missing or wrong; "": there is none. `json` is completed as an older release meant
@@ -367,10 +439,12 @@ std::string read_tier(Json json, TierRecord* tier) {
   return members.fault();
 }
 
-std::string read_job(const Json& json, JobRecord* record) {
+std::string parse_record(const Json& json, JobRecord* record) {
   JsonReader members(json);
+  list_members(&record->notes, &members);
+  if (json.is_object() && !json.find("job")) return members.fault();  // it has no run
   list_members(record, &members);
-  std::string fault = members.fault();
+  std::string fault = !members.fault().empty() ? members.fault() : record->has_run() ? "" : "name";
   if (!json["tiers"].is_array()) fault = "tiers";
   for (const Json& tier : json["tiers"].elements())
     if (fault.empty()) fault = tier.is_object() ? read_tier(tier, &record->tiers.emplace_back()) : "tiers";
@@ -434,36 +508,6 @@ Result<std::string> StateDir::read(const std::string& below) const {
   return text;
 }
 
-namespace {
-std::string failed_file(const std::string& key) { return "jobs/" + key + "/failed"; }
-constexpr char kRefusedMark[] = " refused";  // behind the run; older releases wrote none
-}  // namespace
-
-Status StateDir::write_failure(const std::string& key, const NotedFailure& f) const {
-  return write(failed_file(key), f.run + (f.refused ? kRefusedMark : "") + "\n" + f.reason + "\n" + f.tried);
-}
-
-std::optional<NotedFailure> StateDir::read_failure(const std::string& key) const {
-  const Result<std::string> text = read(failed_file(key));
-  if (!text.ok()) return {};
-  const size_t reason = text->find('\n') + 1, end = text->find('\n', reason);
-  NotedFailure f = {text->substr(0, std::max<size_t>(reason, 1) - 1), false,
-                    text->substr(reason, end - reason),
-                    end == std::string::npos ? "" : text->substr(end + 1)};
-  f.refused = f.run.ends_with(kRefusedMark);
-  if (f.refused) f.run.resize(f.run.size() - std::strlen(kRefusedMark));
-  return f;
-}
-
-Status StateDir::mark(const JobRecord& record, const char* name) const {
-  return write("jobs/" + record.job.key() + "/" + name, std::to_string(record.serial));
-}
-
-bool StateDir::is_marked(const JobRecord& record, const char* name) const {
-  const Result<std::string> serial = read("jobs/" + record.job.key() + "/" + name);
-  return serial.ok() && *serial == std::to_string(record.serial);
-}
-
 Status StateDir::write_record(const JobRecord& record) const {
   return write_record_at("jobs/" + record.job.key(), record);
 }
@@ -490,24 +534,61 @@ Result<Fd> StateDir::make_removal(const JobRecord& record) const {
 Status StateDir::write_record_at(const std::string& dir, const JobRecord& record) const {
   JobRecord r = record;
   JsonWriter members;
-  list_members(&r, &members);
-  Json& tiers = members.object()["tiers"] = Json::array();
+  if (dir.starts_with("jobs/")) list_members(&r.notes, &members);
+  if (r.has_run()) {
+    list_members(&r, &members);
+    members.object()["tiers"] = Json::array();
+  }
   for (TierRecord& t : r.tiers) {
     JsonWriter of_tier;
     list_members(&t, &of_tier);
-    tiers.push_back(of_tier.object());
+    members.object()["tiers"].push_back(of_tier.object());
   }
   const std::optional<std::string> text = members.object().dump_if_utf8(1);
   if (!text) return Error{EINVAL, "record of the job: a path or name is not UTF-8"};
   return write(dir + "/" + kRecord, *text + "\n");
 }
 
+Result<JobRecord> StateDir::read_any(const std::string& key) const {
+  const std::string dir = "jobs/" + key + "/";
+  Result<JobRecord> record = record_at(dir + kRecord);
+  if (!record.ok() && record.error().code == ENOENT) return JobRecord();
+  if (!record.ok() || !record->has_run() || record->has_roots_tiers()) return record;
+  const Result<std::string> serves = read(dir + "serves");  // as 0.1.0 noted it
+  if (serves.ok()) record->serves = *serves;
+  return record;
+}
+
 Result<JobRecord> StateDir::read_record(const std::string& key) const {
-  return record_at("jobs/" + key + "/" + kRecord);
+  Result<JobRecord> record = read_any(key);
+  if (record.ok() && !record->has_run()) return Error{ENOENT, key + ": has no run"};
+  return record;
+}
+
+JobNotes StateDir::read_notes(const std::string& key) const {
+  const Result<JobRecord> record = read_any(key);
+  return record.ok() ? record->notes : JobNotes();
+}
+
+Result<JobRecord> StateDir::read_job(const JobOnNode& job) const {
+  Result<JobRecord> record = read_any(job.key());
+  if (!record.ok() && record.error().code == EINVAL) record = JobRecord();
+  if (record.ok()) record->job = job;
+  return record;
+}
+
+std::optional<LockedJob> StateDir::lock_run(const JobRecord& seen) const {
+  Result<Fd> lock = lock_job(seen.job, false, 0);
+  if (!lock.ok()) return {};
+  Result<JobRecord> now = read_record(seen.job.key());
+  if (!now.ok() || now->serial != seen.serial) return {};
+  return LockedJob{lock.take(), now.take()};
 }
 
 Result<JobRecord> StateDir::read_removal(const std::string& removal) const {
-  return record_at("removing/" + removal + "/" + kRecord);
+  Result<JobRecord> record = record_at("removing/" + removal + "/" + kRecord);
+  if (record.ok() && !record->has_run()) return Error{EINVAL, removal + ": not valid"};
+  return record;
 }
 
 namespace {
@@ -524,8 +605,9 @@ Result<JobRecord> StateDir::record_at(const std::string& below) const {
   if (!text.ok()) return text.error();
   const std::optional<Json> json = Json::parse(*text);
   JobRecord r;
-  const std::string fault = json ? read_job(*json, &r) : "it is no JSON";
+  const std::string fault = json ? parse_record(*json, &r) : "it is no JSON";
   if (!fault.empty()) return Error{EINVAL, path_ + "/" + below + ": not valid: " + fault};
+  if (!r.has_run()) return r;
   // Root joins the names to paths of its own, and ends the process: a file that a disk has spoilt does
   // neither.
   const bool names = is_file_name(r.name) && is_file_name(r.job.key()) && r.run_dir.rfind('/', 0) == 0 &&

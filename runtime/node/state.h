@@ -3,10 +3,7 @@
 //
 //   STATE/ledger           0600, root's: the lock on what jobs are granted
 //   STATE/jobs/            0700, root's
-//   STATE/jobs/CLUSTER.JOB.NODE/   one per job: lock; wanted (the option, as the prolog saw it); peers (key
-//                          and nodes, likewise); record.json and serves (the datasets) of its agent, or
-//                          failed (why there is none); memory (the job's control group, if a tier is charged
-//                          to it)
+//   STATE/jobs/CLUSTER.JOB.NODE/   one per job: its lock; record.json (JobRecord); hanging (life.h)
 //   STATE/jobs/.gone.KEY/  what is left of that while it is removed
 //   STATE/removing/        0700, root's
 //   STATE/removing/NAME.SERIAL/    what is being removed: record.json; hanging (life.h)
@@ -65,8 +62,37 @@ struct OfCluster {
   std::string account_program;  // empty: no line for sacct
 };
 
-// record.json: written by root, read by root. It goes to removing/ when the job has ended on this node.
+// Why a job has no agent.
+struct NotedFailure {
+  std::string run;       // which of the job's it is; "": none has failed
+  bool refused = false;  // it was turned away: nothing has failed
+  std::string reason;    // one line
+  std::string tried;
+};
+
+// As a hook was told it; either may be missing, or be anything (job_peers.h).
+struct ToldOfPeers {
+  std::string key;    // 64 hexadecimal digits
+  std::string nodes;  // the job's, abbreviated: n[1-4]
+};
+
+// What the job's prolog and its starts have noted of the job: it may be of the next run while the last one is
+// still there.
+struct JobNotes {
+  std::string datasets;     // PATH[:PATH...]; "": nothing is wanted
+  std::string options;      // with those (job_options.h)
+  ToldOfPeers peers;        // without a key: not noted
+  bool by_default = false;  // the datasets are the administrator's default
+  bool no_default = false;  // there is none for this job
+  std::string facts;        // job_facts.h
+  NotedFailure failure;
+  std::string told;  // what the user was told last, and in which run
+};
+
+// record.json: written by root, read by root, replaced as a whole by who has the job's lock. It goes to
+// removing/ when the job has ended on this node.
 struct JobRecord {
+  JobNotes notes;  // not in removing/
   JobOnNode job;
   uint32_t restart = 0;
   std::string name;  // <cluster>.<job>.<restart>.<node>
@@ -89,6 +115,28 @@ struct JobRecord {
   uint32_t given_up = 0;
   int64_t next_try = 0;
   int64_t away_since = 0;  // all that is left is on tiers that are away, since then, likewise; 0: it is not
+  // Of a run whose start came to its end:
+  std::string serves;              // the agent's datasets; "": it did not
+  std::string no_peers, remark;    // for the user
+  uint32_t wait_percent = 0;       // what the first step with tasks is to wait for; 0: nothing
+  int64_t wait_until_ms = 0;       // until then, of CLOCK_MONOTONIC
+  bool closing_line = false;       // the job's output ends with one
+  std::string report_file;         // of its owner's, who has user.groups (owners_report.h)
+  std::vector<ProcessId> anchors;  // slurmstepds that live as long as the run does (watch.h)
+  // What was seen of it since:
+  std::vector<ProcessId> stepd;   // a slurmstepd
+  int64_t alone_since = 0;        // seconds of CLOCK_BOOTTIME without one; 0: it has one
+  bool suspended = false;         // its agent rests, as its tasks do
+  std::string memory_group;       // where its memory counts, if a tier is charged to it; "": not known
+  int64_t memory_looked = 0;      // when that was looked for, seconds of CLOCK_REALTIME
+  bool memory_told = false;       // the log has that there is none
+  int64_t submit = 0, start = 0;  // as Slurm says; 0: not known
+  int64_t next_ask = 0;           // for those, seconds of CLOCK_REALTIME; -1: not any more
+  // The agent is not, or not everywhere, in groups of its own.
+  bool shared_group = false;
+  bool stopping = false;                          // it was seen alive before root killed it
+  bool accounted = false;                         // another helper does not do it again
+  bool has_run() const { return !name.empty(); }  // false: nothing of it but job and notes is set
   std::string removal() const { return name + "." + std::to_string(serial); }
   std::string grants() const { return "grants/" + on_tier(); }
   std::string aside() const { return ".removed." + removal(); }
@@ -97,16 +145,10 @@ struct JobRecord {
   std::string on_tier() const { return has_roots_tiers() ? removal() : name; }
 };
 
-// The mark of a run that is accounted for: of a helper that is killed later, another does not do it again,
-// when the counters may be gone and the line in the database.
-inline constexpr char kAccounted[] = "accounted";
-
-// Why a job has no agent, in jobs/KEY/failed.
-struct NotedFailure {
-  std::string run;       // which of the job's it is
-  bool refused = false;  // it was turned away: nothing has failed
-  std::string reason;    // one line
-  std::string tried;
+// A job's record, and the lock on it.
+struct LockedJob {
+  Fd lock;
+  JobRecord record;
 };
 
 class StateDir {
@@ -135,9 +177,8 @@ class StateDir {
   Result<Fd> lock_file(const std::string& name, int patience_ms) const;
   // At once: who writes there without the lock has done so before, or gets ENOENT. A missing one is success.
   Status remove_job(const std::string& key) const;
-  // Of the job's run, its record last but for kAccounted. What its prolog has noted stays: it may be of the
-  // next run.
-  Status forget_run(const std::string& key) const;
+  // Leaves of it the notes.
+  Status forget_run(const JobRecord& record) const;
   // What was left half made, or half removed, by helpers that were killed.
   void forget_rests() const;
   // Of the job's starts, by whoever holds its lock: what they were about to tell its stores.
@@ -151,19 +192,21 @@ class StateDir {
   // Whole or not at all, with that mode whatever the umask.
   Status write(const std::string& below, const std::string& text, mode_t mode = 0600) const;
   Result<std::string> read(const std::string& below) const;
-  // Marks this run of the job by a file in the job's directory; another run's mark of that name is none.
-  Status mark(const JobRecord& record, const char* name) const;
-  bool is_marked(const JobRecord& record, const char* name) const;
   Status write_record(const JobRecord& record) const;
+  // ENOENT: the job has no run.
   Result<JobRecord> read_record(const std::string& key) const;
-  Status write_failure(const std::string& key, const NotedFailure& failure) const;
-  std::optional<NotedFailure> read_failure(const std::string& key) const;
+  JobNotes read_notes(const std::string& key) const;  // of what cannot be read, nothing
+  // For who has the job's lock, and will write it: of what is missing or spoilt nothing but `job` is set.
+  Result<JobRecord> read_job(const JobOnNode& job) const;
+  // That run's record as it is now, unless somebody is at work on the job.
+  std::optional<LockedJob> lock_run(const JobRecord& seen) const;
   Result<JobRecord> read_removal(const std::string& removal) const;
   Status write_removal(const JobRecord& record) const;  // anew; its directory is there
   // Makes the directory in removing/ with that record, and returns its lock.
   Result<Fd> make_removal(const JobRecord& record) const;
 
  private:
+  Result<JobRecord> read_any(const std::string& key) const;
   Status write_record_at(const std::string& dir, const JobRecord& record) const;
   Result<JobRecord> record_at(const std::string& below) const;
   std::string path_, cgroup_prefix_;

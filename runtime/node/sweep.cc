@@ -96,7 +96,7 @@ void sweep_job(const StateDir& state, const JobOnNode& own, const std::string& k
   spdlog::info("JobId={} node={} swept: nothing of it runs any more", record->job.job, record->job.node);
   if (counts)
     if (const Status kept = finish(
-            state, *record, account_for(state, *record, kShortPatience, look_at_agent(state, *record)));
+            state, *record, account_for(state, &*record, kShortPatience, look_at_agent(state, &*record)));
         !kept.ok())
       spdlog::warn("JobId={} {}", record->job.job, kept.error().text);
   out->push_back({record.take(), std::move(lock)});
@@ -315,15 +315,12 @@ void remove_lost_groups(const StateDir& state, const JobOnNode& own) {
 }  // namespace
 
 bool is_old_note(const StateDir& state, const std::string& key) {
-  const std::string dir = state.path() + "/jobs/" + key;
-  struct stat st, failed, wanted;
-  if (::stat((dir + "/record.json").c_str(), &st) == 0 || errno != ENOENT || ::stat(dir.c_str(), &st) != 0)
+  const Result<JobRecord> record = state.read_record(key);
+  struct stat st;
+  if (record.ok() || record.error().code != ENOENT ||
+      ::stat((state.path() + "/jobs/" + key).c_str(), &st) != 0)
     return false;
-  const auto ns = [](const struct stat& s) {
-    return int64_t{s.st_mtim.tv_sec} * 1000000000 + s.st_mtim.tv_nsec;
-  };
-  const bool fails = ::stat((dir + "/failed").c_str(), &failed) == 0 &&
-                     (::stat((dir + "/wanted").c_str(), &wanted) != 0 || ns(wanted) <= ns(failed));
+  const bool fails = !state.read_notes(key).failure.run.empty();
   return st.st_mtim.tv_sec + (fails ? patience::kFailedSeconds : patience::kLongestRetrySeconds) <
          ::time(nullptr);
 }

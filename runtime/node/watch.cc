@@ -22,38 +22,10 @@
 namespace monarch {
 namespace {
 
-std::string anchor_file(const std::string& key) { return "jobs/" + key + "/anchored"; }   // a line for each
-std::string alone_file(const std::string& key) { return "jobs/" + key + "/alone"; }       // since when
-std::string known_file(const std::string& key) { return "jobs/" + key + "/slurmstepd"; }  // one that was seen
-std::string suspended_file(const std::string& key) { return "jobs/" + key + "/suspended"; }
-
 int64_t boot_seconds() {
   timespec t;
   ::clock_gettime(CLOCK_BOOTTIME, &t);
   return t.tv_sec;
-}
-
-std::string text_of(const ProcessId& process) {
-  return fmt::format("{} {}", process.pid, process.start_time);
-}
-
-// Whose texts, if any, are in a file.
-std::vector<ProcessId> noted(const StateDir& state, const std::string& file) {
-  const Result<std::string> text = state.read(file);
-  std::istringstream words(text.ok() ? *text : "");
-  std::vector<ProcessId> found;
-  for (ProcessId one; words >> one.pid >> one.start_time;) found.push_back(one);
-  return found;
-}
-
-void write_anchors(const StateDir& state, const std::string& key, const std::vector<ProcessId>& all) {
-  std::string text;
-  for (const ProcessId& one : all) text += text_of(one) + "\n";
-  if (!all.empty()) (void)state.write(anchor_file(key), text).ok();
-}
-
-void forget(const StateDir& state, const std::string& below) {
-  ::unlink((state.path() + "/" + below).c_str());
 }
 
 // How scontrol suspend stops jobs where processes are tracked by control groups.
@@ -110,15 +82,9 @@ bool has_begun(const Result<JobRecord>& record) {
 
 // A look at all processes of a node costs milliseconds: it is taken when the slurmstepd that was seen last is
 // gone, or what it runs does not tell.
-bool goes_on(const StateDir& state, const std::string& key, const JobRecord& record) {
-  const std::vector<ProcessId> known = noted(state, known_file(key));
-  if (known.empty() || state.read(suspended_file(key)).ok()) return false;
-  return is_running(known.front()) && tasks_of(state, {known.front().pid}, record) == Tasks::kRun;
-}
-
-void note_seen(const StateDir& state, const std::string& key, int stepd) {
-  const Result<ProcessId> seen = identify(stepd);
-  if (seen.ok()) (void)state.write(known_file(key), text_of(*seen)).ok();
+bool goes_on(const StateDir& state, const JobRecord& record) {
+  return !record.suspended && !record.stepd.empty() && is_running(record.stepd.front()) &&
+         tasks_of(state, {record.stepd.front().pid}, record) == Tasks::kRun;
 }
 
 void send(const ProcessId& process, int number) {
@@ -128,66 +94,58 @@ void send(const ProcessId& process, int number) {
   if (fd) ::syscall(SYS_pidfd_send_signal, fd.get(), number, nullptr, 0);
 }
 
-// Noted first: whoever finds the note and a job that runs lets the agent go on.
-void follow(const StateDir& state, const std::string& key, const JobRecord& record, bool suspended) {
-  const bool noted = state.read(suspended_file(key)).ok();
-  if (suspended) {
-    if (!noted && !state.write(suspended_file(key), "").ok()) return;
-    if (state_of(record.agent.pid) != 'T') send(record.agent, SIGSTOP);
-  } else if (noted) {
-    send(record.agent, SIGCONT);
-    forget(state, suspended_file(key));
-  }
+// Notes the slurmstepds of a job that is locked, and has its agent rest while all that they run does. Whoever
+// finds that noted of a job that runs lets the agent go on. False: that could not be noted.
+bool follow(const StateDir& state, const std::vector<int>& stepds, JobRecord* record) {
+  JobRecord now = *record;
+  now.suspended = tasks_of(state, stepds, *record) == Tasks::kStopped;
+  now.alone_since = !stepds.empty() ? 0 : now.alone_since > 0 ? now.alone_since : boot_seconds();
+  if (const Result<ProcessId> seen = identify(stepds.empty() ? -1 : stepds.front()); seen.ok())
+    now.stepd = {*seen};
+  if (record->suspended && !now.suspended) send(record->agent, SIGCONT);
+  const bool same = now.suspended == record->suspended && now.alone_since == record->alone_since &&
+                    now.stepd == record->stepd;
+  if (!same && !state.write_record(now).ok()) return false;
+  *record = now;
+  if (now.suspended && state_of(now.agent.pid) != 'T') send(now.agent, SIGSTOP);
+  return true;
 }
 
 // Whether the job has had no slurmstepd for longer than one that goes on may have none.
-bool is_over(const StateDir& state, const std::string& key, bool has_stepd) {
-  if (has_stepd) {
-    forget(state, alone_file(key));
-    return false;
-  }
-  const Result<std::string> since = state.read(alone_file(key));
-  if (!since.ok()) {
-    (void)state.write(alone_file(key), std::to_string(boot_seconds())).ok();
-    return false;
-  }
-  // Without `serves` a start was killed in the middle: no step has the agent.
-  const bool is_soon = state.read(anchor_file(key)).ok() || !state.read("jobs/" + key + "/serves").ok();
+bool is_over(const JobRecord& record) {
+  // Without datasets a start was killed in the middle: no step has the agent.
+  const bool is_soon = !record.anchors.empty() || record.serves.empty();
   const int grace = is_soon ? kAnchoredGraceSeconds : kOtherGraceSeconds;
-  return boot_seconds() - std::strtoll(since->c_str(), nullptr, 10) >= grace;
+  return record.alone_since > 0 && boot_seconds() - record.alone_since >= grace;
 }
 
 }  // namespace
 
-void note_anchor(const StateDir& state, const JobOnNode& job) {
+void note_anchor(JobRecord* record) {
   const Result<std::vector<Slurmstepd>> all = slurmstepds();
   if (!all.ok()) return;
-  std::vector<ProcessId> found;
   for (const Slurmstepd& s : *all)
-    if (s.job == job.job && s.anchor)
-      if (const Result<ProcessId> one = identify(s.pid); one.ok()) found.push_back(*one);
-  write_anchors(state, job.key(), found);
+    if (s.job == record->job.job && s.anchor)
+      if (const Result<ProcessId> one = identify(s.pid); one.ok()) record->anchors.push_back(*one);
 }
 
-void note_asker(const StateDir& state, const JobOnNode& job, pid_t asker) {
+void note_asker(JobRecord* record, pid_t asker) {
   const std::optional<Slurmstepd> stepd = slurmstepd_at(asker);
-  if (!stepd || stepd->job != job.job || !stepd->anchor) return;
-  const Result<ProcessId> one = identify(asker);
-  std::vector<ProcessId> all = noted(state, anchor_file(job.key()));
-  if (!one.ok() || std::find(all.begin(), all.end(), *one) != all.end()) return;
-  all.push_back(*one);
-  write_anchors(state, job.key(), all);
+  if (!stepd || stepd->job != record->job.job || !stepd->anchor) return;
+  std::vector<ProcessId>& all = record->anchors;
+  if (const Result<ProcessId> one = identify(asker);
+      one.ok() && std::find(all.begin(), all.end(), *one) == all.end())
+    all.push_back(*one);
 }
 
-bool is_of_earlier_run(const StateDir& state, const std::string& key) {
-  const std::vector<ProcessId> all = noted(state, anchor_file(key));
-  return !all.empty() && std::none_of(all.begin(), all.end(), &is_running);
+bool is_of_earlier_run(const JobRecord& record) {
+  return !record.anchors.empty() && std::none_of(record.anchors.begin(), record.anchors.end(), &is_running);
 }
 
 bool jobs_need_look(const KeeperRequest&, const StateDir& state) {
   for (const std::string& key : state.jobs())
     if (const Result<JobRecord> record = state.read_record(key);
-        record.ok() ? has_begun(record) && !goes_on(state, key, *record) : is_old_note(state, key))
+        record.ok() ? has_begun(record) && !goes_on(state, *record) : is_old_note(state, key))
       return true;
   return false;
 }
@@ -201,7 +159,7 @@ void watch_jobs(const KeeperRequest& request, const StateDir& state) {
       if (const Fd lock = lock_if_free(state.path() + "/jobs/" + key)) forget_note(state, key, lock);
       continue;
     }
-    if (!has_begun(record) || goes_on(state, key, *record)) continue;
+    if (!has_begun(record) || goes_on(state, *record)) continue;
     if (!all) {
       Result<std::vector<Slurmstepd>> found = slurmstepds();
       if (!found.ok()) return spdlog::debug("keeper: {}", found.error().text);
@@ -210,9 +168,10 @@ void watch_jobs(const KeeperRequest& request, const StateDir& state) {
     std::vector<int> stepds;
     for (const Slurmstepd& s : *all)
       if (s.job == record->job.job) stepds.push_back(s.pid);
-    follow(state, key, *record, tasks_of(state, stepds, *record) == Tasks::kStopped);
-    if (!stepds.empty()) note_seen(state, key, stepds.front());
-    if (!is_over(state, key, !stepds.empty())) continue;
+    {
+      std::optional<LockedJob> job = state.lock_run(*record);
+      if (!job || !follow(state, stepds, &job->record) || !is_over(job->record)) continue;
+    }
     spdlog::info(
         "JobId={} node={} is over: no slurmstepd, and no epilog came; if the plugin's line is newer than "
         "slurmd, restart slurmd",

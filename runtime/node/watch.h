@@ -12,12 +12,12 @@ namespace monarch {
 
 // Notes, while a step of the job starts its agent, the slurmstepds that live as long as this run of the job
 // does on this node: the extern step's and the batch script's.
-void note_anchor(const StateDir& state, const JobOnNode& job);
+void note_anchor(JobRecord* record);
 // Likewise `asker`, the process that has an agent asked for which is there already, if it is such a one.
-void note_asker(const StateDir& state, const JobOnNode& job, pid_t asker);
+void note_asker(JobRecord* record, pid_t asker);
 // Whether all that were noted have ended: then what is there of the job is of an earlier run. Slurm itself
 // does not say: what it tells plugins of restarts (S_SLURM_RESTART_COUNT) is 0 in each run, up to 26.05.
-bool is_of_earlier_run(const StateDir& state, const std::string& key);
+bool is_of_earlier_run(const JobRecord& record);
 
 // The keeper's duty: is there a job of which it is not plain that it goes on? And one look at each such.
 //  - A job without a slurmstepd is ended as by its epilog: after kAnchoredGraceSeconds if it had one that
