@@ -185,7 +185,7 @@ TEST_F(OneAttemptTest, WhatWasNotMeasuredWholeIsChargedAsBefore) {
 // Seconds from when a removal that was given up three times is given up once more to when it is tried again.
 class GivenUpTest : public RemoverTest {
  protected:
-  static constexpr int64_t kLater = 31;  // than when it began: nothing gets smaller for longer than is tried
+  static constexpr int64_t kLater = 31;  // than when it began: longer than is tried
   int64_t pause_of(JobRecord r) const {
     r.given_up = 3;
     fill_run(state_.path() + "/run/" + kRemoval);
@@ -266,9 +266,9 @@ class LateTest : public RemoverTest {
  protected:
   enum class Measured { kWhole, kInPart };
 
-  // Whether all is removed where the first attempts are late, each by more than is tried while nothing gets
-  // smaller; else it is given up.
-  bool removed_after(int late_attempts, Measured measured) {
+  // Whether all is removed where the first attempts are late, each by more than is tried otherwise; else it
+  // is given up.
+  bool removed_after(int late_attempts, Measured measured, int seconds = 31) {
     std::vector<Removal> removals = aside_one(record(1));
     fs::remove_all(record(1).run_dir);
     const Hung hung;
@@ -281,7 +281,7 @@ class LateTest : public RemoverTest {
     static std::list<LaterBy> later;
     clock_.pass_once([&, self = ::getpid()] {
       if (::getpid() == self || !hung.now()) return false;
-      later.emplace_back(31);
+      later.emplace_back(seconds);
       return true;
     });
     const Intercept measures(Call::kFdopendir, [=](Arguments&) {
@@ -292,17 +292,17 @@ class LateTest : public RemoverTest {
   }
 };
 
-TEST_F(LateTest, WhatGetsSmallerIsNotGivenUp) {
+TEST_F(LateTest, AnAttemptThatIsLateIsFollowedByAnother) {
   EXPECT_TRUE(removed_after(1, Measured::kWhole));
   nothing_is_left();
 }
 
-TEST_F(LateTest, WhatDoesNotIsGivenUp) {
-  EXPECT_FALSE(removed_after(100, Measured::kWhole));
+TEST_F(LateTest, WhatIsLateForHalfAnHourIsGivenUp) {
+  EXPECT_FALSE(removed_after(100, Measured::kWhole, 601));
   EXPECT_EQ(state_.read_removal(kRemoval)->given_up, 1u);
 }
 
-TEST_F(LateTest, WhatNobodyHasCountedMayGetSmaller) {
+TEST_F(LateTest, WhatNobodyHasCountedIsTriedForLonger) {
   EXPECT_TRUE(removed_after(2, Measured::kInPart));
   nothing_is_left();
 }

@@ -106,25 +106,14 @@ Result<Fd> lock_tier(const StateDir& state, const Fd& base) {
 
 // make_tier_jobs(), by a child: who has the tier's directory locked in the kernel keeps nobody else.
 Status make_tier_jobs_in_time(const StateDir& state, const TierConfig& tier) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return errno_error("pipe");
-  const Fd in(ends[0]);
-  Fd tell(ends[1]);
-  const InTime child = start_in_time(state, patience::kBriefMs, {tell.get()}, [&] {
+  const Result<std::string> why = said_in_time(state, patience::kBriefMs, {}, [&]() -> std::string {
     const Status made = make_tier_jobs(state, tier);
-    if (made.ok()) return true;
-    const std::string why = std::to_string(made.error().code) + " " + made.error().text;
-    (void)!::write(tell.get(), why.data(), why.size());
-    return false;
+    return made.ok() ? "" : std::to_string(made.error().code) + " " + made.error().text;
   });
-  if (ends_in_time(state, child)) return {};
-  char why[PIPE_BUF + 1] = {};
-  char* text = nullptr;
-  const ssize_t n = ::read(in.get(), why, PIPE_BUF);
-  const long code = n > 0 ? std::strtol(why, &text, 10) : 0;
-  if (n > 0) return Error{static_cast<int>(code), text + 1};
-  return Error{ETIMEDOUT, fmt::format("tier {}: {}/{} cannot be made within {} ms", tier.name, tier.path,
-                                      kJobs, patience::kBriefMs)};
+  if (!why.ok())
+    return Error{ETIMEDOUT, fmt::format("tier {}: {}/{} cannot be made within {} ms", tier.name, tier.path,
+                                        kJobs, patience::kBriefMs)};
+  return why->empty() ? Status() : Error{std::stoi(*why), why->substr(why->find(' ') + 1)};
 }
 
 // Copies are linked from files without names.

@@ -7,8 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <sstream>
 
@@ -17,6 +15,7 @@
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
 #include "runtime/node/await.h"
+#include "runtime/node/slurmstepds.h"
 
 namespace monarch {
 namespace {
@@ -31,13 +30,6 @@ bool is_in_memory(const std::string& path) {
   const Fd dir(os::openat(AT_FDCWD, path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   struct statfs fs;
   return dir && os::fstatfs(dir.get(), &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
-}
-
-// None where the kernel does not list them (CONFIG_PROC_CHILDREN).
-std::vector<pid_t> children_of(pid_t process) {
-  const std::string pid = std::to_string(process);
-  std::ifstream in("/proc/" + pid + "/task/" + pid + "/children");
-  return {std::istream_iterator<pid_t>(in), {}};
 }
 
 // Those that are noted there, a line "PID START_TIME" each, and hang still.
@@ -130,7 +122,7 @@ void leave_behind(const StateDir& state, pid_t process) {
   (void)groups.make(state.helpers_cgroup(), 0).ok();
   (void)groups.enter(state.helpers_cgroup(), process).ok();
   // What it starts from now on is there already.
-  for (const pid_t child : children_of(process)) (void)groups.enter(state.helpers_cgroup(), child).ok();
+  for (const int child : children(process)) (void)groups.enter(state.helpers_cgroup(), child).ok();
 }
 
 void note_hanging(const StateDir& state, const std::string& of, pid_t process) {

@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
-#include <sstream>
 
 #include "runtime/base/argv.h"
 #include "runtime/base/log.h"
@@ -148,35 +147,10 @@ Outcome in_each_place(const StateDir& state, const JobRecord& record, const Answ
 
 std::string removal_of(const JobRecord& record) { return "removing/" + record.removal(); }
 
-// What `work` says, in a child of root's, which has `kept` open: a device may hang.
-Result<std::string> do_in_time(const StateDir& state, const JobRecord& record, const std::vector<int>& kept,
-                               int patience_ms, const std::function<std::string()>& work) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe");
-  const Fd in(ends[0]);
-  Fd tell(ends[1]);
-  std::vector<int> open = kept;
-  open.push_back(tell.get());
-  const InTime child = start_in_time(state, patience_ms, open, [&] {
-    std::string said = work();
-    said.resize(std::min<size_t>(said.size(), PIPE_BUF));
-    return said.empty() || ::write(tell.get(), said.data(), said.size()) > 0;
-  });
-  tell.reset();
-  if (!ends_in_time(state, child, removal_of(record)))
-    return Error{ETIMEDOUT, fmt::format("not through after {} ms", patience_ms)};
-  std::string said(PIPE_BUF, '\0');
-  const ssize_t n = ::read(in.get(), said.data(), said.size());
-  said.resize(n > 0 ? static_cast<size_t>(n) : 0);
-  return said;
-}
-
 // What one attempt came to.
 struct Attempt {
   bool late = false;                // there was more to remove than time
   Status error;                     // of what stays
-  uint64_t files = 0;               // that stay, as far as they were counted
-  bool counted = false;             // all of them
   std::optional<uint64_t> charged;  // what is to be charged from now on; nothing: as before
 };
 
@@ -215,22 +189,17 @@ Attempt remove_memory(int jobs, const std::string& name, int root, const Result<
   return attempt;
 }
 
-std::string measure(int directory, int patience_ms) {
-  const Usage usage = measure_tree(directory, patience_ms);
-  return fmt::format("{} {} {}", usage.bytes, usage.files, usage.complete ? 1 : 0);
-}
-
 // What is too large to be measured is charged as before.
 void measure_rest(const StateDir& state, int directory, const JobRecord& record, Attempt* attempt) {
   if (hangs(state, removal_of(record))) return;  // who looks would, too
   const int patience_ms = attempt->late ? patience::kStuckMs : patience::kMeasureMs;
-  const Result<std::string> text = do_in_time(state, record, {directory}, patience_ms + patience::kStuckMs,
-                                              [=] { return measure(directory, patience_ms); });
-  if (!text.ok()) return;
-  uint64_t bytes = 0;
-  std::istringstream words(*text);
-  words >> bytes >> attempt->files >> attempt->counted;
-  if (attempt->counted) attempt->charged = bytes;
+  const auto measure = [=]() -> std::string {
+    const Usage usage = measure_tree(directory, patience_ms);
+    return usage.complete ? std::to_string(usage.bytes) : "";
+  };
+  const Result<std::string> bytes =
+      said_in_time(state, patience_ms + patience::kStuckMs, {directory}, measure, removal_of(record));
+  if (bytes.ok() && !bytes->empty()) attempt->charged = std::strtoull(bytes->c_str(), nullptr, 10);
 }
 
 // The job's directory on a tier, as far as it can be removed in the time of an attempt, where all in it is
@@ -247,10 +216,12 @@ Attempt remove_roots(const StateDir& state, int jobs, const JobRecord& record, i
     attempt.error = Error{EBUSY, name + ": something is mounted there that Monarch has not mounted"};
     return attempt;
   }
-  const Result<std::string> left = do_in_time(state, record, {jobs, dir.get()}, patience_ms, [&] {
+  const auto remove = [&]() -> std::string {
     const Status s = memory ? empty_directory(dir.get(), Contents::kCut) : remove_tree(jobs, name);
     return s.ok() ? "" : s.error().text;
-  });
+  };
+  const Result<std::string> left =
+      said_in_time(state, patience_ms, {jobs, dir.get()}, remove, removal_of(record));
   if (memory) return remove_memory(jobs, name, dir.get(), left);
   attempt.charged = 0;
   if (left.ok() && left->empty()) return attempt;
@@ -301,9 +272,11 @@ Attempt remove_run(const StateDir& state, int runs, const JobRecord& record) {
   const std::string name = record.removal();
   const Fd dir(os::openat(runs, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!dir && errno == ENOENT) return attempt;
-  const Result<std::string> left = dir ? do_in_time(state, record, {runs, dir.get()}, patience::kStuckMs,
-                                                    [&] { return remove_run_dir(runs, name, dir.get()); })
-                                       : Result<std::string>(errno_error("open " + name));
+  if (!dir) attempt.error = errno_error("open " + name);
+  if (!dir) return attempt;
+  const Result<std::string> left = said_in_time(
+      state, patience::kStuckMs, {runs, dir.get()}, [&] { return remove_run_dir(runs, name, dir.get()); },
+      removal_of(record));
   if (!left.ok()) attempt.error = left.error();
   if (left.ok() && !left->empty()) attempt.error = Error{EBUSY, *left};
   return attempt;
@@ -317,10 +290,12 @@ Attempt remove_old(const StateDir& state, int jobs, const JobRecord& record, con
   const std::vector<std::string> names = names_of(state, record);
   Attempt attempt;
   const auto in_time = [&](const std::function<void(const std::string&)>& what) {
-    const Result<std::string> done = do_in_time(state, record, {jobs}, patience::kStuckMs, [&] {
+    const auto each = [&]() -> std::string {
       for (const std::string& name : names) what(name);
       return "";
-    });
+    };
+    const Result<std::string> done =
+        said_in_time(state, patience::kStuckMs, {jobs}, each, removal_of(record));
     if (!done.ok()) attempt.error = done.error();
     return done.ok();
   };
@@ -360,23 +335,13 @@ Attempt remove_old(const StateDir& state, int jobs, const JobRecord& record, con
 // What is under way in remove_all().
 struct UnderWay {
   Removal removal;
-  std::vector<uint64_t> least;   // files that an attempt left, in each place
-  std::vector<int> patience_ms;  // of the next one
+  std::vector<int> patience_ms;  // of the next attempt in each place
   bool told = false;
-  bool progress = false;
+  bool late = false;         // the last attempt had more to remove than time
   bool away = false;         // all that is left is on tiers that are, or that do not answer
   bool lives = false;        // the job does
   std::vector<size_t> left;  // places where something is
 };
-
-// Whether a large tree gets smaller: by a tenth at least, since its owner may be filling it.
-bool gets_smaller(const Attempt& attempt, uint64_t* least) {
-  if (!attempt.late) return false;
-  if (!attempt.counted) return true;
-  if (attempt.files >= *least - *least / 10) return false;
-  *least = attempt.files;
-  return true;
-}
 
 // What lies there without a record may be a job's that runs: Slurm says so, or an agent in the group of
 // another state directory, such as the one that was there before.
@@ -436,10 +401,8 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
   JobRecord& record = work->removal.record;
   Cgroups(state.clock()).end(state.cgroup_of(record), 0);
   work->lives = has_live_job(state, record);
-  work->progress = false;
-  const size_t places = record.tiers.size() + 1;
-  work->least.resize(places, UINT64_MAX);
-  work->patience_ms.resize(places, patience::kAttemptMs);
+  work->late = false;
+  work->patience_ms.resize(record.tiers.size() + 1, patience::kAttemptMs);
   bool changed = false;
   const auto attempt = [&](int jobs, size_t place) -> Status {
     const bool is_run = place == record.tiers.size();
@@ -449,9 +412,8 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
                             ? remove_old(state, jobs, record, place_path(state, record, place), patience_ms)
                         : is_run ? remove_run(state, jobs, record)
                                  : remove_roots(state, jobs, record, patience_ms);
-    work->progress |= gets_smaller(now, &work->least[place]);
-    // To look at all of it may take longer than that.
-    if (now.late && !now.counted) patience_ms = std::min(2 * patience_ms, patience::kLongestAttemptMs);
+    work->late |= now.late;
+    if (now.late && !now.charged) patience_ms = std::min(2 * patience_ms, patience::kLongestAttemptMs);
     if (!is_run && now.charged) {
       TierRecord& tier = record.tiers[place];
       const uint64_t bytes = tier.quota > 0 ? std::min(*now.charged, tier.quota) : *now.charged;
@@ -566,11 +528,11 @@ using Find = std::function<std::vector<Removal>()>;
         away |= !gone && waits && !work.lives;
         return gone || waits;
       });
-      const bool progress =
-          std::any_of(under_way.begin(), under_way.end(), [](const UnderWay& w) { return w.progress; });
-      if (progress) end = std::min(clock.now_ms() + patience::kTriesMs, begin + patience::kLongestRemovalMs);
+      const bool late =
+          std::any_of(under_way.begin(), under_way.end(), [](const UnderWay& w) { return w.late; });
+      if (late) end = std::min(clock.now_ms() + patience::kTriesMs, begin + patience::kLongestRemovalMs);
       if (under_way.empty() || clock.now_ms() >= end) break;
-      pause_s = progress ? 1 : std::min(2 * pause_s, patience::kLongestRestSeconds);
+      pause_s = late ? 1 : std::min(2 * pause_s, patience::kLongestRestSeconds);
     }
   }
   for (const UnderWay& work : under_way) give_up(state, work);
@@ -636,6 +598,25 @@ bool ends_in_time(const StateDir& state, const InTime& child, const std::string&
     if (!of.empty()) note_hanging(state, of, child.pid);
   }
   return end == ChildEnd::kGood;
+}
+
+Result<std::string> said_in_time(const StateDir& state, int patience_ms, std::vector<int> kept,
+                                 const std::function<std::string()>& work, const std::string& of) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe");
+  const Fd in(ends[0]);
+  Fd tell(ends[1]);
+  kept.push_back(tell.get());
+  const InTime child = start_in_time(state, patience_ms, kept, [&] {
+    const std::string said = work().substr(0, PIPE_BUF);
+    return said.empty() || ::write(tell.get(), said.data(), said.size()) > 0;
+  });
+  tell.reset();
+  if (!ends_in_time(state, child, of))
+    return Error{ETIMEDOUT, fmt::format("not through after {} ms", patience_ms)};
+  std::string said(PIPE_BUF, '\0');
+  said.resize(static_cast<size_t>(std::max<ssize_t>(::read(in.get(), said.data(), said.size()), 0)));
+  return said;
 }
 
 namespace {

@@ -53,6 +53,9 @@ InTime start_in_time(const StateDir& state, int patience_ms, const std::vector<i
 // Waits for it: true, and what it returned is true. False also if it was late, or could not be started; one
 // that hangs stays behind, and is noted as of that directory in the state, if it is named (life.h).
 bool ends_in_time(const StateDir& state, const InTime& child, const std::string& of = {});
+// Both: what `work` says, at most PIPE_BUF bytes. ETIMEDOUT: it was late, or died.
+Result<std::string> said_in_time(const StateDir& state, int patience_ms, std::vector<int> kept,
+                                 const std::function<std::string()>& work, const std::string& of = {});
 
 // A record in removing/, and the lock on its directory: who holds it removes.
 struct Removal {
@@ -75,7 +78,7 @@ Result<std::vector<Removal>> set_run_aside(const StateDir& state, const JobRecor
 Status remove_job_files(const StateDir& state, const JobRecord& record);
 
 // Removes in a process of its own, which outlives the caller, takes these locks with it and no others, and
-// tries for 30 s where something fails, longer where a large tree gets smaller; the records go when all is
+// tries for 30 s where something fails, longer where a tree is large; the records go when all is
 // gone. What remains is noted in its record, to be tried again after a minute, then after twice as long each
 // time, at most an hour. A tier that does not answer is passed over meanwhile. What a job that lives has is
 // looked at again after 10 s. What is on a file system that is not mounted at its tier any more is not
