@@ -122,7 +122,6 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/state.cc \
 	%D%/node/state.h \
 	%D%/node/sweep.h \
-	%D%/node/told.h \
 	%D%/node/watch.h \
 	%D%/placement/chunk_stager.h \
 	%D%/placement/context.h \
@@ -203,8 +202,7 @@ node_start = \
 	%D%/node/job_options.cc \
 	%D%/node/policy.cc \
 	%D%/node/program.cc \
-	%D%/node/start.cc \
-	%D%/node/told.cc
+	%D%/node/start.cc
 node_life = \
 	%D%/node/cgroup.cc \
 	%D%/node/epilog.cc \

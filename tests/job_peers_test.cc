@@ -166,12 +166,12 @@ TEST_F(JobPeersTest, WhatTheHelperWasToldIsNotLeftInItsEnvironment) {
   ::setenv("MONARCH_JOB_KEY", kKey.c_str(), 1);
   ::setenv("MONARCH_JOB_NODES", "n[1-3]", 1);
   const char* place = ::getenv("MONARCH_JOB_KEY");
-  const ToldOfPeers told = take_told_of_peers();
+  const ToldOfPeers told = {take_told("MONARCH_JOB_KEY"), take_told("MONARCH_JOB_NODES")};
   EXPECT_EQ(told.key, kKey);
   EXPECT_EQ(told.nodes, "n[1-3]");
   EXPECT_EQ(*place, '\0') << "/proc shows that memory";
   EXPECT_FALSE(::getenv("MONARCH_JOB_KEY") || ::getenv("MONARCH_JOB_NODES"));
-  EXPECT_EQ(take_told_of_peers().key, "");
+  EXPECT_EQ(take_told("MONARCH_JOB_KEY"), "");
 }
 
 }  // namespace

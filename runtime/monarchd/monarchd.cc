@@ -26,7 +26,6 @@
 #include "runtime/node/root_log.h"
 #include "runtime/node/spool.h"
 #include "runtime/node/start.h"
-#include "runtime/node/told.h"
 #include "runtime/store/server.h"
 
 namespace {
@@ -336,7 +335,7 @@ int main(int argc, char** argv) {
   if (const std::optional<int> status = app.parse(argc, argv, kUsage)) return *status;
 
   o.config = monarch::with_words(o.config, words);
-  o.request.peers = monarch::take_told_of_peers();
+  o.request.peers = {monarch::take_told("MONARCH_JOB_KEY"), monarch::take_told("MONARCH_JOB_NODES")};
   const std::string datasets = monarch::take_told("MONARCH_JOB_DATASETS");
   const std::string options = monarch::take_told("MONARCH_JOB_OPTIONS");
   if (o.request.datasets.empty()) o.request.datasets = datasets;

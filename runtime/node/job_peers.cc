@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <sstream>
 #include <vector>
-
-#include "runtime/node/told.h"
 
 namespace monarch {
 namespace {
@@ -67,7 +67,14 @@ void listen_for_others(std::vector<Line>* lines, size_t own) {
 
 }  // namespace
 
-ToldOfPeers take_told_of_peers() { return {take_told("MONARCH_JOB_KEY"), take_told("MONARCH_JOB_NODES")}; }
+std::string take_told(const char* variable) {
+  char* value = ::getenv(variable);
+  if (!value) return "";
+  std::string taken = value;
+  ::explicit_bzero(value, taken.size());  // /proc/PID/environ shows that memory
+  ::unsetenv(variable);
+  return taken;
+}
 
 bool has_key(const ToldOfPeers& told) {
   std::array<unsigned char, 32> key;

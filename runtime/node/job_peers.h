@@ -15,8 +15,9 @@
 
 namespace monarch {
 
-// What the plugin has put into this process's environment; it is not there afterwards.
-ToldOfPeers take_told_of_peers();
+// What the plugin has put into this process's environment, since all users can read command lines, or "". It
+// is not there afterwards, nor in /proc/PID/environ.
+std::string take_told(const char* variable);
 
 // Whether that is worth to be noted: without a key there are no peers.
 bool has_key(const ToldOfPeers& told);

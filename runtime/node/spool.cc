@@ -242,21 +242,6 @@ void warn_of_long_waits(const StateDir& state, const std::vector<Spooled>& lines
                  state.path(), age / 3600);
 }
 
-Result<Fd> lock_spool(Clock& clock, const std::string& dir) {
-  Fd lock(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!lock) return errno_error("open " + dir);
-  Status locked;
-  const bool in_time = poll_until(clock, clock.now_ms() + int64_t{patience::kSpoolLockSeconds} * 1000, [&] {
-    if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return true;
-    if (errno == EWOULDBLOCK || errno == EINTR) return false;
-    locked = errno_error("lock " + dir);
-    return true;
-  });
-  if (!in_time) return Error{ETIMEDOUT, "lock " + dir + ": another flush goes on"};
-  if (!locked.ok()) return locked.error();
-  return lock;
-}
-
 }  // namespace
 
 Status spool(const StateDir& state, const JobRecord& record, const std::string& line, Accounting accounting) {
@@ -321,7 +306,8 @@ bool flush_is_due(const StateDir& state) {
 
 Status flush(const StateDir& state, const AccountPrograms& programs, const SpoolConfig& config, Lines which) {
   const std::string dir = path_of(state, "spool");
-  const Result<Fd> lock = lock_spool(state.clock(), dir);
+  const Result<Fd> lock = state.lock_in_time(Fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)), dir,
+                                             patience::kSpoolLockSeconds * 1000);
   if (!lock.ok()) return lock.error();
   (void)once_in(state, "spool_tidied", kTidySeconds);
   std::vector<Spooled> lines = lines_in(state);

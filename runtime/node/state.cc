@@ -284,7 +284,11 @@ Result<Fd> StateDir::lock_ledger(int patience_ms) const { return lock_file("ledg
 
 Result<Fd> StateDir::lock_file(const std::string& name, int patience_ms) const {
   const std::string path = path_ + "/" + name;
-  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  return lock_in_time(Fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600)), path,
+                      patience_ms);
+}
+
+Result<Fd> StateDir::lock_in_time(Fd fd, const std::string& path, int patience_ms) const {
   if (!fd) return errno_error("open " + path);
   Status locked;
   const bool in_time = poll_until(clock(), clock().now_ms() + patience_ms, [&] {

@@ -173,8 +173,9 @@ class StateDir {
   // The lock on the ledger (runtime/node/ledger.h), in the same way. Who has a job's lock may take it, never
   // the other way round without trying only.
   Result<Fd> lock_ledger(int patience_ms) const;
-  // Likewise that of a file of root's in STATE, made if need be.
+  // Likewise that of a file of root's in STATE, made if need be; and of what was opened at `path`.
   Result<Fd> lock_file(const std::string& name, int patience_ms) const;
+  Result<Fd> lock_in_time(Fd opened, const std::string& path, int patience_ms) const;
   // At once: who writes there without the lock has done so before, or gets ENOENT. A missing one is success.
   Status remove_job(const std::string& key) const;
   // Leaves of it the notes.

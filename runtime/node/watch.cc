@@ -14,6 +14,7 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
+#include "runtime/base/os.h"
 #include "runtime/base/patience.h"
 #include "runtime/node/cgroup.h"
 #include "runtime/node/epilog.h"
@@ -22,11 +23,7 @@
 namespace monarch {
 namespace {
 
-int64_t boot_seconds() {
-  timespec t;
-  ::clock_gettime(CLOCK_BOOTTIME, &t);
-  return t.tv_sec;
-}
+int64_t boot_seconds() { return os::clock_ns(CLOCK_BOOTTIME) / 1'000'000'000; }
 
 // How scontrol suspend stops jobs where processes are tracked by control groups.
 bool is_frozen(const Cgroups& groups, const std::vector<std::string>& places) {
