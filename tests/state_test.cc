@@ -186,6 +186,8 @@ TEST_F(StateTest, OfARunGoesAllButTheNotes) {
   const std::string dir = "jobs/" + job.job.key();
   const Result<Fd> lock = state_.lock_job(job.job, true, 0);
   ASSERT_TRUE(state_.write_record(job).ok() && state_.write(dir + "/hanging", "").ok());
+  EXPECT_TRUE(state_.make_removal(job).ok());
+  EXPECT_EQ(contents(path_ + "/removing/" + job.removal() + "/record.json").find("key"), std::string::npos);
   EXPECT_TRUE(state_.forget_run(job).ok());
   EXPECT_EQ(*state_.list(dir), std::vector<std::string>{"record.json"});
   EXPECT_EQ(state_.read_record("c.9.n1").error().code, ENOENT);
