@@ -146,11 +146,13 @@ uint64_t Counts::own(const char* name) const {
 
 Counts::Dataset Counts::dataset() const {
   Dataset all{own("dataset_bytes"), own("no_fit_files")};
-  const uint64_t placed = own("staged_files"), known = placed + all.no_room, found = own("walk_files");
+  const uint64_t placed = own("staged_files"), tried = placed + all.no_room, found = own("walk_files");
   const uint64_t others =
       own("pass_files") + own("source_errors") + own("tier_errors") + own("dropped_files");
-  if (!settled || nodes > 1 || all.no_room == 0 || found <= known + others) return all;
-  return {bytes_of_all(all.bytes, known, found - others), found - others - placed, true};
+  if (!settled || nodes > 1 || all.no_room == 0 || found <= tried + others) return all;
+  // Older reports do not say of how many files the bytes are.
+  const uint64_t sized = agent.count("sized_files") ? own("sized_files") : tried, rest = found - others;
+  return {bytes_of_all(all.bytes, sized, rest), rest - placed, sized < rest};
 }
 
 Advice advise(const Counts& counts) {

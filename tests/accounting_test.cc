@@ -340,11 +340,15 @@ TEST_F(CommentLine, StagedIsOfTheBytesAsFarAsTheyAreKnown) {
   at(AgentCounter::walk_files) = 4;
   at(AgentCounter::staged_files) = 3;
   at(AgentCounter::no_fit_files) = 1;
+  at(AgentCounter::sized_files) = 4;
   at(AgentCounter::dataset_bytes) = 100;
   counters_.placed_bytes[0] = 10;
   EXPECT_NE(line().find(" staged=10% files=3/4 "), std::string::npos) << line();
   at(AgentCounter::walk_files) = 8;
   EXPECT_NE(line().find(" staged=5% files=3/8 "), std::string::npos) << "others are as large: " << line();
+  at(AgentCounter::walk_files) = 4;
+  at(AgentCounter::staged_files) = 1;
+  EXPECT_NE(line().find(" staged=10% files=1/4 "), std::string::npos) << "staged in chunks: " << line();
   at(AgentCounter::walk_files) = at(AgentCounter::staged_files) = at(AgentCounter::evicted_files) = 1;
   at(AgentCounter::no_fit_files) = at(AgentCounter::dataset_bytes) = counters_.placed_bytes[0] = 0;
   EXPECT_NE(line().find(" staged=0% files=0/1 "), std::string::npos) << "evicted: " << line();

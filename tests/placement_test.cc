@@ -34,8 +34,8 @@ TEST_F(PlacementTest, PrefetchPlacesTheWholeDataset) {
   placement_->stop();
   EXPECT_EQ(tier().used(), space);
   EXPECT_EQ(files_on(), 200);
-  for (const AgentCounter c :
-       {AgentCounter::walk_files, AgentCounter::staged_files, AgentCounter::prefetch_files})
+  for (const AgentCounter c : {AgentCounter::walk_files, AgentCounter::staged_files,
+                               AgentCounter::sized_files, AgentCounter::prefetch_files})
     EXPECT_EQ(counter(c), 200u);
   EXPECT_EQ(counter(AgentCounter::walk_errors) + counter(AgentCounter::demand_files), 0u);
   EXPECT_EQ(counter(AgentCounter::staged_bytes), bytes);

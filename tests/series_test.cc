@@ -171,6 +171,7 @@ TEST(Series, ItsEndSaysWhatWasStagedSinceTheLastLook) {
   count(AgentCounter::staged_files, 4);
   count(AgentCounter::no_fit_files, 1);
   count(AgentCounter::pass_files, 1);
+  count(AgentCounter::sized_files, 5);
   count(AgentCounter::dataset_bytes, 500);
   board->placed_bytes[0] = 300;
   board->placed_bytes[1] = 100;
@@ -186,8 +187,11 @@ TEST(Series, ItsEndSaysWhatWasStagedSinceTheLastLook) {
   series.samples[0].staged_bytes = 1000;
   series.samples[0].dataset_bytes = 2000;
   EXPECT_EQ(ended(series), std::pair(uint64_t{2000}, uint64_t{2000})) << "a look may know more";
-  series.settled_ms = 1;
-  EXPECT_EQ(ended(series), std::pair(uint64_t{1000}, uint64_t{2000})) << "nothing was left to stage";
+  Series other = series;
+  other.settled_ms = 1;
+  EXPECT_EQ(ended(other), std::pair(uint64_t{1000}, uint64_t{2000})) << "nothing was left to stage";
+  count(AgentCounter::sized_files, 4);
+  EXPECT_EQ(ended(series), std::pair(uint64_t{1000}, uint64_t{500})) << "no estimate outlives what is known";
 }
 
 TEST(Report, OfAJobThatHasEndedIsJson) {

@@ -78,38 +78,39 @@ inline constexpr int kStaleSeconds = 60;
   X(moved, "descriptors, opened before a large file was whole, that are its copy's since")
 
 // Counters that the agent keeps, once.
-#define MONARCH_AGENT_COUNTERS(X)                                                           \
-  X(walk_dirs, "directories that the walk listed")                                          \
-  X(walk_files, "regular files that the walk found, but excluded ones")                     \
-  X(walk_errors, "directories that the walk could not list")                                \
-  X(agent_opens_pfs, "opens that the agent made on the PFS")                                \
-  X(agent_reads_pfs, "reads that the agent made on the PFS")                                \
-  X(agent_bytes_pfs, "bytes that the agent read from the PFS")                              \
-  X(staged_files, "files placed on a tier")                                                 \
-  X(staged_bytes, "bytes placed on tiers")                                                  \
-  X(staged_chunks, "chunks of large files placed on tiers")                                 \
-  X(demand_files, "files placed because an open waited for them")                           \
-  X(prefetch_files, "files placed by prefetch")                                             \
-  X(no_fit_files, "files for which no tier had room")                                       \
-  X(pass_files, "paths asked for that are never staged")                                    \
-  X(dropped_files, "copies given up because the source changed")                            \
-  X(staged_again, "files staged again after the job wrote them")                            \
-  X(source_errors, "files given up because the PFS failed")                                 \
-  X(tier_errors, "files given up because a tier failed")                                    \
-  X(requests, "requests taken from the ring")                                               \
-  X(dataset_bytes, "bytes of dataset files, as far as known")                               \
-  X(put_off_files, "files tried again later: the agent ran short of descriptors or memory") \
-  X(peer_files, "files that came from other nodes of the job")                              \
-  X(peer_bytes, "bytes that came from other nodes of the job")                              \
-  X(peer_errors, "nodes that could not be reached, or broke off")                           \
-  X(peer_timeouts, "nodes that did not answer in time")                                     \
-  X(peer_bad, "pieces of files that came from other nodes with wrong bytes")                \
-  X(served_files, "files, or parts of them, that other nodes got from this one")            \
-  X(served_bytes, "bytes that other nodes got from this one")                               \
-  X(dup_files, "files read from the PFS though another node had them, as far as known")     \
-  X(evicted_files, "copies removed because root lowered a tier's quota")                    \
-  X(hinted_files, "files that prefetch took in the order of monarchctl hint")               \
-  X(late_nodes, "nodes whose tasks began before their agent was ready, and were not counted")
+#define MONARCH_AGENT_COUNTERS(X)                                                             \
+  X(walk_dirs, "directories that the walk listed")                                            \
+  X(walk_files, "regular files that the walk found, but excluded ones")                       \
+  X(walk_errors, "directories that the walk could not list")                                  \
+  X(agent_opens_pfs, "opens that the agent made on the PFS")                                  \
+  X(agent_reads_pfs, "reads that the agent made on the PFS")                                  \
+  X(agent_bytes_pfs, "bytes that the agent read from the PFS")                                \
+  X(staged_files, "files placed on a tier")                                                   \
+  X(staged_bytes, "bytes placed on tiers")                                                    \
+  X(staged_chunks, "chunks of large files placed on tiers")                                   \
+  X(demand_files, "files placed because an open waited for them")                             \
+  X(prefetch_files, "files placed by prefetch")                                               \
+  X(no_fit_files, "files for which no tier had room")                                         \
+  X(pass_files, "paths asked for that are never staged")                                      \
+  X(dropped_files, "copies given up because the source changed")                              \
+  X(staged_again, "files staged again after the job wrote them")                              \
+  X(source_errors, "files given up because the PFS failed")                                   \
+  X(tier_errors, "files given up because a tier failed")                                      \
+  X(requests, "requests taken from the ring")                                                 \
+  X(dataset_bytes, "bytes of dataset files, as far as known")                                 \
+  X(put_off_files, "files tried again later: the agent ran short of descriptors or memory")   \
+  X(peer_files, "files that came from other nodes of the job")                                \
+  X(peer_bytes, "bytes that came from other nodes of the job")                                \
+  X(peer_errors, "nodes that could not be reached, or broke off")                             \
+  X(peer_timeouts, "nodes that did not answer in time")                                       \
+  X(peer_bad, "pieces of files that came from other nodes with wrong bytes")                  \
+  X(served_files, "files, or parts of them, that other nodes got from this one")              \
+  X(served_bytes, "bytes that other nodes got from this one")                                 \
+  X(dup_files, "files read from the PFS though another node had them, as far as known")       \
+  X(evicted_files, "copies removed because root lowered a tier's quota")                      \
+  X(hinted_files, "files that prefetch took in the order of monarchctl hint")                 \
+  X(late_nodes, "nodes whose tasks began before their agent was ready, and were not counted") \
+  X(sized_files, "files whose size is in dataset_bytes")
 
 enum class TaskCounter : uint32_t {
 #define X(name, doc) name,

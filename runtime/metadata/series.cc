@@ -14,13 +14,17 @@ namespace {
 
 // The dataset, as far as the agent has listed it; files that nobody has looked at yet are taken for as large
 // as the others.
-uint64_t listed_bytes(const Board& board) {
+struct Listed {
+  uint64_t bytes;
+  bool estimated;
+};
+Listed listed_of(const Board& board) {
   const auto count = [&](AgentCounter c) { return total(board, c); };
   const uint64_t bytes = count(AgentCounter::dataset_bytes), found = count(AgentCounter::walk_files);
-  const uint64_t known = count(AgentCounter::staged_files) + count(AgentCounter::no_fit_files);
   const uint64_t others = count(AgentCounter::pass_files) + count(AgentCounter::source_errors) +
                           count(AgentCounter::tier_errors) + count(AgentCounter::dropped_files);
-  return bytes_of_all(bytes, known, found - std::min(found, others));
+  const uint64_t sized = count(AgentCounter::sized_files), all = found - std::min(found, others);
+  return {bytes_of_all(bytes, sized, all), sized < all};
 }
 
 bool is_equal_but_for_time(Sample a, const Sample& b) {
@@ -92,7 +96,8 @@ void close_series(const Board& board, Series* series, Clock& clock) {
   const uint64_t ms = std::max(before.ms, now - std::min(now, series->began_ms));
   Sample last = sample_of(board, ms, before);
   if (series->settled_ms == 0) {  // since the agent looked last, the board alone knows
-    last.dataset_bytes = std::max(last.dataset_bytes, listed_bytes(board));
+    const Listed listed = listed_of(board);
+    last.dataset_bytes = listed.estimated ? std::max(last.dataset_bytes, listed.bytes) : listed.bytes;
     const uint64_t placed =
         std::accumulate(std::begin(last.placed_bytes), std::end(last.placed_bytes), uint64_t{0});
     last.staged_bytes = std::max(last.staged_bytes, std::min(placed, last.dataset_bytes));

@@ -116,11 +116,11 @@ uint64_t settled_files(const NodeCounts& c) {
 Staged staged_of(const NodeCounts& c, uint64_t placed_bytes) {
   Staged s{placed_files(c), placed_bytes, {}, {}};
   const uint64_t all = std::max(c[AgentCounter::walk_files], s.files), known = c[AgentCounter::dataset_bytes],
-                 opened = staged_once(c) + c[AgentCounter::no_fit_files];
+                 sized = c[AgentCounter::sized_files];
   s.all_files = all;
-  s.estimated = settled_files(c) < all;
-  if (!s.estimated || opened > 0)
-    s.all_bytes = std::max(placed_bytes, s.estimated ? bytes_of_all(known, opened, all) : known);
+  s.estimated = sized < all && settled_files(c) < all;
+  if (!s.estimated || sized > 0)
+    s.all_bytes = std::max(placed_bytes, s.estimated ? bytes_of_all(known, sized, all) : known);
   return s;
 }
 

@@ -81,6 +81,7 @@ void TierHealth::placed() {
 
 void TierHealth::note_size(uint64_t bytes) {
   add(context_->board, AgentCounter::dataset_bytes, bytes);
+  add(context_->board, AgentCounter::sized_files);
   bytes_seen_ += bytes;
   ++files_seen_;
 }
