@@ -64,6 +64,8 @@ Result<std::unique_ptr<Board>> read_board(const std::string& run_dir) {
   auto board = std::make_unique<Board>();
   const Result<size_t> size = read_run_file(path, board.get(), offsetof(Board, parking));
   if (!size.ok()) return size.error();
+  if (*size == 0 || (*size == sizeof(Board) && board->header.magic.load() == 0))
+    return Error{ENOENT, path + ": its agent begins"};
   if (*size != sizeof(Board)) return Error{EINVAL, path + ": not a board"};
   if (!is_this_board(*board)) return Error{EPROTO, path + ": made by another version of Monarch"};
   return board;
