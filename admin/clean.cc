@@ -47,7 +47,7 @@ struct Found {
 std::set<std::string> places_of_runs(const CleanOptions& options) {
   std::set<std::string> places(options.directories.begin(), options.directories.end());
   for (const std::string& base : run_bases()) places.insert(base);
-  const Result<Config> config = load_config(default_config());
+  const Result<Config> config = load_default_config();
   const Result<std::vector<Candidate>> tiers =
       look_at_tiers(config.ok() ? config->tiers : std::vector<TierConfig>());
   if (tiers.ok())

@@ -83,14 +83,25 @@ void add_config_and_state_dir(CommandLine app, const std::string& what, std::str
 bool is_of_word(const Error& error) { return error.text.starts_with("plugstack.conf: "); }
 
 Error with_config_remedy(const Error& error) {
+  if (is_of_word(error)) return error;
   return with_remedy(
       error, std::string(lacks_remedy(error) ? "" : "mend it, or ") + "name another one by --config FILE");
 }
 
+Result<Config> load_default_config() {
+  const std::optional<PluginLine> line = default_plugin_line();
+  Result<Config> read =
+      load_config(with_words(default_config(), line ? line->settings() : std::vector<std::string>()));
+  if (!read.ok() && line && is_of_word(read.error()))
+    return with_remedy(read.error(), "mend the word in " + line->file);
+  return read;
+}
+
 Result<Config> load_named_config(const std::string& config) {
-  Result<Config> read = load_config(config);
+  const bool is_default = config == default_config();
+  Result<Config> read = is_default ? load_default_config() : load_config(config);
   if (read.ok()) return read;
-  if (config == default_config()) return Config();
+  if (is_default) return Config();
   return with_config_remedy(read.error());
 }
 

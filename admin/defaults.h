@@ -35,6 +35,8 @@ void add_config_and_state_dir(CommandLine app, const std::string& what, std::str
 bool is_of_word(const Error& error);
 // Of a configuration that cannot be read.
 Error with_config_remedy(const Error& error);
+// The default one, with the words of the plugin's line before it, as jobs have it.
+Result<Config> load_default_config();
 // The defaults where the default configuration cannot be read; of another one that is an error.
 Result<Config> load_named_config(const std::string& config);
 

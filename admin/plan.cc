@@ -164,7 +164,7 @@ struct Room {
 };
 
 Result<Config> config_of(const PlanOptions& options) {
-  Result<Config> config = load_config(options.config.empty() ? default_config() : options.config);
+  Result<Config> config = options.config.empty() ? load_default_config() : load_config(options.config);
   const bool needed =
       !options.config.empty() || (options.capacity.empty() && !config.ok() && config.error().code != ENOENT);
   if (!config.ok() && !needed) return Config();
@@ -418,10 +418,13 @@ int plan(PlanOptions options) {
     return fail("plan", with_remedy_if_none(dataset.error(), remedy_for_dataset(dataset.error().code)));
   const Result<Config> config = config_of(options);
   if (!config.ok())
-    return fail("plan",
-                with_remedy(config.error(),
-                            (lacks_remedy(config.error()) ? "" : "mend it, ") +
-                                std::string("name another one by --config FILE, or give --capacity SIZE")));
+    return fail(
+        "plan",
+        is_of_word(config.error())
+            ? config.error()
+            : with_remedy(config.error(),
+                          (lacks_remedy(config.error()) ? "" : "mend it, ") +
+                              std::string("name another one by --config FILE, or give --capacity SIZE")));
   Result<std::vector<Room>> rooms = rooms_of(options, *config);
   if (!rooms.ok()) return fail("plan", rooms.error());
   Walk walk(*rate);

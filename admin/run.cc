@@ -438,7 +438,7 @@ std::string example_tier(const std::vector<std::string>& datasets) {
 Result<std::vector<TierConfig>> choose_tiers(const std::vector<std::string>& datasets) {
   std::vector<TierConfig> configured;
   if (const std::string file = default_config(); ::access(file.c_str(), F_OK) == 0) {
-    Result<Config> config = load_config(file);
+    Result<Config> config = load_default_config();
     if (!config.ok()) return with_remedy(config.error(), "mend it, or give --tier NAME:PATH:SIZE");
     configured = std::move(config->tiers);
   }

@@ -98,7 +98,7 @@ int tiers(TiersOptions options) {
     options.config = otherwise;
   std::vector<TierConfig> configured;
   if (!options.config.empty()) {
-    Result<Config> config = load_config(options.config);
+    Result<Config> config = options.config == otherwise ? load_default_config() : load_config(options.config);
     if (!config.ok()) return fail("tiers", with_config_remedy(config.error()));
     configured = config->tiers;
   }

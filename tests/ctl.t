@@ -177,8 +177,13 @@ def words_of_plugstack():
     equal([shown[key] for key in ("threads", "walk_threads", "enabled")],
           [("3", "plugstack.conf"), ("2", "file"), ("off", "plugstack.conf")],
           "config show with them", shown)
+    written("words/monarch.conf", "[tier.a]\npath = /nowhere\nquota = 1G\n")
+    written("words/plugstack.conf", f"optional spank_monarch.so config={own} tier.a.path={scratch('words.tier')}\n")
+    for verb, row in (["tiers"], scratch("words.tier")), (["plan", conf], "\na     1.00G"):
+        contains(ctl(*verb, env=env)[1], [row], f"{verb[0]} has them")
     written("words/plugstack.conf", f"optional spank_monarch.so config={own} polcy.enabled=off\n")
-    fails("a bad word in the plugin's line", ["config", "check"], ["polcy.enabled=off: "], remedy=f"mend the word in {plugstack}", env=env)
+    for words in ["config", "check"], ["tiers"], ["plan", conf]:
+        fails(f"a bad word in the plugin's line: {words[0]}", words, ["polcy.enabled=off: "], remedy=f"mend the word in {plugstack}", env=env)
 
 
 # ---- status
