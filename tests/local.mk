@@ -295,6 +295,7 @@ tests_slowfs_SOURCES = \
 endif
 
 scripts = \
+	%D%/api.t \
 	%D%/cgroup.t \
 	%D%/containers.t \
 	%D%/ctl.t \

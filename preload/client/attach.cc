@@ -46,6 +46,11 @@ Outcome without_board(RunDirectory* run) {
   return {Phase::kOff, "not redirected: the run directory is not there, or not to be read"};
 }
 
+void adapt(CatalogFacts* facts) {
+  see_from_here(facts);
+  if (!has_hooks()) facts->check_at_open = 1;
+}
+
 Outcome connect() {
   const char* dir = saved_variable("MONARCH_IO_RUN_DIR");
   if (is_disabled()) return {Phase::kOff, "not redirected: MONARCH_IO_DISABLE is set"};
@@ -57,7 +62,7 @@ Outcome connect() {
   Outcome outcome = {Phase::kOn};
   if (!is_made(*board))
     outcome = kLater;
-  else if (!is_this_board(*board) || !the_client.catalog.open(run, &see_from_here))
+  else if (!is_this_board(*board) || !the_client.catalog.open(run, &adapt))
     outcome =
         is_this_board(*board) && agent_lives(*board)
             ? kLater

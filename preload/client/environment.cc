@@ -102,6 +102,8 @@ const char* saved_variable(const char* name) {
 
 bool is_disabled() { return disables(saved_variable("MONARCH_IO_DISABLE")); }
 
+bool has_hooks() { return true; }
+
 ChildEnvironment::ChildEnvironment(char* const* given) : given_(given) {
   if (saver.load(std::memory_order_acquire) != kSaved || !library[0] || (given && unreadable(given))) return;
   bool disabled = false, same_run = false;

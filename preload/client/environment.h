@@ -12,6 +12,10 @@ bool save_environment();
 // The value that the process got; nullptr: none, or an empty one. After save_environment().
 const char* saved_variable(const char* name);
 
+// Whether this library's hooks see what the process changes. If not, each open compares its file with the
+// PFS.
+bool has_hooks();
+
 // Whether MONARCH_IO_DISABLE was set for the process.
 bool is_disabled();
 

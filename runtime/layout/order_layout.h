@@ -43,15 +43,15 @@ inline int post_order(int run_dir, const OrderHeader& header, const Ref* refs) {
   const size_t bytes = sizeof header + header.count * sizeof *refs;
   const iovec parts[] = {{const_cast<OrderHeader*>(&header), sizeof header},
                          {const_cast<Ref*>(refs), header.count * sizeof *refs}};
-  struct stat st;
+  off_t end = 0;
   int error = 0;
-  if (flock(file, LOCK_EX | LOCK_NB) != 0 || fstat(file, &st) != 0) {
+  if (flock(file, LOCK_EX | LOCK_NB) != 0 || (end = lseek(file, 0, SEEK_END)) < 0) {
     error = errno;
-  } else if (static_cast<uint64_t>(st.st_size) + bytes > kMostOrderBytes) {
+  } else if (static_cast<uint64_t>(end) + bytes > kMostOrderBytes) {
     error = EAGAIN;
   } else if (const ssize_t n = writev(file, parts, 2); n != static_cast<ssize_t>(bytes)) {
     error = n >= 0 ? ENOSPC : errno;
-    if (ftruncate(file, st.st_size) == 0 && error == ENOSPC && st.st_size > 0) error = EAGAIN;
+    if (ftruncate(file, end) == 0 && error == ENOSPC && end > 0) error = EAGAIN;
   }
   flock(file, LOCK_UN);  // before close(2), which tells the agent
   close(file);
