@@ -25,7 +25,8 @@ ssize_t monarch_read(const char* path, void* buf, size_t n, int64_t offset);
 
 /* Opens the file for reading. Returns a descriptor, closed on exec, which is the caller's to close(2). Its
  * bytes are those that the file had at the call. Fails as open(2) does, and waits as monarch_read(). In a
- * program without libmonarch_preload.so, fstat(2) on it may tell of a copy. */
+ * program without libmonarch_preload.so it may be a copy's: fstat(2) may tell of that, and a lock on it is of
+ * no use. */
 int monarch_open(const char* path);
 
 /* Of which accesses a hint tells: of this rank in this epoch (both from 0 on), from access number `first` on.

@@ -12,6 +12,7 @@ nobase_dist_doc_DATA = \
 	%D%/user-guide.md \
 	%D%/coverage.md \
 	%D%/design.md \
+	%D%/monarch.3 \
 	%D%/monarch.7 \
 	%D%/monarch.conf.5 \
 	%D%/monarchctl.1 \
@@ -51,6 +52,7 @@ nobase_dist_doc_DATA = \
 	%D%/slurm-versions.md
 
 dist_man_MANS += \
+	%D%/monarch.3 \
 	%D%/monarch.7 \
 	%D%/monarch.conf.5 \
 	%D%/monarchctl.1 \
