@@ -148,7 +148,7 @@ class Told {
   char text_[1024];
 };
 
-void add_counters(const Client& c, struct monarch_stats* sum) {
+void add_counters(const Client& c, struct monarch_counts* sum) {
   for (const CounterShard& shard : c.board->shards) {
     const auto of = [&shard](TaskCounter n) { return shard.task[static_cast<uint32_t>(n)].load(); };
     sum->opens_pfs += of(TaskCounter::opens_pfs);
@@ -215,11 +215,11 @@ EXPORT int monarch_wait(double fraction, int timeout_ms) {
   }
 }
 
-EXPORT int monarch_stats(struct monarch_stats* stats, size_t bytes) {
+EXPORT int monarch_stats(struct monarch_counts* stats, size_t bytes) {
   const Client* c = client();
   if (!c) return refuse(ENOTCONN);
   const Told told;
-  struct monarch_stats sum = {};
+  struct monarch_counts sum = {};
   sum.files = told.number("files");
   sum.bytes = told.number("bytes");
   sum.staged_files = told.number("staged_files");

@@ -49,7 +49,7 @@ ssize_t monarch_hint(const char* const* paths, size_t count, const struct monarc
 int monarch_wait(double fraction, int timeout_ms);
 
 /* Of this node and all of the job's processes on it, since the job began. */
-struct monarch_stats {
+struct monarch_counts {
   uint64_t files, bytes;               /* of the dataset, as far as known */
   uint64_t staged_files, staged_bytes; /* of these on this node's tiers */
   uint64_t listed;                     /* 1: all of the dataset's files are known */
@@ -60,7 +60,7 @@ struct monarch_stats {
 
 /* Fills in `stats`, of which the caller has `bytes` bytes: sizeof *stats. Fields that this library does not
  * know are 0. Returns 0. ENOTCONN: no job. */
-int monarch_stats(struct monarch_stats* stats, size_t bytes);
+int monarch_stats(struct monarch_counts* stats, size_t bytes);
 
 #ifdef __cplusplus
 }

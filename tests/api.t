@@ -28,7 +28,7 @@ int main(int argc, char **argv) {
   for (int i = 1; i < argc; ++i) {
     const char *path = argv[i] + 2;
     char buf[64];
-    struct monarch_stats stats;
+    struct monarch_counts stats;
     if (*argv[i] == 'r') {
       tell(monarch_read(path, buf, 8, 2), buf, 0);
     } else if (*argv[i] == 'o') {
