@@ -145,14 +145,11 @@ uint64_t Counts::own(const char* name) const {
 }
 
 Counts::Dataset Counts::dataset() const {
-  Dataset all{own("dataset_bytes"), own("no_fit_files")};
-  const uint64_t placed = own("staged_files"), tried = placed + all.no_room, found = own("walk_files");
-  const uint64_t others =
-      own("pass_files") + own("source_errors") + own("tier_errors") + own("dropped_files");
-  if (!settled || nodes > 1 || all.no_room == 0 || found <= tried + others) return all;
+  const uint64_t known = own("dataset_bytes"), no_room = own("no_fit_files"),
+                 all = own("staged_files") + no_room;
   // Older reports do not say of how many files the bytes are.
-  const uint64_t sized = agent.count("sized_files") ? own("sized_files") : tried, rest = found - others;
-  return {bytes_of_all(all.bytes, sized, rest), rest - placed, sized < rest};
+  const uint64_t sized = agent.count("sized_files") ? own("sized_files") : all;
+  return {bytes_of_all(known, sized, all), no_room, sized < all};
 }
 
 Advice advise(const Counts& counts) {

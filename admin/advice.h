@@ -27,9 +27,8 @@ struct Counts {
   bool agent_died = false;  // of the node whose report it is; before the job ended
   bool running = false;     // the job may read the rest later
   bool partial = false;     // of some of the job's nodes only: others may have done what these did not
-  bool settled = false;     // nothing was left to stage ahead, on the one node that there is
   // What the dataset holds, as far as known, and files for which no tier had room. Once the tiers are full,
-  // prefetch looks at no more files: those that are left are taken for as large as the others.
+  // prefetch opens no more files: those that are left are taken for as large as the others.
   struct Dataset {
     uint64_t bytes = 0, no_room = 0;
     bool estimated = false;

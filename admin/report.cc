@@ -426,7 +426,6 @@ std::string page_text(const Told& told, const Advice& advice) {
 }
 
 Advice advise_on(Told* told) {
-  told->counts.settled = told->timeline.series.settled_ms > 0;
   told->counts.running = std::string_view(told->source.kind) == "job";
   told->counts.partial = nodes_told(*told) < all_nodes(*told);
   return advise(told->counts);

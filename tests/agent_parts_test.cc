@@ -105,7 +105,6 @@ TEST_F(ProgressTest, EachFileCountsByWhatBecameOfIt) {
   catalog_->close_chunks(chunks);
   EXPECT_TRUE(tells("state", "staged-in"));
   const std::string text = contents(run_dir_ + "/state");
-  const size_t length = text.size();
   EXPECT_EQ(text.substr(0, text.find("pad=")),
             "state=staged-in\npercent=40\nfiles=7\nstaged_files=2\nbytes=250\nstaged_bytes=100\n"
             "all_bytes=250\nrate=0\nno_room=2\nfailed=3\n");
@@ -117,11 +116,18 @@ TEST_F(ProgressTest, EachFileCountsByWhatBecameOfIt) {
   (*board_)->header.full = 1;
   EXPECT_TRUE(tells("state", "staged-in"));
   EXPECT_EQ(told("no_room"), "3");
-  EXPECT_EQ(contents(run_dir_ + "/state").size(), length);
+  EXPECT_EQ(contents(run_dir_ + "/state").size(), text.size());
   catalog_->entry(file("only-opened", State::kKnown, Reason::kNone, 70)).state = large_word(0);
   moved();
   EXPECT_TRUE(tells("no_room", "4"));
   EXPECT_EQ(told("state"), "staged-in");
+  const auto& counted = (*board_)->agent[static_cast<uint32_t>(AgentCounter::no_fit_files)];
+  EXPECT_EQ(counted, 4u) << "however often a tier was asked";
+  catalog_->entry(shared_.other).state = state_word(State::kNoFit);
+  add(board_->get(), AgentCounter::no_fit_files, 10);
+  progress().stop();
+  EXPECT_EQ(counted, 5u) << "another node's, which a program wanted here";
+  EXPECT_EQ(told("no_room"), "4");
 }
 
 TEST_F(ProgressTest, HowMuchThereIsIsToldOnceAllIsListed) {

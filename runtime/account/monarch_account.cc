@@ -269,12 +269,12 @@ Exit list_nodes(const std::string& expression) {
 }
 
 // A job's credential counts cores, not processors.
-Exit count_cores(std::string node) {
+Exit count_cores(const std::string& node) {
   uint16_t cpus = 0, boards = 0, sockets = 0, cores = 0, threads = 0;
   if (!&slurm_conf_get_cpus_bsct ||
       slurm_conf_get_cpus_bsct(node.c_str(), &cpus, &boards, &sockets, &cores, &threads) != SLURM_SUCCESS) {
     node_info_msg_t* nodes = nullptr;  // newer libraries have no such function
-    if (slurm_load_node_single(&nodes, node.data(), SHOW_ALL) != SLURM_SUCCESS) {
+    if (slurm_load_node_single(&nodes, std::string(node).data(), SHOW_ALL) != SLURM_SUCCESS) {
       std::fprintf(stderr, "monarch_account: %s\n", slurm_strerror(errno));
       return kAway;
     }

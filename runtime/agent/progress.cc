@@ -50,6 +50,7 @@ struct Counted {
   Progress progress;
   uint64_t waiting = 0;  // files that are to be staged
   uint64_t unsized = 0;  // those of them whose size nobody knows yet
+  uint64_t others = 0;   // of other nodes: a program wanted them here, and there was no room
 };
 
 bool is_closed(const Catalog& catalog, uint64_t word) {
@@ -115,7 +116,7 @@ uint64_t StagingRate::look(int64_t now_ns, uint64_t bytes) {
 }
 
 // Its own catalog is the user's to write, too: what it says may be wrong, and stays a number.
-Progress ProgressFile::look() const {
+Progress ProgressFile::look() {
   Counted found;
   const bool walked = parts_.walker->has_ended();  // before the files are counted
   const bool full = parts_.board->header.full.load(std::memory_order_relaxed) != 0;
@@ -123,10 +124,16 @@ Progress ProgressFile::look() const {
     const Entry& e = parts_.catalog->entry(ref);
     const uint64_t word = e.state.load(std::memory_order_acquire);
     const bool is_other = again_of(word) != 0 || replaced_by(word) != 0;  // the file counts by another entry
-    if (e.type.load(std::memory_order_relaxed) == DT_REG && !is_other && parts_.source->is_ours(ref))
+    if (e.type.load(std::memory_order_relaxed) != DT_REG || is_other) return true;
+    if (parts_.source->is_ours(ref))
       count(*parts_.catalog, e, word, full, &found);
-    return !stopping_;
+    else
+      found.others += word == state_word(State::kNoFit);
+    return true;
   });
+  // As it is counted while files are tried, one that is tried again counts twice, and the rest not at all.
+  parts_.board->agent[static_cast<uint32_t>(AgentCounter::no_fit_files)] =
+      found.progress.no_room + found.others;
   Progress& p = found.progress;
   uint64_t placed = 0;
   for (size_t i = 0; i < parts_.tiers; ++i)
@@ -169,7 +176,8 @@ void ProgressFile::stop() {
   }
   stopped_.notify_all();
   if (thread_.joinable()) thread_.join();
-  Progress last = told_;
+  Progress last = written_ && activity(*parts_.board) != seen_ ? look() : told_;
+  last.percent = std::max(last.percent, told_.percent);
   last.state = Is::kTeardown;
   last.rate = 0;
   last.unused = unused_;
@@ -186,14 +194,13 @@ bool ProgressFile::sleep(int64_t ns) {
 void ProgressFile::run() {
   Progress& told = told_;
   int64_t told_ns = 0, rest = 0;
-  uint64_t seen = 0;
   bool first = true;
   do {
     const int64_t begin = clock_.now_ns();
     const uint64_t now = activity(*parts_.board);
     const bool is_moving = told.state == Is::kStagingIn;
     rest = is_moving ? patience::kShortLookNs : patience::kLookNs;
-    if (!first && !is_moving && now == seen && told.unused == unused_) continue;
+    if (!first && !is_moving && now == seen_ && told.unused == unused_) continue;
     const int64_t computed = os::clock_ns(CLOCK_THREAD_CPUTIME_ID);  // the agent can be stopped meanwhile
     Progress progress = look();
     progress.percent = std::max(progress.percent, told.percent);
@@ -204,7 +211,7 @@ void ProgressFile::run() {
     const bool is_due = first || progress.state != told.state || progress.unused != told.unused ||
                         begin - told_ns >= patience::kLookNs;
     if (!first && progress != told && !is_due) continue;  // looked at once more, soon
-    seen = now;
+    seen_ = now;
     if (first || progress != told) {
       write(progress);
       told = progress;

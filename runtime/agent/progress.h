@@ -64,8 +64,8 @@ class ProgressFile {
   // What it looks at; all outlive stop(). `prefetch`: as the agent does it.
   struct Parts {
     int run_dir = -1;
-    int64_t began_ns = 0;  // before anything was read or staged, by the clock
-    const Board* board = nullptr;
+    int64_t began_ns = 0;    // before anything was read or staged, by the clock
+    Board* board = nullptr;  // AgentCounter::no_fit_files is set right at each look
     Catalog* catalog = nullptr;
     Source* source = nullptr;
     Walker* walker = nullptr;
@@ -91,7 +91,7 @@ class ProgressFile {
 
  private:
   void run() EXCLUDES(lock_);
-  Progress look() const;
+  Progress look();
   void write(const Progress& progress);
   bool goes_on(int64_t rest) EXCLUDES(lock_);
   bool sleep(int64_t ns) EXCLUDES(lock_);  // false: it is to stop
@@ -102,6 +102,7 @@ class ProgressFile {
   SeriesFile series_;
   StagingRate rate_;
   Progress told_;
+  uint64_t seen_ = 0;  // activity() before what was told
   std::thread thread_;
   bool written_ = false;  // ever
   std::atomic<bool> stopping_{false}, unused_{false};
