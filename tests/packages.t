@@ -89,21 +89,21 @@ def build():
     number = int(re.search(r"SLURM_VERSION_NUMBER (0x\w+)", e2e.text_in("/usr/include/slurm/slurm_version.h"))[1], 16)
     slurm = f"{number >> 16 & 255:02}.{number >> 8 & 255:02}"
     plugin = f"monarch-slurm{slurm}"
-    equal(sorted(listed), sorted(["monarch", "monarch-dbgsym", "monarch-doc", plugin, f"{plugin}-dbgsym"]),
-          "agent, plugin and documents are packages, and their debug symbols; the plugin's has the Slurm release in its name")
+    equal(sorted(listed), sorted(["libmonarch-dev", "monarch", "monarch-dbgsym", "monarch-doc", plugin, f"{plugin}-dbgsym"]),
+          "agent, plugin, documents and files for development are packages, and their debug symbols; the plugin's has the Slurm release in its name")
     ok("./usr/lib/slurm/spank_monarch.so" in listed[plugin] and not any("spank_monarch.so" in line for line in listed["monarch"]), "the plugin is in its own package only")
     installed = {os.path.relpath(f"{directory}/{name}", slurm_lab.install_prefix())
                  for directory, _, names in os.walk(slurm_lab.install()) for name in names}
-    packed = {re.sub(r"^\./(usr/)?|(?<=\.[1578])\.gz$", "", line) for files in listed.values() for line in files}
+    packed = {re.sub(r"^\./(usr/)?|(?<=\.[13578])\.gz$", "", line) for files in listed.values() for line in files}
     equal(sorted(path for path in installed if path not in packed), [], "all that make install installs is in one of them, under its own name")
     rpms = {}
     for path in glob.glob(f"{PACKAGES}/*.rpm"):
         rpms[e2e.execute(["rpm", "-qp", "--qf", "%{NAME}", path])[1].decode()] = e2e.execute(["rpm", "-qpl", path])[1].decode().splitlines()
-    equal(sorted(name for name in rpms if "debug" not in name), ["monarch", "monarch-doc", plugin], "the rpms are the same packages")
+    equal(sorted(name for name in rpms if "debug" not in name), ["libmonarch-devel", "monarch", "monarch-doc", plugin], "the rpms are the same packages")
     symbols = " ".join(rpms["monarch-debuginfo"])
     equal([name for name in ("monarchd", "monarchctl", "libmonarch_preload.so", "spank_monarch.so") if not re.search(rf"/{re.escape(name)}-\S*\.debug", symbols)], [],
           "debug symbols are an rpm of their own")
-    packed = {re.sub(r"^/(usr/)?|(?<=\.[1578])\.gz$", "", line) for files in rpms.values() for line in files}
+    packed = {re.sub(r"^/(usr/)?|(?<=\.[13578])\.gz$", "", line) for files in rpms.values() for line in files}
     equal(sorted(path for path in installed if path not in packed), [], "the rpms have all of it, too")
 
 
@@ -228,7 +228,8 @@ def submit(conf, text):
 
 def check(name, conf, job, sums):
     wait_until(lambda: state_of(conf, job) in slurm_lab.ENDED, slurm_lab.PATIENCE)
-    equal((state_of(conf, job), e2e.text_in(f"{root}/srv/lab/home/{job}")), ("COMPLETED", sums), f"{name}: the job ends, its bytes are right")
+    out = e2e.text_in(f"{root}/srv/lab/home/{job}").partition("monarch: ")[0]
+    equal((state_of(conf, job), out), ("COMPLETED", sums), f"{name}: the job ends, its bytes are right")
     def comment():
         return as_user(conf, "sacct", "-X", "-n", "-P", "-o", "SystemComment", "-j", job)[1].decode()
     wait_until(lambda: "monarch=1" in comment(), slurm_lab.PATIENCE)
@@ -241,7 +242,7 @@ def check(name, conf, job, sums):
 
 def packages():
     """They are in the other system now, without debug symbols: their paths there."""
-    shutil.copytree(PACKAGES, f"{root}/srv/packages", ignore=shutil.ignore_patterns("*.rpm", "*dbgsym*"))
+    shutil.copytree(PACKAGES, f"{root}/srv/packages", ignore=shutil.ignore_patterns("*.rpm", "*dbgsym*", "libmonarch-dev*"))
     found = sorted(f"/srv/packages/{name}" for name in os.listdir(f"{root}/srv/packages"))
     equal(len(found), 3, "there are packages")
     return found

@@ -76,10 +76,12 @@ std::string closing_of_job(const StateDir& state, const JobOnNode& job, const st
   const Result<JobRecord> record = state.read_record(job.key());
   if (!record.ok() || record->agent.pid == 0) return "";
   const auto account = std::make_unique<JobAccount>();
-  if (!read_account_as(state, *record, patience::kHookStepMs, account.get()))
+  const bool known = read_account_as(state, *record, patience::kHookStepMs, account.get());
+  // A job that has not asked for Monarch hears of it only if it has used it.
+  if (record->notes.by_default && !(known && has_used(own_counts(account->counters)))) return "";
+  if (!known)
     return "what the job read is not known: the counters of its agent on " + job.node +
            " cannot be read; the log of root's helpers there has more";
-  if (!has_used(own_counts(account->counters)) && record->notes.by_default) return "";
   Closing of = {job.node, record->nodes};
   if (!is_running(record->agent) || is_ending(record->agent)) of.agent = AgentEnd::kBefore;
   if (load_config_or_defaults(config).reports.report_size > 0)
