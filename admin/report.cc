@@ -539,6 +539,8 @@ Advice advise_by_line(const std::vector<std::pair<std::string, std::string>>& fi
     return std::string();
   };
   if (value("agent") == "died") return {"agent-died", kAgentDiedText};
+  const bool is_late = !value("late").empty();
+  if (value("counters") == "lost" && is_late) return {"late", kLateText};
   if (value("counters") == "lost")
     return {"counters-lost", "its counters were lost: the agent's log and root's helpers' tell"};
   const double hit = std::strtod(value("hit").c_str(), nullptr),
@@ -558,7 +560,7 @@ Advice advise_by_line(const std::vector<std::pair<std::string, std::string>>& fi
                               (value("files").empty() ? "files were" : "dataset was") +
                               " placed: the tiers were full, or the job was short; "
                               "'monarchctl status' tells which while a job runs"};
-  if (hit < 50 && !value("late").empty()) return {"late", kLateText};
+  if (hit < 50 && is_late) return {"late", kLateText};
   if (hit < 50)
     return {
         "few-hits",

@@ -243,6 +243,8 @@ TEST_F(CommentLine, OfAJobThatDidNothing) {
   EXPECT_EQ(comment_line(record_, nullptr), "monarch=1 counters=lost nodes=1/2 err=1");
   EXPECT_EQ(comment_line(record_, nullptr, AgentEnd::kBefore),
             "monarch=1 counters=lost nodes=1/2 err=1 agent=died");
+  record_.late = true;
+  EXPECT_EQ(comment_line(record_, nullptr), "monarch=1 counters=lost nodes=1/2 err=1 late=1");
   at(AgentCounter::evicted_files) = 7;
   EXPECT_TRUE(comment_line(record_, &counters_, AgentEnd::kBefore)
                   .ends_with(" nodes=1/2 err=1 agent=died evicted=7"));

@@ -719,6 +719,9 @@ def report_of_sacct():
     equal(e2e.text_in(f"{bins}/asked"), "-nPX -o JobID,State,SystemComment -j 4711 -M one\n", "report JOBID@CLUSTER: sacct is asked for that cluster's job")
     sacct(good.replace("err=0", "err=1 agent=died"))
     equal(as_json("report", "4711", env=env)[1].get("rule"), "agent-died", "advice by sacct's line: the agent died")
+    for line, rule in ("", "counters-lost"), (" late=1", "late"):
+        sacct(f"|COMPLETED|monarch=1 counters=lost nodes=1/1 err=1{line}\n")
+        equal(as_json("report", "4711", env=env)[1].get("rule"), rule, f"advice by sacct's line: {rule}")
     for part, want in ("staged=12%", "12% of the files were"), ("staged=12% files=9/10", "12% of the dataset was"):
         sacct(good.replace("staged=100%", part))
         contains(ctl("report", "4711", env=env)[1], [f"only {want} placed"], "advice by sacct's line: what is staged; older lines tell it of the files")

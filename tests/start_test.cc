@@ -315,6 +315,7 @@ TEST_F(TrappedStartTest, AnAgentThatIsNotReadyIsWaitedForAndKept) {
   EXPECT_TRUE(!exists(scratch_ / "closed/monarch") || names_in(scratch_ / "closed/monarch").empty());
   EXPECT_NE(contents(scratch_ / "logged").find("the agent is not ready after "), std::string::npos);
   EXPECT_EQ(recorded().serves, "/data");
+  EXPECT_TRUE(recorded().late);
   EXPECT_TRUE(end_agent(state_, r, 10000));
 }
 

@@ -148,7 +148,7 @@ std::string comment_line(const JobRecord& record, const JobCounters* counters, A
   const uint64_t reported = counters ? std::min<uint64_t>(1 + counters->ended, record.nodes) : 1;
   const std::string nodes = fmt::format("nodes={}/{}", reported, record.nodes);
   const char* died = agent == AgentEnd::kBefore ? " agent=died" : "";
-  if (!counters) return "monarch=1 counters=lost " + nodes + " err=1" + died;
+  if (!counters) return "monarch=1 counters=lost " + nodes + " err=1" + died + (record.late ? " late=1" : "");
   const NodeCounts c = all_nodes(*counters);
   const uint64_t opens = c.opens_tier + c[TaskCounter::opens_pfs];
   const uint64_t calls = c.read_calls_tier + c[TaskCounter::read_calls_pfs];

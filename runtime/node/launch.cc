@@ -230,7 +230,8 @@ Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int pat
   if (s.ok() && ::write(go.get(), "", 1) != 1) s = errno_error("tell the agent to begin");
   const std::string said = s.ok() ? wait_ready(state.clock(), ready, patience_ms) : "";
   const size_t word = std::min(said.find('\t'), said.size());
-  if (s.ok() && said.empty())
+  record->late = s.ok() && said.empty();
+  if (record->late)
     spdlog::warn("JobId={} the agent is not ready after {} ms; tasks use it from when it is", record->job.job,
                  patience_ms);
   else if (s.ok() && said.starts_with(kRefusedWord))

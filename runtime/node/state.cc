@@ -415,6 +415,7 @@ void list_members(JobRecord* r, Members* m) {
   may_bytes(m, "remark", &r->remark);
   m->may("wait_percent", &r->wait_percent);
   m->may("wait_until_ms", &r->wait_until_ms);
+  m->may("late", &r->late);
   m->may("closing_line", &r->closing_line);
   may_bytes(m, "report_file", &r->report_file);
   may_list(m, "groups", &r->user.groups);

@@ -120,6 +120,7 @@ struct JobRecord {
   std::string no_peers, remark;    // for the user
   uint32_t wait_percent = 0;       // what the first step with tasks is to wait for; 0: nothing
   int64_t wait_until_ms = 0;       // until then, of CLOCK_MONOTONIC
+  bool late = false;               // its agent was not ready in time
   bool closing_line = false;       // the job's output ends with one
   std::string report_file;         // of its owner's, who has user.groups (owners_report.h)
   std::vector<ProcessId> anchors;  // slurmstepds that live as long as the run does (watch.h)
