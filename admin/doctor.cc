@@ -322,6 +322,7 @@ Findings check_state(const Place& place) {
     if (!above) break;
   }
   if (!bad.empty()) return bad;
+  if (const Status room = check_state_room(place.state_dir); !room.ok()) return {failure(room.error(), "")};
   if (!there) return {{Level::kOk, place.state_dir + " is made when the first job starts"}};
   if (!is_root())
     return {{Level::kOk, place.state_dir},

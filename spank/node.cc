@@ -116,6 +116,7 @@ void start(spank_t sp, const char* datasets, const char* by_default = "") {
   arguments.add("--reply-fd");  // its number follows
   char answer[sizeof without] = "";
   run_monarchd(arguments, kStartPatienceMs, answer, sizeof answer);
+  const bool once = strncmp(answer, "once ", 5) == 0;
   if (strncmp(answer, "ready ", 6) == 0) {
     if (char* tab = strchr(answer, '\t')) {
       *tab = '\0';
@@ -133,13 +134,17 @@ void start(spank_t sp, const char* datasets, const char* by_default = "") {
       strcpy(preload, second + 1);
       if (hands_on && step != kExternStep) clone_run_dir_mount(run_dir);
     }
-  } else if (strncmp(answer, "tell ", 5) == 0 || strncmp(answer, "fail ", 5) == 0) {
+  } else if (strncmp(answer, "tell ", 5) == 0 || strncmp(answer, "fail ", 5) == 0 ||
+             (once && is_jobs_first_step(sp))) {
     strcpy(without, answer + 5);  // its room is that of the answer
     required = *answer == 'f';
   } else if (!answer[0] && is_jobs_first_step(sp)) {
     snprintf(without, sizeof without, "its helper did not answer");
   }
-  const char* why = without[0] ? without : strncmp(answer, "off ", 4) == 0 ? answer + 4 : "";
+  const char* why = without[0]                        ? without
+                    : once                            ? answer + 5
+                    : strncmp(answer, "off ", 4) == 0 ? answer + 4
+                                                      : "";
   if (datasets[0] && *why) slurm_info("monarch: JobId=%u runs without Monarch on this node: %s", job, why);
 }
 

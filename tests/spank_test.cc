@@ -550,6 +550,8 @@ TEST_F(SpankPlugin, WhatAHelperTellsIsToldOnceByTheFirstStep) {
                         {tuesday, 0, 0, {{"MONARCH_IO_QUIET", "1"}}, ""},
                         {tuesday, 0, 0, {{"MONARCH_IO_QUIET", std::string(100, '1')}}, ""},
                         {"echo 'off it is Tuesday' >&3", 0, 0, {}, ""},
+                        {"echo 'once it is Tuesday' >&3", 0, 0, {}, without + "it is Tuesday\n"},
+                        {"echo 'once it is Tuesday' >&3", 1, 0, {}, ""},
                         {ready, 0, 0, {}, "monarch: not served\n"},
                         {ready, 0, 0, {{"SLURM_HET_SIZE", "2"}}, ""}}) {  // of a component that nobody asked
     SCOPED_TRACE(c.body + " " + std::to_string(c.step));

@@ -561,13 +561,22 @@ TEST_F(StrayGroupsTest, AreThoseThatNoRecordNames) {
   groups.remove_if_empty(state_.cgroup_of(record(1)));
 }
 
+TEST_F(StartTest, AFullStateDirectoryIsToldOfWithItsRemedy) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    m->check(::mount("none", state_.path().c_str(), "tmpfs", 0, "size=32k,mode=711") == 0, "mount");
+    const std::string why = start_agent(request("/data")).error().text;
+    m->check(why.starts_with(state_.path() + ": ") && why.ends_with("state_dir= in plugstack.conf"), why);
+    m->check(is_to_be_told(request("/data"), why) == Tell::kInFirstStep, "by its first step");
+  });
+}
+
 TEST_F(StartTest, TheUserIsToldOnceForEachReason) {
-  EXPECT_FALSE(is_to_be_told(request("/data"), "why")) << "nothing of the job is there";
+  EXPECT_EQ(is_to_be_told(request("/data"), "why"), Tell::kInFirstStep) << "nothing of the job is there";
   ASSERT_TRUE(state_.lock_job(record(1).job, true, 0).ok());
-  EXPECT_TRUE(is_to_be_told(request("/data"), "why"));
-  EXPECT_FALSE(is_to_be_told(request("/data"), "why"));
-  EXPECT_TRUE(is_to_be_told(request("/data"), "something else"));
-  EXPECT_TRUE(is_to_be_told(requeued("/data"), "something else"));
+  EXPECT_EQ(is_to_be_told(request("/data"), "why"), Tell::kYes);
+  EXPECT_EQ(is_to_be_told(request("/data"), "why"), Tell::kNo);
+  EXPECT_EQ(is_to_be_told(request("/data"), "something else"), Tell::kYes);
+  EXPECT_EQ(is_to_be_told(requeued("/data"), "something else"), Tell::kYes);
 }
 
 }  // namespace

@@ -269,6 +269,23 @@ TEST_F(StateTest, IsNoneOnAFileSystemThatNodesMayShare) {
   });
 }
 
+TEST_F(StateTest, HasNoRoomOnAFileSystemThatIsFullOrReadOnly) {
+  EXPECT_TRUE(check_state_room(scratch_ / "not/yet/there").ok());
+  scratch_.dir("full");
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    for (const auto& [options, told] :
+         std::map<std::string, std::string>{{"size=32k", "K free; remove what fills it, or name another"},
+                                            {"size=1m,nr_inodes=8", "has only 7 inodes free; "},
+                                            {"ro", "is mounted read-only; mount it read-write, or name"}}) {
+      const unsigned long flags = options == "ro" ? MS_RDONLY : 0;
+      const char* const data = options == "ro" ? "" : options.c_str();
+      m->check(::mount("none", (scratch_ / "full").c_str(), "tmpfs", flags, data) == 0, options);
+      for (const char* below : {"full", "full/a/b"})
+        m->check(check_state_room(scratch_ / below).error().text.find(told) != std::string::npos, told);
+    }
+  });
+}
+
 TEST_F(StateTest, IsMadeWithItsParentsAndRefusedIfAnyOfItIsAnothers) {
   const mode_t before = ::umask(0077);
   const Result<StateDir> deep = StateDir::open(scratch_ / "a/b/c");

@@ -140,17 +140,18 @@ std::string remark(const Options& o, const monarch::Started& started) {
   if (!started.alone.empty())
     text += (text.empty() ? "" : "; ") + o.request.job.node +
             " gets no files from the job's other nodes: " + started.alone;
-  return !text.empty() && monarch::is_to_be_told(o.request, text) ? text : "";
+  return !text.empty() && monarch::is_to_be_told(o.request, text) == monarch::Tell::kYes ? text : "";
 }
 
 // Tells the plugin in one line: "ready RUN_DIR PRELOAD", with a tab and a text for the user if there is one,
 // and after another one the percentage and the seconds that the step's tasks are to wait for, or "off" and
-// the reason, or, if the user is to be told, "tell" and the reason, or "fail" and the reason, if the job is
-// to fail.
+// the reason, or, if the user is to be told, "tell", or "once" in the job's first step, and the reason, or
+// "fail" and the reason, if the job is to fail.
 int reply(const Options& o, const Result<monarch::Started>& started) {
   const bool fails = !started.ok() && o.request.tasks && monarch::is_required(o.request);
-  const bool tell =
-      o.tell && !started.ok() && !fails && monarch::is_to_be_told(o.request, started.error().text);
+  const auto tell = o.tell && !started.ok() && !fails
+                        ? monarch::is_to_be_told(o.request, started.error().text)
+                        : monarch::Tell::kNo;
   const std::string said = started.ok() ? remark(o, *started) : "";
   const std::string wait =
       started.ok() && started->wait_percent > 0
@@ -159,9 +160,10 @@ int reply(const Options& o, const Result<monarch::Started>& started) {
   const std::string line =
       started.ok() ? "ready " + started->run_dir + " " PKGLIBDIR "/libmonarch_preload.so" +
                          (said.empty() && wait.empty() ? "" : "\t") + monarch::escaped(said) + wait + "\n"
-                   : (fails  ? "fail "
-                      : tell ? "tell "
-                             : "off ") +
+                   : (fails                                 ? "fail "
+                      : tell == monarch::Tell::kYes         ? "tell "
+                      : tell == monarch::Tell::kInFirstStep ? "once "
+                                                            : "off ") +
                          monarch::escaped(started.error().text) + "\n";
   if (o.reply_fd >= 0 && ::write(o.reply_fd, line.data(), line.size()) < 0) return 1;
   if (started.ok()) {

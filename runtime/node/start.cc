@@ -458,17 +458,17 @@ bool is_required(const StartRequest& asked) {
   return options.ok() && options->require;
 }
 
-bool is_to_be_told(const StartRequest& request, const std::string& reason) {
+Tell is_to_be_told(const StartRequest& request, const std::string& reason) {
   const Result<StateDir> state = StateDir::open(request.state_dir, *request.clock);
   const std::string text = run_of(request) + "\n" + escaped(reason);
-  if (!state.ok()) return true;
+  if (!state.ok()) return Tell::kInFirstStep;
   const Result<Fd> lock = state->lock_job(request.job, false, patience::kStartLockMs);
   Result<JobRecord> record = state->read_job(request.job);
-  if (!lock.ok() || !record.ok()) return false;
+  if (!record.ok()) return Tell::kInFirstStep;
   std::string& told = record->notes.told;
-  if (record->notes.by_default || told == text) return false;  // nobody has asked for it
+  if (record->notes.by_default || told == text) return Tell::kNo;  // nobody has asked for it
   told = text;
-  return state->write_record(*record).ok();
+  return lock.ok() && state->write_record(*record).ok() ? Tell::kYes : Tell::kInFirstStep;
 }
 
 Result<Started> start_agent(const StartRequest& asked) {
@@ -490,6 +490,7 @@ Result<Started> start_agent(const StartRequest& asked) {
       wanted = add_noted(state->read_notes(request.job.key()), asked, &request);
     }
     if (!wanted.ok()) return wanted.error();
+    MONARCH_TRY(check_state_room(state->path()));
     // Also here: what keeps a start from its end may keep its lock.
     MONARCH_TRY(failed_before(last->notes, request));
     questions.ask(config);

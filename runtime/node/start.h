@@ -54,7 +54,8 @@ Result<Started> start_agent(const StartRequest& request);
 bool is_required(const StartRequest& request);
 
 // Whether the user is to be told now why the job's agent could not be started, or has no peers: once for each
-// reason, in a run of the job on this node.
-bool is_to_be_told(const StartRequest& request, const std::string& reason);
+// reason, in a run of the job on this node. By its first step, where nothing can be noted.
+enum class Tell { kNo, kYes, kInFirstStep };
+Tell is_to_be_told(const StartRequest& request, const std::string& reason);
 
 }  // namespace monarch

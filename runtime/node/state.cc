@@ -7,6 +7,7 @@
 #include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -24,6 +26,7 @@
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
 #include "runtime/base/remove_tree.h"
+#include "runtime/base/size.h"
 #include "runtime/node/await.h"
 
 namespace monarch {
@@ -166,6 +169,25 @@ Status check_is_of_node(const std::string& path) {
 }
 
 }  // namespace
+
+Status check_state_room(const std::string& path) {
+  constexpr uint64_t kBytes = 64 << 10, kFiles = 32;
+  struct statvfs fs;
+  for (std::filesystem::path at = path; ::statvfs(at.c_str(), &fs) != 0; at = at.parent_path())
+    if (errno != ENOENT || at.empty()) return errno_error(path);
+  const uint64_t free = fs.f_bfree * fs.f_frsize;
+  const bool read_only = fs.f_flag & ST_RDONLY, full = fs.f_blocks > 0 && free < kBytes;
+  if (!read_only && !full && (fs.f_files == 0 || fs.f_ffree >= kFiles)) return {};
+  return Error{
+      read_only ? EROFS : ENOSPC,
+      fmt::format("{}: the state directory is on a file system that {}; {}, or name another directory "
+                  "by state_dir= in plugstack.conf",
+                  path,
+                  read_only ? "is mounted read-only"
+                  : full    ? "has only " + format_size(free) + " free"
+                            : fmt::format("has only {} inodes free", fs.f_ffree),
+                  read_only ? "mount it read-write" : "remove what fills it")};
+}
 
 Result<StateDir> StateDir::open(const std::string& path, Clock& clock) {
   StateDir state;

@@ -215,6 +215,9 @@ class StateDir {
   Clock* clock_ = &system_clock();
 };
 
+// Whether a job's start has room in that state directory, or where it would be made. The error has a remedy.
+Status check_state_room(const std::string& path);
+
 // The lock on a directory of jobs/ or removing/, if nobody has it.
 Fd lock_if_free(const std::string& dir);
 
