@@ -4,11 +4,13 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "admin/kept.h"
 #include "runtime/base/command_line.h"
 #include "runtime/base/json.h"
 #include "runtime/base/result.h"
+#include "runtime/config/config.h"
 
 namespace monarch::admin {
 
@@ -28,6 +30,8 @@ void add_tiers(CommandLine app, int* status);           // tiers.cc
 void add_top(CommandLine app, int* status);             // top.cc
 void add_version(CommandLine app, int* status);         // version.cc
 
+// Users and groups that policy names and this node does not know; numbers need no name.
+std::vector<std::string> unknown_users(const Config& config);
 // Prints the report that is kept of an ended job. The exit status.
 int report_of_kept(const std::string& name, const std::string& state_dir);
 // The same for `report --json`.

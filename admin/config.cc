@@ -52,7 +52,6 @@ bool any_sets(const std::vector<std::string>& words, const std::string& name) {
 std::string section_of(const std::string& name) { return name.substr(0, name.rfind('.')); }
 std::string key_of(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
-// Of users and groups that policy names and this node does not know; numbers need no name.
 void doubt_names(const PolicySection& section, std::vector<std::string>* doubts) {
   const auto look = [&](const char* key, const PolicyKeys::List& names, const char* what, auto known) {
     for (const std::string& name : names.value_or(std::vector<std::string>()))
@@ -104,7 +103,7 @@ std::vector<std::string> doubts_of(const Config& config, const std::string& file
     if (const std::string disk = doubt_of_disk(tier); !disk.empty()) doubts.push_back(disk);
     before.push_back(tier);
   }
-  for (const PolicySection& section : config.policies) doubt_names(section, &doubts);
+  for (const std::string& unknown : unknown_users(config)) doubts.push_back(unknown);
   return doubts;
 }
 
@@ -285,6 +284,12 @@ void add_verb(CommandLine app, const char* name, const char* text, int (*run)(co
 }
 
 }  // namespace
+
+std::vector<std::string> unknown_users(const Config& config) {
+  std::vector<std::string> unknown;
+  for (const PolicySection& section : config.policies) doubt_names(section, &unknown);
+  return unknown;
+}
 
 void add_config(CommandLine app, int* status) {
   app.require_subcommand();

@@ -36,6 +36,7 @@
 #include "runtime/config/config.h"
 #include "runtime/config/show.h"
 #include "runtime/node/cgroup.h"
+#include "runtime/node/job_memory.h"
 #include "runtime/node/state.h"
 
 namespace monarch::admin {
@@ -73,6 +74,9 @@ Finding failure(const Error& error, const std::string& otherwise) {
 std::string shared(const char* name) { return part_of_monarch(name, "share/monarch", PKGDATADIR); }
 
 bool is_root() { return ::geteuid() == 0; }
+
+// monarch.conf, without the plugin's words.
+std::string file_of(const Place& place) { return place.config.substr(0, place.config.find('\n')); }
 
 // In a Question: it may be on a file system that hangs. The defaults, if it is not valid.
 Config config_of(const Place& place) { return load_config_or_defaults(place.config); }
@@ -112,6 +116,17 @@ Findings check_monarchd(const Place& place) {
     return {{Level::kFail, path + " is " + said + ", this is monarchctl " PACKAGE_VERSION,
              "install one version of both"}};
   return {{Level::kOk, path + ", version " PACKAGE_VERSION}};
+}
+
+// What asks Slurm of a job and its nodes, and writes its line. Without words it tells how it is used.
+Findings check_account(const Place& place) {
+  if (place.plugstack.empty()) return {{Level::kSkip, "there is no Slurm here"}};
+  const std::string path = part_of_monarch("monarch_account", "libexec/monarch", PKGLIBEXECDIR);
+  int status;
+  const std::string said = run_program({path}, &status);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kUsage) return {{Level::kOk, path}};
+  return {{Level::kFail, path + " does not run: " + said,
+           "install Monarch whole, built for this Slurm: configure --with-slurm=PREFIX"}};
 }
 
 // Bound at once, in a program that does nothing.
@@ -170,16 +185,20 @@ Findings unknown_words(const PluginLine& line) {
   return all;
 }
 
-// slurmd asks plugins which hooks they have on the node once, when it begins.
-std::optional<Finding> older_slurmd(const PluginLine& line) {
-  struct stat st;
+// slurmd asks plugins which hooks they have on the node once, when it begins. Packages install files with
+// older times.
+Findings older_slurmd(const PluginLine& line, const std::string& plugin) {
+  Findings all;
   const std::optional<int64_t> begin = oldest_slurmd();
-  if (!begin || ::stat(line.file.c_str(), &st) != 0 || st.st_mtim.tv_sec <= *begin) return {};
-  return Finding{
-      Level::kWarn,
-      "slurmd began before " + line.file +
-          " was written: it may not call the plugin at the end of jobs, which are cleaned up later then",
-      "systemctl restart slurmd"};
+  for (const std::string& file : {line.file, plugin})
+    if (struct stat st;
+        begin && ::stat(file.c_str(), &st) == 0 && std::max(st.st_mtim.tv_sec, st.st_ctim.tv_sec) > *begin)
+      all.push_back({Level::kWarn,
+                     "slurmd began before " + file +
+                         " was written: it may not call the plugin at the end of jobs, which are cleaned up "
+                         "later then",
+                     "systemctl restart slurmd"});
+  return all;
 }
 
 Findings check_plugin(const Place& place) {
@@ -199,7 +218,7 @@ Findings check_plugin(const Place& place) {
                      line.again + " has another line for spank_monarch.so than " + line.file +
                          ": Slurm loads both, and jobs go by the words of the last one",
                      "remove one of the lines"});
-    if (const std::optional<Finding> older = older_slurmd(line)) all.push_back(*older);
+    for (const Finding& older : older_slurmd(line, path)) all.push_back(older);
     return all;
   };
   if (path.empty())
@@ -221,28 +240,51 @@ Findings check_plugin(const Place& place) {
 
 // ---- configuration and state
 
-// Names as Slurm has them; none: it does not tell.
-std::set<std::string> partitions(const Place& place) {
-  int status = 0;
-  std::istringstream in(
-      place.slurm.empty() ? "" : run_program({"scontrol", "show", "partition", "--oneliner"}, &status));
+// What sections of policy are of, and how Slurm tells what it has of that.
+struct Named {
+  PolicySection::Of of;
+  const char* what;
+  std::vector<std::string> ask;
+  std::string before;  // each name
+  const char* remedy;
+};
+const Named kPartitions = {PolicySection::Of::kPartition,
+                           "partition",
+                           {"scontrol", "show", "partition", "--oneliner"},
+                           "PartitionName=",
+                           "name one that 'sinfo' lists"};
+const Named kInDatabase[] = {{PolicySection::Of::kAccount,
+                              "account",
+                              {"sacctmgr", "-nP", "list", "account", "format=account"},
+                              "",
+                              "name one that 'sacctmgr list account' lists"},
+                             {PolicySection::Of::kQos,
+                              "QOS",
+                              {"sacctmgr", "-nP", "list", "qos", "format=name"},
+                              "",
+                              "name one that 'sacctmgr list qos' lists"}};
+
+// None: Slurm does not tell.
+std::set<std::string> names_of(const Named& named) {
+  int status;
+  std::istringstream in(run_program(named.ask, &status));
   std::set<std::string> names;
-  constexpr std::string_view kKey = "PartitionName=";
   for (std::string word; status == 0 && in >> word;)
-    if (word.starts_with(kKey)) names.insert(word.substr(kKey.size()));
+    if (word.starts_with(named.before)) names.insert(word.substr(named.before.size()));
   return names;
 }
 
 // Sections of policy that hold for nobody.
-Findings unknown_partitions(const Place& place, const std::string& file, const Config& config) {
+Findings unknown_names(const Place& place, const Config& config, const Named& named) {
   Findings all;
   std::optional<std::set<std::string>> known;
   for (const PolicySection& section : config.policies) {
-    if (section.of != PolicySection::Of::kPartition) continue;
-    if (!known) known = partitions(place);
+    if (section.of != named.of || place.slurm.empty()) continue;
+    if (!known) known = names_of(named);
     if (!known->empty() && known->count(section.name) == 0)
-      all.push_back({Level::kWarn, file + ": [" + section.title() + "]: Slurm has no such partition",
-                     "name one that 'sinfo' lists"});
+      all.push_back({Level::kWarn,
+                     file_of(place) + ": [" + section.title() + "]: Slurm has no such " + named.what,
+                     named.remedy});
   }
   return all;
 }
@@ -270,11 +312,13 @@ std::optional<Finding> switched_off(const Place& place, const std::string& file,
 }
 
 Findings check_config(const Place& place) {
-  const std::string file = place.config.substr(0, place.config.find('\n'));
+  const std::string file = file_of(place);
   ConfigTrace trace;
   const Result<Config> config = load_config(place.config, &trace);
   if (config.ok()) {
-    Findings all = unknown_partitions(place, file, *config);
+    Findings all = unknown_names(place, *config, kPartitions);
+    for (const std::string& doubt : unknown_users(*config))
+      all.push_back({Level::kWarn, file + ": " + doubt, "write one that 'getent' knows, or its number"});
     if (const std::optional<Finding> off = switched_off(place, file, *config, trace))
       all.insert(all.begin(), *off);
     all.insert(all.begin(), {Level::kOk, file});
@@ -363,6 +407,15 @@ std::string why_memory_is_free(const Place& place) {
   return "";
 }
 
+// Why no job can be charged for a tier, and what mends it; empty: one can, or it is not known.
+std::string why_uncharged(const Place& place) {
+  if (const std::string free = why_memory_is_free(place); !free.empty())
+    return "Slurm does not constrain the memory of jobs (" + free +
+           "); TaskPlugin=task/cgroup in slurm.conf and ConstrainRAMSpace=yes in cgroup.conf";
+  const auto select = slurm_value(place, "SelectTypeParameters");
+  return why_not_charged(!select || ::strcasestr(select->c_str(), "memory"), Cgroups());
+}
+
 Findings check_tiers(const Place& place) {
   const Result<Config> read = load_config(place.config);
   if (!read.ok() && read.error().code != EACCES)
@@ -375,7 +428,12 @@ Findings check_tiers(const Place& place) {
   for (size_t i = 0; i < found->size(); ++i) {
     const Candidate& c = (*found)[i];
     const std::string name = "tier " + c.tier.name + ": ", text = name + c.path + ": " + c.reason;
-    if (c.chosen)
+    const bool to_job = c.chosen && c.tier.charge == TierConfig::Charge::kJob;
+    if (const std::string why = to_job ? why_uncharged(place) : ""; !why.empty())
+      all.push_back(failure(bad_input(name + "no job can use it: charge = job, but " + why +
+                                      ", or charge = node in [tier." + c.tier.name + "]"),
+                            ""));
+    else if (c.chosen)
       all.push_back({c.remedy.empty() ? Level::kOk : Level::kWarn, text, c.remedy});
     else if (i < configured)
       all.push_back(c.remedy.empty() ? failure(bad_input(text), "monarchctl tiers; monarchctl config check")
@@ -383,14 +441,6 @@ Findings check_tiers(const Place& place) {
     if (const std::string doubt = c.chosen && i < configured ? doubt_of_disk(c.tier) : ""; !doubt.empty())
       all.push_back(
           {Level::kWarn, doubt, "mount the disk there; without one on this node, nothing is to be done"});
-    if (c.chosen && c.tier.charge == TierConfig::Charge::kJob)
-      if (const std::string why = why_memory_is_free(place); !why.empty())
-        all.push_back({Level::kWarn,
-                       name + "charge = job, but Slurm does not constrain the memory of jobs (" + why +
-                           "): they go without this tier",
-                       "TaskPlugin=task/cgroup in slurm.conf and ConstrainRAMSpace=yes in cgroup.conf, or "
-                       "charge = node in [tier." +
-                           c.tier.name + "]"});
   }
   if (configured == 0 && chosen(*found).empty())
     all.push_back(
@@ -505,6 +555,8 @@ struct SlurmRule {
   const char* otherwise;
   const char* remedy;
 };
+constexpr char kOwnMounts[] =
+    "each job has mounts of its own: a tier must not be below a directory that is private to jobs, as /tmp";
 const SlurmRule kSlurmRules[] = {
     {"PrologFlags",
      {"Contain", "contain"},
@@ -520,8 +572,12 @@ const SlurmRule kSlurmRules[] = {
      "TaskPlugin=task/affinity,task/cgroup in slurm.conf"},
     {"JobContainerType",
      {"job_container/none", "(null)", "namespace/none", "N/A"},
-     "each job has mounts of its own: a tier must not be below a directory that is private to jobs, as /tmp",
+     kOwnMounts,
      "a tier outside the directories of job_container.conf"},
+    {"NamespaceType",  // as Slurm 25.11 calls it
+     {"namespace/none", "(null)", "N/A"},
+     kOwnMounts,
+     "a tier outside the directories of namespace.yaml, or with namespace/tmpfs of job_container.conf"},
     {"AccountingStorageType",
      {"accounting_storage/slurmdbd"},
      "jobs have no line of Monarch's in sacct; it goes to the log",
@@ -548,7 +604,12 @@ Findings check_slurmdbd(const Place& place) {
     return {{Level::kSkip, "Slurm has none, or does not answer"}};
   int status;
   const std::string said = run_program({"sacctmgr", "-nP", "list", "cluster", "format=cluster"}, &status);
-  if (status == 0) return {{Level::kOk, "it answers"}};
+  if (status == 0) {
+    Findings all = {{Level::kOk, "it answers"}};
+    for (const Named& named : kInDatabase)
+      for (const Finding& f : unknown_names(place, config_of(place), named)) all.push_back(f);
+    return all;
+  }
   return {{Level::kWarn, "slurmdbd does not answer: " + said.substr(0, said.find('\n')),
            "start it; lines for sacct wait meanwhile, and 'monarchctl flush' writes them"}};
 }
@@ -557,21 +618,14 @@ struct Check {
   const char* name;
   Findings (*run)(const Place&);
 };
-constexpr Check kChecks[] = {{"agent", check_monarchd},
-                             {"library", check_library},
-                             {"peers", check_peers},
-                             {"plugin", check_plugin},
-                             {"config", check_config},
-                             {"state", check_state},
-                             {"log", check_log},
-                             {"tiers", check_tiers},
-                             {"io_uring", check_io_uring},
-                             {"kernel", check_kernel},
-                             {"cgroups", check_cgroups},
-                             {"selinux", check_selinux},
-                             {"containers", check_containers},
-                             {"slurm", check_slurm},
-                             {"slurmdbd", check_slurmdbd}};
+constexpr Check kChecks[] = {{"agent", check_monarchd},  {"account", check_account},
+                             {"library", check_library}, {"peers", check_peers},
+                             {"plugin", check_plugin},   {"config", check_config},
+                             {"state", check_state},     {"log", check_log},
+                             {"tiers", check_tiers},     {"io_uring", check_io_uring},
+                             {"kernel", check_kernel},   {"cgroups", check_cgroups},
+                             {"selinux", check_selinux}, {"containers", check_containers},
+                             {"slurm", check_slurm},     {"slurmdbd", check_slurmdbd}};
 
 std::string dump(const Findings& findings) {
   Json list = Json::array();

@@ -123,18 +123,15 @@ def config_check():
         file = written("bad.conf", text)
         fails(name, ["config", "check", file], [f"{file}:{line}: ", *parts])
         code, told, _ = as_json("config", "check", file)
-        equal((code, told.get("valid"), [(e["line"], e["section"], e["key"]) for e in told.get("errors", [])]), (1, False, [(line, *key)]),
-              f"--json tells file, line and key: {name}")
+        equal((code, told.get("valid"), [(e["line"], e["section"], e["key"]) for e in told.get("errors", [])]), (1, False, [(line, *key)]), f"--json tells file, line and key: {name}")
     bad = written("several.conf", "[agent]\nthreads = x\nhello\n")
     for words, count in (["config", "check", bad], 2), (["tiers", "--config", bad], 1):
         told = ctl(*words)[2]
-        ok(f"{bad}:2: " in told and told.count("\n") == count, f"{words[0]}: each error is told in a line, or the first one",
-           told)
+        ok(f"{bad}:2: " in told and told.count("\n") == count, f"{words[0]}: each error is told in a line, or the first one", told)
     fails("no file", ["config", "check", f"{tier}/none"], ["No such file"], remedy="name a file that is there")
     fails("a bad word", ["config", "check", good, "--set", "agent.threads=0"], ["plugstack.conf: agent.threads=0: ", "mend threads"])
     on_root = next((path for path in ("/etc", "/usr", "/opt") if os.stat(path).st_dev == os.stat("/").st_dev), None)
-    for path, where, more, count in [(on_root, "on the root file system", "", 1),
-                                     (on_root, "with driver = tmpfs", "driver = tmpfs\n", 0)]:
+    for path, where, more, count in [(on_root, "on the root file system", "", 1), (on_root, "with driver = tmpfs", "driver = tmpfs\n", 0)]:
         if path:
             warnings = as_json("config", "check", written("disk.conf", f"[tier.a]\npath = {path}\nquota = 1M\n{more}"))[1].get("warnings", [])
             equal([w for w in warnings if "root file system" in w], [f"tier a: {path} {DISK}"] * count, f"a tier {where}", warnings)
@@ -389,15 +386,14 @@ def doctor():
     code, told, err = as_json("doctor", env=env)
     good = findings(told)
     equal((code, told.get("failed"), err), (0, 0, ""), "doctor of a good node", *good)
-    for check, part in [("agent", "monarchd, version"), ("library", "libmonarch_preload.so"), ("peers", "libmonarch_peers.so"),
+    for check, part in [("agent", "monarchd, version"), ("account", "monarch_account"), ("library", "libmonarch_preload.so"), ("peers", "libmonarch_peers.so"),
                         ("plugin", f"spank_monarch.so, for Slurm {release}"), ("config", "fake/monarch.conf"),
                         ("state", "fake/state is made when"), ("tiers", "fake/tier"), ("slurmdbd", "it answers"),
                         *(("slurm", f"{key} = {value}") for key, value in SLURM.items())]:
         has(good, check, "ok", [part], f"{check} is good")
     for check in "io_uring", "kernel", "cgroups", "containers":
         ok([f for f in good if f[0] == check and f[1] in ("ok", "warn")], f"doctor: it looks for {check}")
-    away = {**fake_slurm(plugstack="optional spank_monarch.so config={config} state_dir={state} logg=x\n"),
-            "SLURM_CONF": written("fake/conf/slurm.conf", "ClusterName=c\n")}
+    away = {**fake_slurm(plugstack="optional spank_monarch.so config={config} state_dir={state} logg=x\n"), "SLURM_CONF": written("fake/conf/slurm.conf", "ClusterName=c\n")}
     written("fake/bin/scontrol", "#!/bin/sh\nsleep 100\n", 0o755)
     told = as_json("doctor", env=away)[1]
     for check, level, part in [("config", "ok", "fake/monarch.conf"),
@@ -435,8 +431,7 @@ def doctor():
         "enroot without the hook")
     os.remove(f"{base}/bin/enroot")
     has(findings(as_json("doctor", env=fake_slurm("99.11"))[1]), "plugin", "FAIL", [f"built for Slurm {release}, and this is 99.11.3", "--with-slurm"], "a plugin for another release")
-    ok(re.search(r"^FAIL plugin     .*\n {16}-> ", ctl("doctor", env=fake_slurm("99.11"))[1], flags=re.M),
-       "as text: a line, and the remedy below it")
+    ok(re.search(r"^FAIL plugin     .*\n {16}-> ", ctl("doctor", env=fake_slurm("99.11"))[1], flags=re.M), "as text: a line, and the remedy below it")
     told = as_json("doctor", env=fake_slurm(sacctmgr="sleep 100"), seconds=60)[1]
     has(findings(told), "slurmdbd", "FAIL", ["no answer in 5 s"], "a daemon that hangs")
     for line, check, level, parts in [
@@ -450,27 +445,48 @@ def doctor():
             ("optional spank_monarch.so config={config} policy.enabled=off\n", "config", "warn",
              [f"jobs go without Monarch: [policy] enabled = off, by a word in {base}/conf/more/monarch.conf -> enabled = on there"])]:
         has(findings(as_json("doctor", env=fake_slurm(plugstack=line))[1]), check, level, parts, f"plugstack.conf: {parts[0]}")
+    charged = f"[tier.t]\npath = {base}/tier\nquota = 1G\ndriver = tmpfs\ncharge = job\n"
+    for text, changes, check, level, parts in [
+            (charged, {"SelectTypeParameters": "CR_CORE"}, "tiers", "FAIL", ["Slurm does not track memory -> set SelectTypeParameters=CR_Core_Memory in slurm.conf, or charge = node in [tier.t]"]),
+            (charged, {"TaskPlugin": "task/none"}, "tiers", "FAIL", ["does not constrain the memory of jobs (TaskPlugin = task/none) -> TaskPlugin=task/cgroup", "charge = node in [tier.t]"]),
+            ("", {"NamespaceType": "namespace/linux"}, "slurm", "warn", ["NamespaceType = namespace/linux: each job has mounts of its own", "namespace.yaml"]),
+            ("[policy.partition.no]\nenabled = off\n", {}, "config", "warn", ["[policy.partition.no]: Slurm has no such partition -> name one that 'sinfo' lists"]),
+            ("[policy.account.no]\nenabled = off\n", {}, "slurmdbd", "warn", ["[policy.account.no]: Slurm has no such account -> name one that 'sacctmgr list account' lists"]),
+            ("[policy.qos.no]\nenabled = off\n", {}, "slurmdbd", "warn", ["[policy.qos.no]: Slurm has no such QOS -> name one that 'sacctmgr list qos' lists"]),
+            ("[policy]\nallow_users = no-such\n", {}, "config", "warn", ["[policy] allow_users: this node knows no user no-such -> write one that 'getent' knows"])]:
+        found = findings(as_json("doctor", "--config", written("mistaken.conf", text), env=fake_slurm("", changes, sacctmgr="echo main"))[1])
+        has(found, check, level, parts, f"{parts[0][:40]}")
+    known = "".join(f"[policy.{of}.main]\nenabled = off\n" for of in ("partition", "account", "qos"))
+    found = findings(as_json("doctor", "--config", written("mistaken.conf", known), env=fake_slurm(sacctmgr="echo main"))[1], "warn")
+    ok(not any("no such" in f[2] for f in found), "doctor: policy of what Slurm has", *found)
     slurmd = shutil.copy("/bin/sleep", f"{base}/slurmd")
     with e2e.start([slurmd, "1000"]) as running:
         ok(e2e.wait_until(lambda: e2e.text_in(f"/proc/{running.pid}/comm") == "slurmd\n"), "a slurmd runs")
-        env = fake_slurm()
-        os.utime(f"{base}/conf/more/monarch.conf", (time.time() + 1000, time.time() + 1000))
-        has(findings(as_json("doctor", env=env)[1]), "plugin", "warn", [f"slurmd began before {base}/conf/more/monarch.conf", "restart slurmd"], "a slurmd that is older than the plugin's line")
+        plugin = shutil.copy(f"{BUILD}/spank_monarch.so", base)
+        env, newer = fake_slurm(plugstack=f"optional {plugin} config={{config}}\n"), [plugin, f"{base}/conf/more/monarch.conf"]
+        for file in newer:
+            os.utime(file, (time.time() + 1000,) * 2)
+        found = findings(as_json("doctor", env=env)[1])
+        for file in newer:
+            has(found, "plugin", "warn", [f"slurmd began before {file}", "restart slurmd"], f"a slurmd that is older than {file}")
         running.kill()
     none, closed = f"{base}/none", scratch("fake/closed")
     os.chmod(closed, 0o700)
     bad = written("fake/bad.conf", "[peer]\nenabled = on\n" + "".join(f"[tier.{name}]\npath = {path}\nquota = 1G\n" for name, path in (("t", none), ("c", closed))))
     told = as_json("doctor", "--config", bad, env=fake_slurm())[1]
-    equal([f[2:] for f in findings(told, "FAIL") if f[0] == "tiers"], [(f"tier t: {none}: configured, but {none}: No such file or directory", f"install -d -m 1777 -o root {none}")],
-          "doctor: a tier that is not there is one failure")
-    has(findings(told), "tiers", "warn", [f"users cannot enter {closed} -> chmod o+x that directory"], "a tier that users cannot enter")
+    equal([f[2:] for f in findings(told, "FAIL") if f[0] == "tiers"],
+          [(f"tier t: {none}: configured, but {none}: No such file or directory", f"install -d -m 1777 -o root {none}"),
+           (f"tier c: {closed}: configured, but users cannot enter {closed}", f"chmod o+x {closed}")],
+          "doctor: tiers that no job can have are a failure each")
+    os.chmod(closed, 0o710)
+    has(findings(as_json("doctor", "--config", bad, env=fake_slurm())[1]), "tiers", "warn", [f"users cannot enter {closed} -> chmod o+x {closed}"], "a tier that a group alone can enter")
     moved = scratch("moved")  # what is beside the program is looked at first
     for part in "monarchctl", "monarchd":
         shutil.copy2(f"{BUILD}/{part}", moved)
-    for part, told in ("preload", "cannot be loaded"), ("peers", "enabled = off in [peer]"):
-        written(f"moved/libmonarch_{part}.so", "x" * 4096)
+    for check, part, told in ("library", "libmonarch_preload.so", "cannot be loaded"), ("peers", "libmonarch_peers.so", "enabled = off in [peer]"), ("account", "monarch_account", "does not run: "):
+        written(f"moved/{part}", "x" * 4096)
         found = findings(json.loads(e2e.execute([f"{moved}/monarchctl", "doctor", "--json", "--config", bad], env=fake_slurm())[1]))
-        has(found, "peers" if part == "peers" else "library", "FAIL", [told], f"a damaged library: {part}")
+        has(found, check, "FAIL", [told], f"a damaged part: {part}")
     return None
 
 
@@ -687,12 +703,10 @@ def tiers():
     path = scratch("tiers.tier")
     out = ctl("tiers", "--config", written("tiers.conf", f"[tier.a]\npath = {path}\nquota = 1G\n"))[1]
     lines = [line.split() for line in out.splitlines()]
-    equal([line[0] for line in lines if len(line) > 7 and line[lines[0].index("CHOSEN")] == "yes"], [path],
-          "tiers: a heading, and lines below it", out)
+    equal([line[0] for line in lines if len(line) > 7 and line[lines[0].index("CHOSEN")] == "yes"], [path], "tiers: a heading, and lines below it", out)
     config = written("tiers.part.conf", f"[tier.a]\npath = {path}\nquota = 1G\n[tier.b]\npath = {path}.none\nquota = 1G\n")
     code, out, err = ctl("tiers", "--config", config)
-    ok(code == 4 and f"1 of the 2 tiers that {config} names cannot be used on this node" in err, "tiers: one cannot be used", out,
-       err)
+    ok(code == 4 and f"1 of the 2 tiers that {config} names cannot be used on this node" in err, "tiers: one cannot be used", out, err)
 
 
 def state_directory():
@@ -714,8 +728,7 @@ def report_of_sacct():
     good = "|COMPLETED|other words monarch=1 hit=91.0% pfs=3.81M/7.63M ops=-50% meta=-50% nvme=3.81M staged=100% nodes=1/1 err=0\n"
     sacct(good, 'echo "$@" >"${0%/*}/asked"')
     code, told, err = as_json("report", "4711@one", env=env)
-    equal((code, told.get("source"), told.get("state"), told.get("line", {}).get("pfs"), told.get("rule")),
-          (0, "sacct", "COMPLETED", "3.81M/7.63M", "good"), "report of sacct's line", err)
+    equal((code, told.get("source"), told.get("state"), told.get("line", {}).get("pfs"), told.get("rule")), (0, "sacct", "COMPLETED", "3.81M/7.63M", "good"), "report of sacct's line", err)
     equal(e2e.text_in(f"{bins}/asked"), "-nPX -o JobID,State,SystemComment -j 4711 -M one\n", "report JOBID@CLUSTER: sacct is asked for that cluster's job")
     sacct(good.replace("err=0", "err=1 agent=died"))
     equal(as_json("report", "4711", env=env)[1].get("rule"), "agent-died", "advice by sacct's line: the agent died")

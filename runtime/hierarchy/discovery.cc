@@ -445,8 +445,10 @@ Result<std::string> local_path(const Sources& sources, const MountTable& mounts,
   return Error{ELOOP, path + ": too many symbolic links"};
 }
 
+constexpr char kCannotEnter[] = "users cannot enter ";
+
 // Whether each user can make files in the directory, and none can put another in its place.
-// EACCES: users cannot enter it, or one above it. EROFS: they cannot write to it.
+// EACCES: users cannot enter it, or one above it; ENXIO: nor can a group. EROFS: they cannot write to it.
 Status shared_by_users(const Sources& sources, const std::string& path) {
   const auto stat_of = [&](const std::string& part, struct stat* st) -> Status {
     if (::lstat((sources.root + part).c_str(), st) != 0) return errno_error(part);
@@ -454,7 +456,7 @@ Status shared_by_users(const Sources& sources, const std::string& path) {
     if (!S_ISDIR(st->st_mode)) return Error{ENOTDIR, part + " is not a directory"};
     if (st->st_uid != 0 && st->st_uid != sources.owner)
       return Error{EPERM, part + " belongs to uid " + std::to_string(st->st_uid) + ", not to root"};
-    if (!(st->st_mode & S_IXOTH)) return Error{EACCES, "users cannot enter " + part};
+    if (!(st->st_mode & S_IXOTH)) return Error{st->st_mode & S_IXGRP ? EACCES : ENXIO, kCannotEnter + part};
     return {};
   };
   struct stat st;
@@ -689,7 +691,9 @@ class Discovery {
     c.path = tier.path;
     c.medium = tier.medium;
     c.tier = tier;
-    const Status usable = path.ok() ? can_be_used(*path, m) : Status(path.error());
+    Status usable = path.ok() ? can_be_used(*path, m) : Status(path.error());
+    const Status shared = usable.ok() ? shared_by_users(sources_, *path) : usable;
+    if (usable.ok() && !shared.ok() && shared.error().code == ENXIO) usable = shared;
     c.chosen = usable.ok();
     if (!usable.ok()) {
       c.reason = "configured, but " + usable.error().text;
@@ -713,18 +717,21 @@ class Discovery {
       doubt(
           "only " + format_size(left) + " of that is free now, by files of others or of running jobs",
           "remove what others have left on " + c.mount_point + "; 'monarchctl status' shows what jobs have");
-    if (const Status shared = shared_by_users(sources_, *path); !shared.ok()) {
+    if (!shared.ok()) {
       const bool is_roots = shared.error().code == EROFS;
       if (is_roots && tier.kind == TierConfig::Kind::kDirectory)
         c.reason += "; for jobs of Slurm only: " + shared.error().text;
       else if (!is_roots)
-        doubt(shared.error().text, shared.error().code == EACCES ? "chmod o+x that directory" : "");
+        doubt(shared.error().text, shared.error().code == EPERM ? "let only root write to that directory"
+                                                                : remedy_of(shared.error(), tier));
     }
     return c;
   }
 
   // Empty: the error has one.
   static std::string remedy_of(const Error& error, const TierConfig& tier) {
+    if (error.text.starts_with(kCannotEnter))
+      return "chmod o+x " + error.text.substr(sizeof kCannotEnter - 1);
     switch (error.code) {
       case EPERM:
         return "";

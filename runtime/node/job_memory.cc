@@ -51,6 +51,11 @@ bool memory_is_counted(const Cgroups& groups) {
          std::istream_iterator<std::string>();
 }
 
+std::string why_not_charged(bool tracked, const Cgroups& groups) {
+  if (!tracked) return "Slurm does not track memory; set SelectTypeParameters=CR_Core_Memory in slurm.conf";
+  return memory_is_counted(groups) ? "" : "no control groups count memory on this node; mount them";
+}
+
 std::string memory_group_of(const Cgroups& groups, uint32_t job, const std::string& lines) {
   const CgroupHierarchy* h = memory_hierarchy(groups);
   std::istringstream in(lines);

@@ -13,6 +13,9 @@ namespace monarch {
 // Whether anything on this node counts memory by control groups.
 bool memory_is_counted(const Cgroups& groups);
 
+// Why no tier can be charged to jobs; "": one can. `tracked`: Slurm knows how much memory a job has.
+std::string why_not_charged(bool tracked, const Cgroups& groups);
+
 // The directory of the control group in which the memory of all steps of `job` counts, as Slurm makes it
 // (.../job_JOB), of a process whose /proc/PID/cgroup is `lines`. Empty: it is in none, or in a user's.
 std::string memory_group_of(const Cgroups& groups, uint32_t job, const std::string& lines);

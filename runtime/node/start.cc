@@ -99,12 +99,7 @@ std::vector<TierConfig> those_charged(std::vector<TierConfig> tiers, const NodeP
   const auto charged = [](const TierConfig& t) { return t.charge == TierConfig::Charge::kJob; };
   const auto tier = std::find_if(tiers.begin(), tiers.end(), charged);
   if (tier == tiers.end()) return tiers;
-  const char* why = nullptr;
-  if (part.memory == 0)
-    why = "Slurm does not track memory; set SelectTypeParameters=CR_Core_Memory in slurm.conf";
-  else if (!memory_is_counted(Cgroups()))
-    why = "no control groups count memory on this node; mount them";
-  if (why) {
+  if (const std::string why = why_not_charged(part.memory != 0, Cgroups()); !why.empty()) {
     *without = fmt::format("tier {} is charged to the job's memory, but {}, or charge = node in monarch.conf",
                            tier->name, why);
     spdlog::warn("JobId={} goes without it: {}", record->job.job, *without);
