@@ -80,11 +80,14 @@ std::vector<std::string> doubts_of(const Config& config, const std::string& file
     const TierConfig* same = same_directory(before, tier);
     struct statvfs fs;
     if (::stat(tier.path.c_str(), &st) != 0) {
-      doubt(std::string(std::strerror(errno)) + "; on nodes where this is so, jobs go without the tier");
+      doubt(std::string(std::strerror(errno)) +
+            "; on nodes where this is so, jobs go without the tier; 'monarchctl doctor' there tells how to "
+            "mend it");
     } else if (!S_ISDIR(st.st_mode)) {
       doubt("not a directory; name one");
     } else if (same) {
-      doubt("the directory of tier " + same->name + ", too; jobs go without the second one");
+      doubt("the directory of tier " + same->name +
+            ", too; jobs go without the second one: name another directory");
     } else if (const Status jobs = check_tier_jobs(tier.path); !jobs.ok()) {
       doubt(jobs.error().text);
     } else if (const Status keeps = check_keeps_copies(tier); !keeps.ok()) {
@@ -115,11 +118,16 @@ Json json_of(const ConfigError& error) {
           {"error", error.error.text}};
 }
 
+// Of the plugin's line; else it is of --set, or of the file.
+bool is_of_line(const ConfigOptions& options, const ConfigError& error) {
+  return is_of_word(error.error) &&
+         std::any_of(options.line_words.begin(), options.line_words.end(), [&](const std::string& word) {
+           return error.error.text.find(": " + word + ": ") != std::string::npos;
+         });
+}
+
 std::string remedy_for(const ConfigOptions& options, const ConfigError& error) {
-  if (is_of_word(error.error))
-    for (const std::string& word : options.line_words)
-      if (error.error.text.find(": " + word + ": ") != std::string::npos)
-        return "; mend the word in " + options.plugstack;
+  if (is_of_line(options, error)) return "; mend the word in " + options.plugstack;
   if (!error.key.empty() && error.key[0] != '.')  // of a section
     return "; mend " + key_of(error.key) + " in [" + section_of(error.key) + "], see monarch.conf(5)";
   switch (error.error.code) {
@@ -128,6 +136,8 @@ std::string remedy_for(const ConfigOptions& options, const ConfigError& error) {
                               : "; make it (it may be empty), or name another one";
     case EACCES:
       return "; ask root";
+    case EISDIR:
+      return "; name a file";
     case EPERM:  // it has one
       return "";
     default:
@@ -145,7 +155,12 @@ int refused(const char* command, const ConfigOptions& options, const std::vector
                 {"valid", false},
                 {"errors", list}});
   }
-  for (const ConfigError& error : errors) (void)fail(command, error.error.text + remedy_for(options, error));
+  for (const ConfigError& error : errors) {
+    const std::string& text = error.error.text;
+    const bool is_of_set = is_of_word(error.error) && !is_of_line(options, error);
+    (void)fail(command,
+               (is_of_set ? "--set" + text.substr(text.find(':')) : text) + remedy_for(options, error));
+  }
   return kFailure;
 }
 

@@ -129,7 +129,7 @@ def config_check():
         told = ctl(*words)[2]
         ok(f"{bad}:2: " in told and told.count("\n") == count, f"{words[0]}: each error is told in a line, or the first one", told)
     fails("no file", ["config", "check", f"{tier}/none"], ["No such file"], remedy="name a file that is there")
-    fails("a bad word", ["config", "check", good, "--set", "agent.threads=0"], ["plugstack.conf: agent.threads=0: ", "mend threads"])
+    fails("a bad word", ["config", "check", good, "--set", "agent.threads=0"], ["config check: --set: agent.threads=0: ", "mend threads"])
     on_root = next((path for path in ("/etc", "/usr", "/opt") if os.stat(path).st_dev == os.stat("/").st_dev), None)
     for path, where, more, count in [(on_root, "on the root file system", "", 1), (on_root, "with driver = tmpfs", "driver = tmpfs\n", 0)]:
         if path:

@@ -263,7 +263,8 @@ Status set_key(Reading* in, const std::string& section, const std::string& key, 
     return bad_input("'" + key + "' is given twice in [" + section + "]");
   if (policy && key == "tiers") policy->tiers_line = in->line;
   if (policy) return set_key(policy_keys(), policy->title(), key, value, &policy->keys);
-  if (section.empty()) return bad_input("'" + key + "' stands before the first [section]");
+  if (section.empty())
+    return bad_input("'" + key + "' stands before the first [section]; write for example [agent] above it");
   if (section == "agent") return set_key(agent_keys(), section, key, value, &in->config.agent);
   if (section == "accounting") return set_key(accounting_keys(), section, key, value, &in->config);
   if (section == "peer") return set_key(peer_keys(), section, key, value, &in->config.peer);
@@ -591,7 +592,8 @@ Result<TierConfig> parse_tier_option(const std::string& text) {
 
 Status add_tier(Config* config, TierConfig tier) {
   if (!good_name(tier.name))
-    return bad_input("tier name '" + tier.name + "': letters, digits, - and _, at most 31");
+    return bad_input("tier name '" + tier.name +
+                     "': letters, digits, - and _, at most 31; write for example [tier.ssd]");
   for (const TierConfig& t : config->tiers)
     if (t.name == tier.name)
       return bad_input("tier '" + tier.name + "' is given twice; give each a name of its own");
