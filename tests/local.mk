@@ -308,6 +308,7 @@ scripts = \
 	%D%/faults.t \
 	%D%/guides.t \
 	%D%/held.t \
+	%D%/hints.t \
 	%D%/hostile.t \
 	%D%/hostile_containers.t \
 	%D%/inject.t \

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hints from torch's DataLoader: the order in which it will read a dataset's files.
+
+What DataLoader pulls from its sampler is told as it is pulled, which is num_workers x prefetch_factor batches
+ahead of use. Torch's own samplers lay a whole epoch out in a list when it begins: of that list's iterator a
+copy is told. Nothing is pulled or drawn that the program does not pull and draw itself. A thread does the
+telling. Whatever fails here ends the hints, never the program.
+"""
+
+import bisect
+import contextlib
+import copy
+import functools
+import itertools
+import operator
+import os
+import queue
+import sys
+import threading
+import time
+import types
+import weakref
+
+import monarch_io
+
+PIECE = 4096  # files that are told at once
+MOST_WAITING = 1024  # batches or epochs that are still to be told
+LISTING_S, LOOK_S = 600, 0.5  # how long a walk of the dataset may take, and how often it is looked at
+BEHIND_S, AGAIN_S = 60, 0.05  # the same of an agent that takes nothing
+
+_attached = weakref.WeakSet()  # loaders
+_by_epoch = weakref.WeakSet()  # samplers whose set_epoch() is called
+_epochs = itertools.count()  # of loaders whose sampler does not count them
+_call = threading.local()  # .begun: the (sampler, iterator) pairs of the call of _next_index() that runs, if any
+_state = {"everywhere": False, "hooked": False, "failed": False, "teller": (0, None)}
+
+
+def attach(loader):
+    """monarch_io.attach()."""
+    _attached.add(loader)
+    _guarded(_hook)
+    return loader
+
+
+def install():
+    """Hints for all loaders. Torch calls this as it is loaded, or sitecustomize once torch.utils.data is."""
+    if os.environ.get("MONARCH_IO_HINTS") == "torch":
+        _state["everywhere"] = True
+        _guarded(_hook)
+
+
+def _guarded(call, *words):
+    """What the call returns; after a failure, which is said once, no more is called."""
+    if _state["failed"]:
+        return None
+    try:
+        return call(*words)
+    except Exception as error:  # pylint: disable=broad-except
+        _state["failed"] = True
+        with contextlib.suppress(Exception):  # such as that standard error is closed
+            if "MONARCH_IO_QUIET" not in os.environ:
+                print(f"monarch: no hints from torch any more: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return None
+
+
+# ---- what of torch is hooked
+
+
+def _hook():
+    if _state["hooked"]:
+        return
+    from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, dataloader
+    _state["hooked"] = True
+    for sampler in (SequentialSampler, RandomSampler, DistributedSampler):
+        _hook_order(sampler)
+    _hook_epochs(DistributedSampler)
+    _hook_iterator(dataloader._BaseDataLoaderIter)
+
+
+def _hook_order(sampler_class):
+    """Notes each iterator over such a sampler, not of a class derived from it, that a loader begins."""
+    begin = sampler_class.__iter__
+
+    @functools.wraps(begin)
+    def begin_noted(self):
+        iterator = begin(self)
+        if type(self) is sampler_class and getattr(_call, "begun", None) is not None:
+            _call.begun.append((self, iterator))
+        return iterator
+
+    sampler_class.__iter__ = begin_noted
+
+
+def _hook_epochs(sampler_class):
+    set_epoch = sampler_class.set_epoch
+
+    @functools.wraps(set_epoch)
+    def set_epoch_noted(self, epoch):
+        _guarded(_by_epoch.add, self)
+        return set_epoch(self, epoch)
+
+    sampler_class.set_epoch = set_epoch_noted
+
+
+def _hook_iterator(iterator_class):
+    init, next_index = iterator_class.__init__, iterator_class._next_index
+
+    @functools.wraps(init)
+    def init_followed(self, loader):
+        init(self, loader)
+        self._monarch = _guarded(_follower_of, loader)
+
+    @functools.wraps(next_index)
+    def next_index_told(self):
+        follower = getattr(self, "_monarch", None)
+        if follower is None or _state["failed"]:
+            return next_index(self)
+        _call.begun = begun = []
+        try:
+            index = next_index(self)
+        finally:
+            _call.begun = None
+        _guarded(follower.pulled, self, index, begun)
+        return index
+
+    iterator_class.__init__, iterator_class._next_index = init_followed, next_index_told
+
+
+# ---- what is told
+
+
+def _follower_of(loader):
+    """None: nothing is to be told, or can be."""
+    from torch.utils.data.dataloader import _DatasetKind
+    wanted = _state["everywhere"] or loader in _attached
+    if not wanted or loader._dataset_kind != _DatasetKind.Map:
+        return None
+    paths_of = _paths_of(loader.dataset)
+    return _Follower(paths_of) if paths_of and monarch_io.stats() else None
+
+
+def _paths_of(dataset):
+    """The function from a list of indices to the paths of the files that dataset[index] reads. None: it is not known."""
+    from torch.utils.data import ConcatDataset, Subset
+    if type(dataset) is Subset:
+        paths_of, numbers = _paths_of(dataset.dataset), dataset.indices
+        return paths_of and (lambda indices: paths_of([numbers[i] for i in indices]))
+    if type(dataset) is ConcatDataset:
+        parts = [_paths_of(part) for part in dataset.datasets]
+        return (lambda indices: _paths_in_parts(parts, dataset.cumulative_sizes, indices)) if all(parts) else None
+    fields = getattr(dataset, "__dict__", {})  # not a property, which may do anything
+    return _paths_in(fields.get("samples")) or _paths_in(fields.get("imgs"))
+
+
+def _paths_in(samples):
+    """Of a list of paths, or of tuples with a path first."""
+    first = samples[0] if isinstance(samples, (list, tuple)) and samples else None
+    if isinstance(first, (str, os.PathLike)):
+        return lambda indices: [samples[i] for i in indices]
+    if isinstance(first, (list, tuple)) and first and isinstance(first[0], (str, os.PathLike)):
+        return lambda indices: [samples[i][0] for i in indices]
+    return None
+
+
+def _paths_in_parts(parts, ends, indices):
+    paths = []
+    for i in indices:
+        part = bisect.bisect_right(ends, i)
+        paths += parts[part]([i - ends[part - 1] if part else i])
+    return paths
+
+
+class _Follower:
+    """What an iterator of a loader has pulled, and how much of its epoch has been told."""
+
+    def __init__(self, paths_of):
+        self._paths_of = paths_of
+        self._pulls = None  # the iterator of the epoch
+
+    def _begin(self, loader_iterator):
+        """An epoch; a loader with persistent workers has several in one iterator."""
+        from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
+        index_sampler, self._pulls = loader_iterator._index_sampler, loader_iterator._sampler_iter
+        in_batches = type(index_sampler) is BatchSampler
+        self._sampler = index_sampler.sampler if in_batches else index_sampler
+        is_known = type(index_sampler) in (SequentialSampler, RandomSampler, DistributedSampler)
+        self._ordered = self._pulls if is_known else None  # the iterator that has the order
+        dropping = in_batches and index_sampler.drop_last
+        self._most = len(index_sampler) * index_sampler.batch_size if dropping else sys.maxsize
+        self._pulled = self._told = 0
+        is_distributed = type(self._sampler) is DistributedSampler
+        self._rank = self._sampler.rank if is_distributed else None
+        self._epoch = self._sampler.epoch if is_distributed else next(_epochs)
+        self._later = copy.copy(self._sampler) if is_distributed and self._sampler in _by_epoch else None
+
+    def pulled(self, loader_iterator, index, begun):
+        """The loader has pulled that, and has begun those iterators."""
+        if self._pulls is not loader_iterator._sampler_iter:
+            self._begin(loader_iterator)
+        self._ordered = next((it for sampler, it in begun if sampler is self._sampler), self._ordered)
+        batch = list(index) if isinstance(index, (list, tuple)) else [index]
+        before, self._pulled = self._pulled, self._pulled + len(batch)
+        known = _copied(self._ordered)
+        end = min(self._pulled + operator.length_hint(known), self._most)
+        if end <= self._told:
+            return
+        first, self._told = max(self._told, before), end
+        coming = itertools.chain(batch[first - before:], known)
+        self._tell(itertools.islice(coming, end - first), self._epoch, first, end > self._pulled)
+        later, self._later = self._later, None
+        if later:
+            later.epoch += 1
+            self._tell(_first_of(later, self._most), later.epoch, 0, True)
+
+    def _tell(self, indices, epoch, first, is_ahead):
+        with contextlib.suppress(queue.Full):  # it is not told
+            _teller().put_nowait((self._paths_of, indices, epoch, self._rank, first, is_ahead))
+
+
+_OF_LISTS = (type(iter([])), type(iter(range(0))))
+
+
+def _copied(iterator):
+    """An iterator over what `iterator`, which stays as it is, will give of the list that it goes through."""
+    if isinstance(iterator, types.GeneratorType):
+        iterator = iterator.gi_yieldfrom
+    return copy.copy(iterator) if type(iterator) in _OF_LISTS else iter(())
+
+
+def _first_of(sampler, most):
+    """Begins the sampler at the first use only."""
+    yield from itertools.islice(sampler, most)
+
+
+# ---- the thread that tells it
+
+
+def _teller():
+    """Its queue. After a fork the child has a thread of its own."""
+    pid, tasks = _state["teller"]
+    if pid != os.getpid():
+        tasks = queue.Queue(MOST_WAITING)
+        _state["teller"] = os.getpid(), tasks
+        threading.Thread(target=_tell_all, args=(tasks,), name="monarch", daemon=True).start()
+    return tasks
+
+
+def _tell_all(tasks):
+    while True:
+        _guarded(_tell_one, *tasks.get())
+        tasks.task_done()
+
+
+def _tell_one(paths_of, indices, epoch, rank, first, is_ahead):
+    """Files that the walk of the dataset has not found yet are told again once it has."""
+    indices, listed = list(indices), _is_listed()
+    _tell_pieces(paths_of, indices, epoch, rank, first)
+    if is_ahead and not listed and _within(LISTING_S, LOOK_S, _is_listed):
+        _tell_pieces(paths_of, indices, epoch, rank, first)
+
+
+def _is_listed():
+    return monarch_io.stats().get("listed")
+
+
+def _within(seconds, pause, condition):
+    """Whether the condition became true within that time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(pause)
+    return True
+
+
+def _tell_pieces(paths_of, indices, epoch, rank, first):
+    for at in range(0, len(indices), PIECE):
+        paths = paths_of(indices[at:at + PIECE])
+        if not _within(BEHIND_S, AGAIN_S, functools.partial(_take, paths, epoch, rank, first + at)):
+            return
+
+
+def _take(paths, epoch, rank, first):
+    """Whether the agent has taken them, which it does with all or with none."""
+    return monarch_io.hint(paths, epoch, rank, first) == len(paths)

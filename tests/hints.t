@@ -1,0 +1,251 @@
+#!/usr/bin/python3 -B
+# SPDX-License-Identifier: Apache-2.0
+"""monarch_io and --monarch-hints=torch: programs with torch's DataLoader compute the same with hints as without, and what is told is what they
+then read."""
+
+import glob
+import json
+import os
+import shutil
+import signal
+import struct
+
+import e2e
+from e2e import BUILD, PYTHON, SOURCE, equal, ok, options, scratch
+
+PACKAGE = f"{SOURCE}/python"
+HINTS = {"PYTHONPATH": PACKAGE, "MONARCH_IO_HINTS": "torch", "LD_LIBRARY_PATH": BUILD, "PYTHONDONTWRITEBYTECODE": "1"}
+FILES = 60
+MARK = 1000  # epochs from there on tell where a loader ends
+
+# Reads by the loaders named, and prints of each epoch the numbers of the files and a digest of losses and random state.
+PROGRAM = r"""
+import glob, hashlib, json, sys
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, Subset
+
+class Files(Dataset):
+    def __init__(self, paths, field="samples", change=list):
+        self.files = [(path, number) for number, path in enumerate(paths)]
+        setattr(self, field, change(self.files))
+    def __len__(self):
+        return len(self.files)
+    def __getitem__(self, i):
+        path, number = self.files[i]
+        with open(path, "rb") as file:
+            return number, torch.tensor(list(file.read(8).ljust(8))) + torch.rand(8)
+
+class Stream(IterableDataset):
+    samples = None
+    def __iter__(self):
+        return iter([(i, torch.rand(8)) for i in range(20)])
+
+class Backwards(RandomSampler):
+    def __iter__(self):
+        return reversed(list(super().__iter__()))
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+def read(loader, epochs=1, batches=-1):
+    model = torch.nn.Linear(8, 1)
+    steps = torch.optim.SGD(model.parameters(), 1e-6)
+    for epoch in range(epochs):
+        getattr(loader.sampler, "set_epoch", id)(epoch)
+        numbers, digest = [], hashlib.sha256()
+        for number, pixels in loader:
+            loss = model(pixels).square().mean()
+            steps.zero_grad()
+            loss.backward()
+            steps.step()
+            numbers += torch.as_tensor(number).reshape(-1).tolist()
+            digest.update(f"{pixels.tolist()} {loss.item().hex()}".encode())
+            batches -= 1
+            if batches == 0:
+                break
+        digest.update(torch.get_rng_state().numpy().tobytes())
+        yield numbers, digest.hexdigest()
+
+def main():
+    torch.set_num_threads(1)
+    paths = sorted(glob.glob(sys.argv[1] + "/**/*.bin", recursive=True))
+    files = Files(paths)
+    loaders = {LOADERS}
+    for name in sys.argv[3:] or loaders:
+        dataset, words, *more = loaders[name]
+        torch.manual_seed(len(name))
+        loader = DataLoader(dataset, **{"batch_size": 8, **words})
+        if sys.argv[2] == "attach":
+            import monarch_io
+            assert monarch_io.attach(loader) is loader
+        print(json.dumps([name, *read(loader, *more)]))
+        if "monarch_io.torch_hints" in sys.modules:
+            from monarch_io import hint, torch_hints
+            torch_hints._teller().join()
+            hint(paths, epoch=MARK)
+
+if __name__ == "__main__":
+    main()
+"""
+# A dataset, words for DataLoader, and how many epochs and batches of it are read.
+LOADERS = {
+    "in order": "files, dict()",
+    "the last batch is dropped": "files, dict(num_workers=2, drop_last=True)",
+    "shuffled, 0 workers": "files, dict(shuffle=True), 2",
+    "shuffled, 2 workers, fork": "files, dict(shuffle=True, num_workers=2, multiprocessing_context='fork'), 2",
+    "shuffled by a generator, 4 workers": "files, dict(shuffle=True, num_workers=4, generator=seeded(3)), 2",
+    "shuffled, 2 workers, spawn": "files, dict(shuffle=True, num_workers=2, multiprocessing_context='spawn')",
+    "persistent workers": "files, dict(shuffle=True, num_workers=2, persistent_workers=True), 2",
+    "rank 1 of 2, set_epoch": "files, dict(sampler=DistributedSampler(files, 2, 1, seed=7), num_workers=2), 2",
+    "an epoch that is left": "files, dict(shuffle=True, num_workers=2), 1, 2",
+    "the rest of an epoch": "Subset(files, range(30, 59)), dict(shuffle=True)",
+    "with replacement": "files, dict(sampler=RandomSampler(files, replacement=True, num_samples=100), num_workers=2, drop_last=True)",
+    "parts": "ConcatDataset([Subset(files, range(0, 60, 2)), Files(paths, 'imgs'), Files(paths[:9], change=lambda f: [p for p, _ in f])]), dict(shuffle=True)",
+    "no batches": "files, dict(batch_size=None, sampler=RandomSampler(files, generator=seeded(5)))",
+    "a sampler of the program's": "files, dict(sampler=Backwards(files), num_workers=2)",
+    "batches of the program's": "files, dict(batch_sampler=[[3, 1], [2], [0, 59]], batch_size=1)",
+    "a stream": "Stream(), dict(num_workers=2)",
+    "files that are not known": "Files(paths, 'other'), dict(shuffle=True)",
+    "what fails": "Files(paths, change=lambda files: files[:1]), dict(shuffle=True, num_workers=2), 2",
+    "what comes after that": "files, dict(shuffle=True)",
+}
+UNTOLD = ("a stream", "files that are not known", "what fails", "what comes after that")
+
+
+def program():
+    lines = ", ".join(f"{name!r}: ({words},)" for name, words in LOADERS.items())
+    return e2e.write(f"{scratch('program')}/loaders.py", PROGRAM.replace("LOADERS", lines).replace("MARK", str(MARK)))
+
+
+def pieces(data):
+    """(epoch, rank, first, references) of each piece in the file (runtime/layout/order_layout.h)."""
+    while data:
+        _, _, count, rank, epoch, first = struct.unpack_from("<QIIIIQ", data)
+        yield epoch, rank, first, struct.unpack_from(f"<{count}I", data, 32)
+        data = data[32 + 4 * count:]
+
+
+def told(run_dir):
+    """For each loader: {(rank, epoch): {number of the access: number of the file}}."""
+    found, loaders = list(pieces(e2e.bytes_in(f"{run_dir}/order"))), [{}]
+    numbers = {ref: number for number, ref in enumerate(next(refs for epoch, _, _, refs in found if epoch == MARK))}
+    for epoch, rank, first, refs in found:
+        if epoch == MARK:
+            loaders.append({})
+        else:
+            loaders[-1].setdefault((rank, epoch), {}).update((first + i, numbers[ref]) for i, ref in enumerate(refs))
+    return loaders
+
+
+def check_order(name, epochs, orders):
+    if name in UNTOLD:
+        return equal(orders, {}, f"{name}: nothing is told")
+    read = [numbers for numbers, _ in epochs]
+    got = [[order.get(i) for i in range(len(order))] for _, order in sorted(orders.items())]
+    if name == "an epoch that is left":
+        return ok(len(got[0]) == FILES and got[0][:len(read[0])] == read[0], f"{name}: all of it was told", got, read)
+    if name.startswith("rank 1"):
+        equal([*sorted(orders)], [(1, 0), (1, 1), (1, 2)], f"{name}: its rank and its epochs, and the next one")
+        ok(sorted(got.pop()) != sorted(read[0]), f"{name}: which is another one", got)
+    return equal(got, read, f"{name}: what is told is what is read")
+
+
+class Stopped(e2e.Job):
+    """A job with all of a dataset staged, whose agent takes no orders."""
+
+    def __init__(self, name):
+        self.root = scratch(f"{name}.pfs")
+        e2e.make_tree(self.root, FILES)
+        super().__init__(options([self.root], {"t": (scratch(f"{name}.tier"), "1G")}, "--wait=full"))
+        self.stopped = self.agent()
+        os.kill(self.stopped, signal.SIGSTOP)
+
+    def python(self, *words, **env):
+        return e2e.execute([PYTHON, "-W", "ignore", *words], env={**self.env, **env})
+
+    def loaders(self, *words, **env):
+        code, out, err = self.python(program(), self.root, *words, **env)
+        return code, [json.loads(line) for line in out.splitlines()], err
+
+    def end(self):
+        os.kill(self.stopped, signal.SIGCONT)
+        return super().end()
+
+
+def no_torch():
+    return e2e.execute([PYTHON, "-c", "import torch"])[0] != 0 and "no torch (Debian: python3-torch)"
+
+
+@e2e.unless(no_torch)
+def loaders():
+    """Batches, losses and random state are the same with hints, and the hints are what is read; a failure ends the hints only."""
+    job = Stopped("loaders")
+    plain = job.loaders("off")
+    equal((plain[0], [name for name, *_ in plain[1]], plain[2]), (0, list(LOADERS), ""), "all loaders run")
+    hinted = job.loaders("hints", **HINTS)
+    for (name, *epochs), (_, *same), orders in zip(plain[1], hinted[1], told(job.run_dir)):
+        equal(same, epochs, f"{name}: the same batches, losses and random state")
+        check_order(name, epochs, orders)
+    equal((len(hinted[1]), hinted[2]), (len(LOADERS), "monarch: no hints from torch any more: IndexError: list index out of range\n"), "the failure is told once")
+    job.end()
+
+
+@e2e.unless(no_torch)
+def attached():
+    """A loader that is attached gives hints without the option; others do not."""
+    job, name = Stopped("attached"), "shuffled, 2 workers, fork"
+    code, [(_, *epochs)], err = job.loaders("attach", name, **{**HINTS, "MONARCH_IO_HINTS": ""})
+    equal((code, err), (0, ""), "attach: the program runs")
+    check_order(name, epochs, told(job.run_dir)[0])
+    job.loaders("off", name, **{**HINTS, "MONARCH_IO_HINTS": ""})
+    equal(len(told(job.run_dir)), 2, "attach: nothing is told without it")
+    job.end()
+
+
+def calls():
+    """stats(), wait() and hint() within a job and without."""
+    job = Stopped("calls")
+    call = ["-c", "import monarch_io as m; print([*m.stats().values()][:5:2], m.wait(1), m.wait(0.5, 0.1), m.hint([]), m.hint(['/x', b'y']))"]
+    equal(job.python(*call, **HINTS), (0, f"[{FILES}, {FILES}, 1] True True 0 2\n".encode(), ""), "in a job")
+    equal(e2e.execute([PYTHON, *call], env=e2e.native_environment(**HINTS)), (0, b"[] False False 0 0\n", ""), "without a job")
+    code, _, err = job.python("-c", "import monarch_io; monarch_io.wait(2)", **HINTS)
+    ok(code == 1 and err.endswith("OSError: [Errno 22] Invalid argument\n"), "a fraction that is none is refused", err)
+    job.end()
+
+
+# Prints the module that stands for sitecustomize, and whether there is torch already.
+SHOW = """
+import sys
+try:
+    import sitecustomize
+    print(sitecustomize.__file__)
+except Exception as error:
+    print(repr(error), getattr(error, "name", ""))
+print("torch" in sys.modules)
+"""
+
+
+def starts():
+    """The directory in PYTHONPATH changes nothing that a program sees of its sitecustomize."""
+    own, fails, second = (scratch(name) for name in ("own", "fails", "second"))
+    e2e.write(f"{own}/sitecustomize.py", "print('own', __name__)")
+    e2e.write(f"{fails}/sitecustomize.py", "raise ValueError('own')")
+    shutil.copytree(PACKAGE, second, dirs_exist_ok=True)
+    venv = scratch("venv")
+    code, _, err = e2e.execute([PYTHON, "-m", "venv", "--without-pip", venv])
+    ok(code == 0, "a virtual environment is made", err)
+    e2e.write(f"{glob.glob(f'{venv}/lib/*/site-packages')[0]}/sitecustomize.py", "print('venv')")
+    cases = [([PYTHON, *words], path) for words in ([], ["-S"], ["-E"], ["-I"], ["-s"]) for path in ("", own)]
+    for command, path in [*cases, ([PYTHON], fails), ([f"{venv}/bin/python"], ""), ([f"{venv}/bin/python"], own)]:
+        for ours in (PACKAGE, f"{PACKAGE}:{second}:{PACKAGE}/"):
+            got, want = (e2e.execute([*command, "-c", SHOW], env=e2e.native_environment(**{**HINTS, "PYTHONPATH": ":".join(filter(None, paths))}))
+                         for paths in ((ours, path), (path,)))
+            equal(got, want, f"{' '.join(command)} with {os.path.basename(path) or 'nothing'} in PYTHONPATH behind {ours.count(':') + 1}")
+    none = f"import sys; sys.path[:] = ['{PACKAGE}']; sys.modules.pop('sitecustomize', 0); {SHOW}"
+    equal(e2e.execute([PYTHON, "-c", none], env=e2e.native_environment(**HINTS))[1],
+          b"ModuleNotFoundError(\"No module named 'sitecustomize'\") sitecustomize\nFalse\n", "where there is no other, there is none")
+    entry = "from importlib.metadata import entry_points as e; [p] = e(group='torch.backends'); print(p.name, p.load()())"
+    equal(e2e.execute([PYTHON, "-c", entry], env=e2e.native_environment(**{**HINTS, "MONARCH_IO_HINTS": ""})), (0, b"monarch None\n", ""), "torch finds it as a backend")
+
+
+e2e.main(calls, starts, attached, loaders)
