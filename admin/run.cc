@@ -67,7 +67,7 @@ struct RunOptions {
   std::string peers, peer_key;  // files
   uint32_t peer_index = 0;
   bool json = false;  // the report, on standard output
-  std::string wait = "none";
+  std::string wait = "none", hints = "off";
   StagingWait staged;
 };
 
@@ -297,7 +297,13 @@ void note_begin(const std::string& run_dir) {
   std::ofstream(run_dir + "/" + kBeganFile) << os::monotonic_ms();
 }
 
-void set_command_environment(const std::string& run_dir) {
+// Ahead of the value that the variable has, if any.
+void prepend(const char* variable, const std::string& path) {
+  const char* own = ::getenv(variable);
+  ::setenv(variable, (own && *own ? path + ":" + own : path).c_str(), 1);
+}
+
+void set_command_environment(const std::string& run_dir, const RunOptions& options) {
   // After the user's own: a sanitizer's runtime must come first, and wrappers such as Darshan's see the
   // program's calls before they are redirected.
   const char* own = ::getenv("LD_PRELOAD");
@@ -305,6 +311,9 @@ void set_command_environment(const std::string& run_dir) {
   ::setenv("LD_PRELOAD", (own && *own ? std::string(own) + ":" + ours : ours).c_str(), 1);
   ::setenv("MONARCH_IO_RUN_DIR", run_dir.c_str(), 1);
   ::setenv("MONARCH_IO_STATE", (run_dir + "/state").c_str(), 1);
+  if (options.hints != "torch") return;
+  prepend("PYTHONPATH", part_of_monarch("python", "share/monarch", PKGDATADIR));
+  ::setenv("MONARCH_IO_HINTS", "torch", 1);
 }
 
 volatile sig_atomic_t command_pid = -1;
@@ -337,7 +346,8 @@ const char* remedy_for_command(const char* name, int error) {
 }
 
 // Runs the command, without Monarch if `run_dir` is empty; its exit status as a shell would give it.
-int run_command(std::vector<std::string> words, const std::string& run_dir) {
+int run_command(const RunOptions& options, const std::string& run_dir) {
+  std::vector<std::string> words = options.command;
   const std::vector<char*> argv = argv_of(words);
   const auto on_child = ::signal(SIGCHLD, SIG_DFL);  // a caller that ignores it would keep us from waiting
   sigset_t all, before;
@@ -347,7 +357,7 @@ int run_command(std::vector<std::string> words, const std::string& run_dir) {
   if (pid == 0) {
     ::signal(SIGCHLD, on_child);
     ::sigprocmask(SIG_SETMASK, &before, nullptr);
-    if (!run_dir.empty()) set_command_environment(run_dir);
+    if (!run_dir.empty()) set_command_environment(run_dir, options);
     ::execvp(argv[0], argv.data());
     const int error = errno;
     std::fprintf(stderr, "monarchctl run: %s: %s; %s\n", argv[0], std::strerror(error),
@@ -579,13 +589,13 @@ int run(const RunOptions& options) {
   if (!board.ok()) {
     std::fprintf(stderr, "monarchctl run: %s; the command runs without Monarch\n",
                  board.error().text.c_str());
-    return run_command(options.command, "");
+    return run_command(options, "");
   }
   if (options.staged.percent > 0)
     wait_until_staged(dirs.run_dir(), options.staged, [&] { return agent.lives(); });
   note_begin(dirs.run_dir());
   const Fd file(::open((dirs.run_dir() + "/board").c_str(), O_RDONLY | O_CLOEXEC));
-  const int status = run_command(options.command, dirs.run_dir());
+  const int status = run_command(options, dirs.run_dir());
   const bool reports = options.json || !options.report.empty();
   if (!is_whole(file)) {
     std::fprintf(
@@ -642,6 +652,12 @@ void add_run(CommandLine app, int* status) {
   app.add_option("--wait-timeout", options->staged.seconds, "seconds that --wait takes at most, up to 604800")
       .capture_default_str()
       .range(1, kMostWaitSeconds);
+  app.add_option("--hints", options->hints,
+                 "torch or off: torch's DataLoader tells which files it will read next")
+      .capture_default_str()
+      .check([](const std::string& text) {
+        return text == "torch" || text == "off" ? std::string() : "'" + text + "' is not torch or off";
+      });
   auto peers = app.add_option("--peers", options->peers,
                               "file with a line ADDRESS:PORT for each node that runs the same, node 0 first");
   auto index = app.add_option("--peer-index", options->peer_index, "this node's line in it, from 0");

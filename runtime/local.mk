@@ -329,7 +329,7 @@ EXTRA_DIST += %D%/peer/peers.map
 CLEANFILES += %D%/monarchd.exports
 
 sbin_PROGRAMS += monarchd
-monarchd_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) $(checked_flags) $(MONARCH_CFLAGS)
+monarchd_CPPFLAGS = $(AM_CPPFLAGS) $(install_dirs) -DPKGDATADIR='"$(pkgdatadir)"' $(checked_flags) $(MONARCH_CFLAGS)
 monarchd_LDADD = $(libmonarch) -ldl
 monarchd_LDFLAGS = $(AM_LDFLAGS) -Wl,--dynamic-list=%D%/monarchd.exports
 EXTRA_monarchd_DEPENDENCIES = %D%/monarchd.exports

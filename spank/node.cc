@@ -15,7 +15,7 @@ constexpr int kNotePatienceMs = 2000;
 constexpr uint32_t kBatchStep = 0xfffffffb;  // SLURM_BATCH_SCRIPT
 
 // What the agent's start told, for the tasks of this step.
-char run_dir[4096], preload[4096], remark[4096], without[16384];
+char run_dir[4096], preload[4096], hints[4096], remark[4096], without[16384];
 Wait wait_here;
 bool required;
 bool tried;
@@ -123,6 +123,8 @@ void start(spank_t sp, const char* datasets, const char* by_default = "") {
       if (char* second = strchr(tab + 1, '\t')) {
         *second = '\0';
         wait_here = wait_in(second + 1);
+        const char* third = strchr(second + 1, '\t');
+        if (third && strlen(third + 1) < sizeof hints) strcpy(hints, third + 1);
       }
       snprintf(remark, sizeof remark, "%s", tab + 1);
     }
@@ -176,6 +178,7 @@ void start_default(spank_t sp) {
 
 const char* started_run_dir() { return run_dir; }
 const char* preload_library() { return preload; }
+const char* hints_directory() { return hints; }
 const char* agents_remark() { return remark; }
 Wait wait_of_step() { return wait_here; }
 const char* why_without() { return without; }

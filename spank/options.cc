@@ -10,7 +10,7 @@
 namespace monarch::spank {
 namespace {
 
-Request the_request = {"", false, Check::kError, "", "", "", "", "", "", "", ""};
+Request the_request = {"", false, Check::kError, "", "", "", "", "", "", "", "", ""};
 Settings the_settings = {
     SYSCONFDIR "/monarch/monarch.conf", RUNSTATEDIR "/monarch", SBINDIR "/monarchd", "syslog", {}, 0};
 
@@ -209,6 +209,13 @@ int take_exclude(int, const char* value, int remote) {
   return ESPANK_SUCCESS;
 }
 
+int take_hints(int, const char* value, int remote) {
+  const char* text = value ? value : "";
+  if (!is_word(text, "torch|off")) return refuse(remote, "--monarch-hints: not one of torch, off", text);
+  strcpy(the_request.hints, text);
+  return ESPANK_SUCCESS;
+}
+
 int take_report(int, const char* value, int remote) {
   const char* text = value ? value : "";
   const size_t len = strlen(text);
@@ -242,6 +249,8 @@ char capacity_name[] = "monarch-capacity", capacity_argument[] = "MIN[:MAX][,req
          "without Monarch, or failing, where a node gives less than MIN; never more than MAX of it";
 char exclude_name[] = "monarch-exclude", exclude_argument[] = "PATTERN[:PATTERN...]",
      exclude_usage[] = "read files with such names on their file system";
+char hints_name[] = "monarch-hints", hints_argument[] = "torch|off",
+     hints_usage[] = "let torch's DataLoader tell which files it will read next (default off)";
 char report_name[] = "monarch-report", report_argument[] = "FILE",
      report_usage[] = "write the job's report to this file as it ends; %j is the job's number";
 
@@ -256,6 +265,7 @@ spank_option options[] = {
     {wait_timeout_name, wait_timeout_argument, wait_timeout_usage, 1, 0, &take_wait_timeout},
     {capacity_name, capacity_argument, capacity_usage, 1, 0, &take_capacity},
     {exclude_name, exclude_argument, exclude_usage, 1, 0, &take_exclude},
+    {hints_name, hints_argument, hints_usage, 1, 0, &take_hints},
     {report_name, report_argument, report_usage, 1, 0, &take_report},
 };
 
@@ -277,6 +287,7 @@ constexpr Twin twins[] = {
     {"MONARCH_IO_OPT_WAIT_TIMEOUT", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_wait_timeout", true},
     {"MONARCH_IO_OPT_CAPACITY", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_capacity", true},
     {"MONARCH_IO_OPT_EXCLUDE", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_exclude", true},
+    {"MONARCH_IO_OPT_HINTS", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_hints", true},
     {"MONARCH_IO_OPT_REPORT", "SLURM_SPANK__SLURM_SPANK_OPTION_monarch_monarch_report", true},
 };
 
@@ -384,6 +395,7 @@ const char* job_options() {
   add("wait_timeout", the_request.wait_timeout);
   add("capacity", the_request.capacity);
   add("exclude", the_request.exclude);
+  add("hints", the_request.hints);
   add("report", the_request.report);
   return text;
 }

@@ -35,7 +35,7 @@ struct Request {
   char prefetch[8], consistency[8], tiers[kTiersBytes];
   char wait[8], wait_timeout[8];              // --monarch-wait and --monarch-wait-timeout, likewise
   char capacity[64], exclude[kExcludeBytes];  // --monarch-capacity and --monarch-exclude
-  char report[kReportBytes];                  // --monarch-report
+  char hints[8], report[kReportBytes];        // --monarch-hints and --monarch-report
 };
 Request& request();
 // Whether the job is to have Monarch.
@@ -95,6 +95,7 @@ void start_without_option(spank_t sp);
 // What the start told, for the tasks; empty without an agent.
 const char* started_run_dir();
 const char* preload_library();
+const char* hints_directory();  // for the tasks' PYTHONPATH; "": they are to give none
 // What a step's tasks are to wait for on this node: so many percent, for so many seconds at most.
 struct Wait {
   int percent;  // 0: nothing

@@ -43,6 +43,36 @@ void without_library(const char* from, char* out) {
   out[n] = '\0';
 }
 
+// PYTHONPATH without our directory, which stands first.
+const char* without_package(const char* path) {
+  constexpr char kName[] = "/monarch/python";
+  const size_t len = strcspn(path, ":"), name_len = sizeof kName - 1;
+  if (len < name_len || strncmp(path + len - name_len, kName, name_len) != 0) return path;
+  return path + len + (path[len] != '\0');
+}
+
+// As far as the task sees the package; in a container it may be elsewhere.
+void set_hints(spank_t sp) {
+  const char* directory = hints_directory();
+  if (!*directory || access(directory, X_OK) != 0) return;
+  list[0] = '\0';
+  spank_getenv(sp, "PYTHONPATH", list, sizeof list);
+  const char* own = without_package(list);
+  snprintf(rest, sizeof rest, "%s%s%s", directory, *own ? ":" : "", own);
+  spank_setenv(sp, "PYTHONPATH", rest, 1);
+  spank_setenv(sp, "MONARCH_IO_HINTS", "torch", 1);
+}
+
+void unset_hints(spank_t sp) {
+  spank_unsetenv(sp, "MONARCH_IO_HINTS");
+  if (spank_getenv(sp, "PYTHONPATH", list, sizeof list) != ESPANK_SUCCESS || without_package(list) == list)
+    return;
+  if (const char* own = without_package(list); *own)
+    spank_setenv(sp, "PYTHONPATH", own, 1);
+  else
+    spank_unsetenv(sp, "PYTHONPATH");
+}
+
 // What a task is to load, and the run directory, as it sees them.
 struct Seen {
   const char *library, *run_dir;
@@ -98,6 +128,7 @@ void unset_environment(spank_t sp) {
   spank_unsetenv(sp, "MONARCH_IO_RUN_DIR");
   spank_unsetenv(sp, "MONARCH_IO_STATE");
   spank_unsetenv(sp, "MONARCH_IO_PRELOAD");
+  unset_hints(sp);
 }
 
 // The run directory, as the node has it; -1: not there.
@@ -186,6 +217,7 @@ const char* set_task_environment(spank_t sp) {
   static char state[kPathBytes + 8];
   snprintf(state, sizeof state, "%s/state", run_dir);
   spank_setenv(sp, "MONARCH_IO_STATE", state, 1);
+  set_hints(sp);
   return run_dir;
 }
 
@@ -202,6 +234,13 @@ void drop_task_environment() {
   free(own);
   unsetenv("MONARCH_IO_RUN_DIR");
   unsetenv("MONARCH_IO_STATE");
+  unsetenv("MONARCH_IO_HINTS");
+  const char* path = getenv("PYTHONPATH");
+  const char* without = path ? without_package(path) : path;
+  if (without != path && *without)
+    setenv("PYTHONPATH", without, 1);
+  else if (without != path)
+    unsetenv("PYTHONPATH");
 }
 
 }  // namespace monarch::spank

@@ -397,6 +397,7 @@ TOLD = {
     "runtime/agent/agent.cc": r"\bgo_alone\(",
     "runtime/peer/socket.cc": r"errno_error\((?=\"listen)",
     "preload/client/attach.cc": r"Phase::kOff,",
+    "python/monarch_io/torch_hints.py": r"\bprint\((?=f)",
     "preload/resolve/roots.cc": r"\bwrite_line\(log,",
 }
 NOT_TOLD = ("[peer] enabled = off", "allow_ and deny_", "unknown error")  # by the functions' other branches, or a part of another text

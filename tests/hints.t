@@ -6,6 +6,7 @@ then read."""
 import glob
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -42,7 +43,7 @@ class Stream(IterableDataset):
 
 class Backwards(RandomSampler):
     def __iter__(self):
-        return reversed(list(super().__iter__()))
+        return (len(self) - 1 - i for i in super().__iter__())
 
 def seeded(seed):
     return torch.Generator().manual_seed(seed)
@@ -151,12 +152,13 @@ def check_order(name, epochs, orders):
 
 
 class Stopped(e2e.Job):
-    """A job with all of a dataset staged, whose agent takes no orders."""
+    """A job whose agent takes no orders, with all of a dataset staged but a file without room."""
 
     def __init__(self, name):
         self.root = scratch(f"{name}.pfs")
         e2e.make_tree(self.root, FILES)
-        super().__init__(options([self.root], {"t": (scratch(f"{name}.tier"), "1G")}, "--wait=full"))
+        e2e.write(f"{self.root}/large", bytes(8 << 20))
+        super().__init__(options([self.root], {"t": (scratch(f"{name}.tier"), "4M")}, "--wait=full"))
         self.stopped = self.agent()
         os.kill(self.stopped, signal.SIGSTOP)
 
@@ -206,11 +208,25 @@ def calls():
     """stats(), wait() and hint() within a job and without."""
     job = Stopped("calls")
     call = ["-c", "import monarch_io as m; print([*m.stats().values()][:5:2], m.wait(1), m.wait(0.5, 0.1), m.hint([]), m.hint(['/x', b'y']))"]
-    equal(job.python(*call, **HINTS), (0, f"[{FILES}, {FILES}, 1] True True 0 2\n".encode(), ""), "in a job")
+    equal(job.python(*call, **HINTS), (0, f"[{FILES + 1}, {FILES}, 1] False False 0 2\n".encode(), ""), "in a job")
     equal(e2e.execute([PYTHON, *call], env=e2e.native_environment(**HINTS)), (0, b"[] False False 0 0\n", ""), "without a job")
     code, _, err = job.python("-c", "import monarch_io; monarch_io.wait(2)", **HINTS)
     ok(code == 1 and err.endswith("OSError: [Errno 22] Invalid argument\n"), "a fraction that is none is refused", err)
     job.end()
+
+
+def by_run():
+    """monarchctl run puts the package first in PYTHONPATH where it is asked to."""
+    tiers = {"t": (scratch("run.tier"), "1M")}
+    show = [PYTHON, "-c", "import os; print(os.environ.get('PYTHONPATH'), os.environ.get('MONARCH_IO_HINTS'))"]
+    ours = r"/\S+/python"
+    cases = (([], {}, "None None"), (["--hints=off"], {"PYTHONPATH": "/own"}, "/own None"), (["--hints=torch"], {}, f"{ours} torch"),
+             (["--hints=torch"], {"PYTHONPATH": ""}, f"{ours} torch"), (["--hints=torch"], {"PYTHONPATH": ":/own"}, f"{ours}::/own torch"))
+    for words, own, want in cases:
+        code, out, err = e2e.monarch_run(options([scratch("run.pfs")], tiers, *words), show, env=e2e.environment(**own))
+        ok(code == 0 and re.fullmatch(want + "\n", out.decode()), f"{words}, {own}", code, out, err)
+    code, _, err = e2e.monarch_run(options([scratch("run.pfs")], tiers, "--hints=on"), show)
+    ok(code != 0 and "'on' is not torch or off" in err, "what is neither is refused", err)
 
 
 # Prints the module that stands for sitecustomize, and whether there is torch already.
@@ -248,4 +264,4 @@ def starts():
     equal(e2e.execute([PYTHON, "-c", entry], env=e2e.native_environment(**{**HINTS, "MONARCH_IO_HINTS": ""})), (0, b"monarch None\n", ""), "torch finds it as a backend")
 
 
-e2e.main(calls, starts, attached, loaders)
+e2e.main(calls, starts, by_run, attached, loaders)

@@ -180,6 +180,7 @@ TEST(JobOptions, WhatIsNotKnownIsAnError) {
       {"prefetch", {"", "=", "=on", "==all", "=all consistency=never"}},
       {"wait=", {"", "0%", "101%", "80", "%", "-1%", "1%%"}},
       {"wait_timeout=", {"0", "604801", "x"}},
+      {"hints=", {"", "on", "torch,off"}},
       {"capacity=", {"", "2K:1K", "0:0", "1K,", "1K,required", ":1K"}},
       {"", {"tiers=", "exclude=", "report=", "report=r", "report=/r/", "colour=red", "="}},
   };

@@ -132,10 +132,13 @@ def capacity():
 
 
 def excluded():
-    """What is excluded is read on the PFS, and is no part of what is waited for."""
+    """What is excluded is read on the PFS, and is no part of what is waited for; hints are for the steps with Monarch."""
     names = sorted(os.path.relpath(f"{d}/{f}", data) for d, _, files in os.walk(data) for f in files)
-    out, number = job("--monarch-wait=full", f"--monarch-exclude=nothing:{names[0]}", env={"MONARCH_IO_LOG": f"{cluster.out}/log"},
-                      script=f"grep -E '^(percent|files)=' $MONARCH_IO_STATE; {e2e.BUILD}/monarchctl status $SLURM_JOB_ID; cat {data}/{names[0]} {data}/{names[1]} >/dev/null")
+    hints = 'echo "$0 $MONARCH_IO_HINTS $PYTHONPATH"'
+    out, number = job("--monarch-wait=full", f"--monarch-exclude=nothing:{names[0]}", "--monarch-hints=torch", env={"MONARCH_IO_LOG": f"{cluster.out}/log"},
+                      script=f"grep -E '^(percent|files)=' $MONARCH_IO_STATE; {e2e.BUILD}/monarchctl status $SLURM_JOB_ID; cat {data}/{names[0]} {data}/{names[1]} >/dev/null; "
+                             f"PYTHONPATH=$PYTHONPATH:/own; srun sh -c '{hints}' step; srun --no-monarch sh -c '{hints}' without")
+    contains(out, [f"step torch {cluster.prefix}/share/monarch/python:/own\n", "without  /own\n"], "hints: in a step and in one without")
     contains(out, [f"percent=100\nfiles={FILES - 1}\n", f"{FILES - 1} of {FILES - 1} (100%)\n", "State       staged-in\n"], "excluded: the others are staged, and are all there is")
     contains(cluster.comment(number), [" staged=100% "], "excluded: what is excluded is no part of sacct's share")
     lines = e2e.text_in(f"{cluster.out}/log")

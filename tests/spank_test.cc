@@ -53,6 +53,7 @@ TEST_F(SpankPlugin, TakesOnlyKnownValuesOfItsOptions) {
       {"monarch-exclude",
        {"*.log", "*.log:raw/*", ":a:", "[a-z]?", "/data/x", a},
        {"", ":", "::", "a b", "a\tb", "a\n", a + "a"}},
+      {"monarch-hints", {"torch", "off"}, {"", "on", "torch|off"}},
       {"monarch-report",
        {"/r", "/home/x/r.%j.json", "/" + a.substr(1)},
        {"", "r", "/", "/r/", "/a b", "/" + a}},
@@ -89,9 +90,12 @@ TEST_F(SpankPlugin, HandsTheOtherOptionsToItsHelpers) {
   hook("job_prolog");
   EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "wait=80% wait_timeout=60");
   load();
-  fake_.given = {{"monarch-dataset", "/data"}, {"monarch-exclude", "*.log"}, {"monarch-report", "/r.%j"}};
+  fake_.given = {{"monarch-dataset", "/data"},
+                 {"monarch-exclude", "*.log"},
+                 {"monarch-hints", "torch"},
+                 {"monarch-report", "/r.%j"}};
   hook("job_prolog");
-  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "exclude=*.log report=/r.%j");
+  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "exclude=*.log hints=torch report=/r.%j");
   load();
   fake_.given = {{"monarch-consistency", "open"}};
   hook("job_prolog");
@@ -153,6 +157,7 @@ TEST_F(SpankPlugin, AJobSubmittedInAJobDoesNotInheritItsMonarch) {
     ::setenv(kDatasetVariable, "/data", 1);
     ::setenv("LD_PRELOAD", (lib + ":/other.so").c_str(), 1);
     ::setenv("MONARCH_IO_RUN_DIR", "/run/x", 1);
+    ::setenv("PYTHONPATH", "/opt/monarch/python:/own", 1);
     job ? ::setenv("SLURM_JOB_ID", job, 1) : ::unsetenv("SLURM_JOB_ID");
     init(context);
     EXPECT_EQ(::getenv(kDatasetVariable) != nullptr, ::getenv("MONARCH_IO_RUN_DIR") != nullptr);
@@ -163,10 +168,12 @@ TEST_F(SpankPlugin, AJobSubmittedInAJobDoesNotInheritItsMonarch) {
   EXPECT_TRUE(is_inherited(nullptr, S_CTX_ALLOCATOR));
   EXPECT_FALSE(is_inherited("7", S_CTX_ALLOCATOR));
   EXPECT_STREQ(::getenv("LD_PRELOAD"), "/other.so");
+  EXPECT_STREQ(::getenv("PYTHONPATH"), "/own");
+  ::setenv("PYTHONPATH", "/opt/monarch/python", 1);
   ::setenv("LD_PRELOAD", lib.c_str(), 1);
   for (int i = 0; i < 2; ++i) {
     init(S_CTX_ALLOCATOR);
-    EXPECT_FALSE(::getenv("LD_PRELOAD")) << "without one nothing is to be dropped";
+    EXPECT_FALSE(::getenv("LD_PRELOAD") || ::getenv("PYTHONPATH")) << "without one nothing is to be dropped";
   }
 }
 
@@ -1011,16 +1018,37 @@ TEST_F(SpankPlugin, ATasksOwnLibrariesComeFirst) {
   }
 }
 
+TEST_F(SpankPlugin, WithHintsPythonLooksForThePackageFirst) {
+  const auto path = [&](const std::string& before) {
+    step({}, {{"PYTHONPATH", before}});
+    EXPECT_EQ(told(), "");
+    EXPECT_EQ(fake_.environment["MONARCH_IO_HINTS"],
+              fake_.environment["PYTHONPATH"] == before ? "" : "torch");
+    return fake_.environment["PYTHONPATH"];
+  };
+  const std::string ours = scratch_.dir("monarch/python");
+  EXPECT_EQ(path("/own"), "/own");
+  helper(
+      "printf 'ready %s %s\\t\\t0 0\\t%s\\n' $here/run $here/libmonarch_preload.so $here/monarch/python >&3");
+  EXPECT_EQ(path(""), ours);
+  EXPECT_EQ(path(":/own:"), ours + "::/own:") << "the working directory stays in it";
+  EXPECT_EQ(path("/old/monarch/python:/own"), ours + ":/own");
+  std::filesystem::remove(ours);
+  EXPECT_EQ(path("/own"), "/own") << "the task does not see it";
+}
+
 TEST_F(SpankPlugin, AStepThatIsToGoWithoutDoes) {
   const auto after = [&](const char* list) {
     for (const char* name : {"MONARCH_IO_OPT_DATASET", "MONARCH_IO_OPT_NO_MONARCH", "MONARCH_IO_OPT_CHECK"})
       fake_.environment[name] = "x";
     fake_.environment["MONARCH_IO_RUN_DIR"] = "/run/x";
+    fake_.environment["PYTHONPATH"] = "/x/monarch/python:/own";
     if (list) fake_.environment["LD_PRELOAD"] = list;
     hook("task_init");
     for (const auto& [name, value] : fake_.environment)
       EXPECT_FALSE(name.starts_with("MONARCH_IO_OPT_")) << name;
     const std::string run = fake_.environment.contains("MONARCH_IO_RUN_DIR") ? "kept " : "";
+    EXPECT_EQ(fake_.environment["PYTHONPATH"] == "/own", run.empty());
     return run + (fake_.environment.contains("LD_PRELOAD") ? fake_.environment["LD_PRELOAD"] : "none");
   };
   helper("echo off >&3");

@@ -374,13 +374,14 @@ TEST_F(TrappedStartTest, ATierThatCannotBeUsedIsLeftOut) {
 TEST_F(TrappedStartTest, WhatTheUserAskedForIsDoneOnce) {
   configure_tiers();
   StartRequest r = request("/data");
-  r.options = "tiers=open,nowhere wait=80% wait_timeout=100000 exclude=*.log capacity=1M";
+  r.options = "tiers=open,nowhere wait=80% wait_timeout=100000 exclude=*.log capacity=1M hints=torch";
   EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
   const JobRecord first = *state_.read_record("c.1.n1");
   EXPECT_EQ(first.remark, "n1 has no tier nowhere; it has open,closed");
   EXPECT_EQ(first.wait_percent, 80u);
   EXPECT_GE(first.wait_until_ms, clock_.now_ms() + 100000 * 1000);
   EXPECT_EQ(contents(first.run_dir + "/exclude"), "*.log");
+  EXPECT_TRUE(start_agent(r)->hints) << "each step is told";
   r = requeued("/data");
   r.options = "tiers=open";
   EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
@@ -388,7 +389,7 @@ TEST_F(TrappedStartTest, WhatTheUserAskedForIsDoneOnce) {
   EXPECT_EQ(second.restart, 1u);
   EXPECT_EQ(second.remark, "") << "there is nothing to be said";
   EXPECT_EQ(second.wait_percent, 0u);
-  EXPECT_FALSE(exists(second.run_dir + "/exclude"));
+  EXPECT_FALSE(second.hints || exists(second.run_dir + "/exclude"));
   EXPECT_TRUE(end_agent(state_, second, 10000));
   r.restart = 2;
   r.options = "tiers=open capacity=2M";

@@ -522,7 +522,8 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   r.next_ask = -1;
   r.user.groups = {5, 6};
   r.anchors = r.stepd = {{7, 8}, {9, 10}};
-  r.late = r.closing_line = r.suspended = r.memory_told = r.shared_group = r.stopping = r.accounted = true;
+  r.late = r.closing_line = r.hints = r.suspended = r.memory_told = r.shared_group = r.stopping =
+      r.accounted = true;
   for (const bool is_removal : {false, true}) {
     if (is_removal) {
       r.given_up = 2;

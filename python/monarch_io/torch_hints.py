@@ -252,8 +252,11 @@ def _tell_all(tasks):
 
 
 def _tell_one(paths_of, indices, epoch, rank, first, is_ahead):
-    """Files that the walk of the dataset has not found yet are told again once it has."""
-    indices, listed = list(indices), _is_listed()
+    """Nothing once all is staged. Files that the walk of the dataset has not found yet are told again when it has."""
+    listed, counts = _is_listed(), monarch_io.stats()
+    if not counts or (listed and counts["staged_files"] == counts["files"]):
+        return
+    indices = list(indices)
     _tell_pieces(paths_of, indices, epoch, rank, first)
     if is_ahead and not listed and _within(LISTING_S, LOOK_S, _is_listed):
         _tell_pieces(paths_of, indices, epoch, rank, first)

@@ -76,6 +76,8 @@ Result<JobOptions> parse_job_options(const std::string& text) {
       continue;
     else if (key == "exclude" && !value.empty())
       options.exclude = value;
+    else if (key == "hints" && is_one_of(value, {"torch", "off"}))
+      options.hints = value == "torch";
     else if (key == "report" && value.starts_with('/') && !value.ends_with('/'))
       options.report = value;
     else
@@ -85,8 +87,8 @@ Result<JobOptions> parse_job_options(const std::string& text) {
 }
 
 bool is_option(const std::string& name) {
-  return is_one_of(
-      name, {"prefetch", "consistency", "tiers", "wait", "wait_timeout", "capacity", "exclude", "report"});
+  return is_one_of(name, {"prefetch", "consistency", "tiers", "wait", "wait_timeout", "capacity", "exclude",
+                          "hints", "report"});
 }
 
 std::string without_options(const std::string& text, const std::vector<std::string>& denied,

@@ -24,6 +24,7 @@ struct JobOptions {
   uint64_t least = 0, most = UINT64_MAX;
   bool require = false;
   std::string exclude;  // globs, with colons, of files that are not staged
+  bool hints = false;   // from torch's DataLoader
   std::string report;   // the file for the job's report, an absolute path, in which %j is the job's number
 };
 
@@ -37,7 +38,7 @@ inline constexpr int kMostWaitSeconds = 604800;
 
 // The names of the options, as in --monarch-NAME with _ for -, with commas.
 inline constexpr char kOptionNames[] =
-    "prefetch, consistency, tiers, wait, wait_timeout, capacity, exclude, report";
+    "prefetch, consistency, tiers, wait, wait_timeout, capacity, exclude, hints, report";
 // The words of `text` whose options are not in `denied`; the names of the others, each once, go to
 // `left_out`.
 std::string without_options(const std::string& text, const std::vector<std::string>& denied,

@@ -144,22 +144,23 @@ std::string remark(const Options& o, const monarch::Started& started) {
 }
 
 // Tells the plugin in one line: "ready RUN_DIR PRELOAD", with a tab and a text for the user if there is one,
-// and after another one the percentage and the seconds that the step's tasks are to wait for, or "off" and
-// the reason, or, if the user is to be told, "tell", or "once" in the job's first step, and the reason, or
-// "fail" and the reason, if the job is to fail.
+// after another one the percentage and the seconds that the step's tasks are to wait for, and after a third
+// one the directory for their PYTHONPATH if they are to give hints, or "off" and the reason, or, if the user
+// is to be told, "tell", or "once" in the job's first step, and the reason, or "fail" and the reason, if the
+// job is to fail.
 int reply(const Options& o, const Result<monarch::Started>& started) {
   const bool fails = !started.ok() && o.request.tasks && monarch::is_required(o.request);
   const auto tell = o.tell && !started.ok() && !fails
                         ? monarch::is_to_be_told(o.request, started.error().text)
                         : monarch::Tell::kNo;
   const std::string said = started.ok() ? remark(o, *started) : "";
-  const std::string wait =
-      started.ok() && started->wait_percent > 0
-          ? "\t" + std::to_string(started->wait_percent) + " " + std::to_string(started->wait_seconds)
-          : "";
+  std::string more;
+  if (started.ok() && (started->wait_percent > 0 || started->hints))
+    more = "\t" + std::to_string(started->wait_percent) + " " + std::to_string(started->wait_seconds);
+  if (started.ok() && started->hints) more += "\t" PKGDATADIR "/python";
   const std::string line =
       started.ok() ? "ready " + started->run_dir + " " PKGLIBDIR "/libmonarch_preload.so" +
-                         (said.empty() && wait.empty() ? "" : "\t") + monarch::escaped(said) + wait + "\n"
+                         (said.empty() && more.empty() ? "" : "\t") + monarch::escaped(said) + more + "\n"
                    : (fails                                 ? "fail "
                       : tell == monarch::Tell::kYes         ? "tell "
                       : tell == monarch::Tell::kInFirstStep ? "once "

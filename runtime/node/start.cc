@@ -341,6 +341,7 @@ Started join(const StateDir& state, const StartRequest& asked, JobRecord* record
   Started joined{record->run_dir,  false,         "", not_served(asked, record->serves),
                  record->no_peers, record->remark};
   take_wait(state, asked, record, &joined);
+  joined.hints = record->hints;
   note_asker(record, ::getppid());
   (void)state.write_record(*record).ok();
   return joined;
@@ -356,6 +357,7 @@ void note_started(const StateDir& state, const StartRequest& request, const JobO
   record->closing_line = config.closing_line;
   record->wait_percent = static_cast<uint32_t>(options.wait_percent);
   record->wait_until_ms = state.clock().now_ms() + int64_t{options.wait_seconds} * 1000;
+  record->hints = options.hints;
   record->report_file = owners_report(options.report, request.job);
 }
 
@@ -525,6 +527,7 @@ Result<Started> start_agent(const StartRequest& asked) {
   if (started.ok()) {
     note_started(*state, request, questions.options(), *config, fresh, &record);
     take_wait(*state, request, &record, &fresh);
+    fresh.hints = record.hints;
     started = state->write_record(record);
   }
   if (started.ok()) return fresh;

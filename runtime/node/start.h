@@ -44,6 +44,7 @@ struct Started {
   // What the step's tasks are to wait for: so many percent of the dataset, for so many seconds at most. 0:
   // nothing. Only the first step with tasks is told.
   int wait_percent = 0, wait_seconds = 0;
+  bool hints = false;  // tasks are to give hints by themselves
 };
 // Starts the job's agent unless it has been started: makes its directories, writes the record, becomes the
 // user in a child, and waits a while for the agent to be ready. ENOENT: nothing is wanted. EALREADY: it

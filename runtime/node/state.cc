@@ -439,6 +439,7 @@ void list_members(JobRecord* r, Members* m) {
   m->may("wait_until_ms", &r->wait_until_ms);
   m->may("late", &r->late);
   m->may("closing_line", &r->closing_line);
+  m->may("hints", &r->hints);
   may_bytes(m, "report_file", &r->report_file);
   may_list(m, "groups", &r->user.groups);
   may_list(m, "anchors", &r->anchors);

@@ -122,6 +122,7 @@ struct JobRecord {
   int64_t wait_until_ms = 0;       // until then, of CLOCK_MONOTONIC
   bool late = false;               // its agent was not ready in time
   bool closing_line = false;       // the job's output ends with one
+  bool hints = false;              // its tasks give hints by themselves
   std::string report_file;         // of its owner's, who has user.groups (owners_report.h)
   std::vector<ProcessId> anchors;  // slurmstepds that live as long as the run does (watch.h)
   // What was seen of it since:
