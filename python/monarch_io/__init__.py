@@ -54,9 +54,12 @@ def hint(paths, epoch=0, rank=None, first=0):
     else 0. Returns how many of the paths, from the first on, were taken: fewer than all while the agent is
     behind, and 0 without a job. Never waits. Raises OSError where libmonarch is missing.
     """
-    encoded = list(map(os.fsencode, paths))
-    names = (ctypes.c_char_p * len(encoded))()
-    names[:] = encoded
+    names = list(map(os.fsencode, paths))
+    return _hint((ctypes.c_char_p * len(names))(*names), epoch, rank, first)
+
+
+def _hint(names, epoch, rank, first):
+    """hint() of an array of char*."""
     own = int(os.environ.get("SLURM_PROCID", "0")) if rank is None else rank
     order = _Order(epoch, own, first)
     taken = _library().monarch_hint(names, len(names), ctypes.byref(order))
