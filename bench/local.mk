@@ -26,6 +26,7 @@ EXTRA_DIST += \
 	%D%/cluster.py \
 	%D%/epochs \
 	%D%/figures.py \
+	%D%/hints \
 	%D%/lib.py \
 	%D%/lifecycle \
 	%D%/memory \
