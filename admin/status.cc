@@ -86,7 +86,7 @@ void print_job(const Job& job) {
                         : "") +
            (job.status->full ? "; the tiers are full" : ""));
   if (const uint64_t hinted = c[AgentCounter::hinted_files]; hinted > 0)
-    line("Order", counted(hinted, "file") + " prefetched as monarchctl hint told");
+    line("Order", counted(hinted, "file") + " prefetched as hints told");
   if (job.bytes_per_second)
     line("Rate", rate_text(job) + (p.eta_seconds ? ", all staged in " + time_text(*p.eta_seconds) : ""));
   const Opens opens = opens_of(c);
