@@ -229,6 +229,27 @@ def by_run():
     ok(code != 0 and "'on' is not torch or off" in err, "what is neither is refused", err)
 
 
+# Tells two files to an agent that says, one after the other, what of the dataset it has listed, and how many files it takes.
+AGENT = """
+import sys, monarch_io
+from monarch_io import torch_hints
+listed, taken, told = iter(map(int, sys.argv[1])), iter(map(int, sys.argv[2])), []
+monarch_io.stats = lambda: {"files": 2, "staged_files": int(sys.argv[3]), "listed": next(listed)}
+monarch_io._hint = lambda names, *order: told.append(([*names], *order)) or next(taken)
+torch_hints.LOOK_S = torch_hints.AGAIN_S = 0
+torch_hints._tell_one(lambda indices: [f"{i}" for i in indices], iter([1, 0]), 5, 2, 3, True)
+print(told)
+"""
+
+
+def again():
+    """What the agent has no room for is told again, as is all once the dataset is listed; nothing is told once all is staged."""
+    once = ([b"1", b"0"], 5, 2, 3)
+    for listed, taken, staged, want in ("1", "2", 1, [once]), ("1", "002", 1, [once] * 3), ("0001", "22", 2, [once] * 2), ("1", "", 2, []):
+        got = e2e.execute([PYTHON, "-c", AGENT, listed, taken, str(staged)], env=e2e.native_environment(**HINTS))
+        equal(got, (0, f"{want}\n".encode(), ""), f"listed {listed}, taken {taken}, staged {staged}")
+
+
 # Prints the module that stands for sitecustomize, and whether there is torch already.
 SHOW = """
 import sys
@@ -264,4 +285,4 @@ def starts():
     equal(e2e.execute([PYTHON, "-c", entry], env=e2e.native_environment(**{**HINTS, "MONARCH_IO_HINTS": ""})), (0, b"monarch None\n", ""), "torch finds it as a backend")
 
 
-e2e.main(calls, starts, by_run, attached, loaders)
+e2e.main(calls, again, starts, by_run, attached, loaders)
