@@ -586,6 +586,8 @@ TEST_F(AccountForTest, TheOutputEndsWithWhatTheCountersSayOfAJobThatHasAnAgent) 
   r.notes.by_default = true;
   EXPECT_EQ(closing(), "") << "nobody has asked for it";
   fs::remove(r.run_dir + "/board");
+  EXPECT_EQ(closing(), "") << "and nobody knows";
+  r.notes.by_default = false;
   EXPECT_EQ(closing(),
             "what the job read is not known: the counters of its agent on n1 cannot be read; the log "
             "of root's helpers there has more");
