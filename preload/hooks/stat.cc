@@ -149,6 +149,7 @@ int any_path(int dirfd, const char* path, int flags, int version, struct stat* s
 
 // `named`: the call by the path `file`.
 #define ASK(name, ...) [&] { return call_next<int>(Hook::name, __VA_ARGS__); }
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a list of arguments, with its parentheses.
 #define ASK_BY(named) [&](const char* file) -> int { return call_next<int> named; }
 #define PATH_HOOK(name, dirfd, flags, version, parameters, named, ...)                                       \
   EXPORT int name parameters noexcept {                                                                      \
