@@ -555,8 +555,14 @@ struct SlurmRule {
   const char* otherwise;
   const char* remedy;
 };
-constexpr char kOwnMounts[] =
-    "each job has mounts of its own: a tier must not be below a directory that is private to jobs, as /tmp";
+// NamespaceType is what Slurm 25.11 calls JobContainerType, and takes either's values.
+SlurmRule own_mounts(const char* key) {
+  return {
+      key,
+      {"job_container/none", "(null)", "namespace/none", "N/A"},
+      "each job has mounts of its own: a tier must not be below a directory that is private to jobs, as /tmp",
+      "a tier outside the directories of job_container.conf, or of namespace.yaml"};
+}
 const SlurmRule kSlurmRules[] = {
     {"PrologFlags",
      {"Contain", "contain"},
@@ -570,14 +576,8 @@ const SlurmRule kSlurmRules[] = {
      {"task/cgroup"},
      "jobs are not held to their memory, so that one may drive out the copies of others",
      "TaskPlugin=task/affinity,task/cgroup in slurm.conf"},
-    {"JobContainerType",
-     {"job_container/none", "(null)", "namespace/none", "N/A"},
-     kOwnMounts,
-     "a tier outside the directories of job_container.conf"},
-    {"NamespaceType",  // as Slurm 25.11 calls it
-     {"namespace/none", "(null)", "N/A"},
-     kOwnMounts,
-     "a tier outside the directories of namespace.yaml, or with namespace/tmpfs of job_container.conf"},
+    own_mounts("JobContainerType"),
+    own_mounts("NamespaceType"),
     {"AccountingStorageType",
      {"accounting_storage/slurmdbd"},
      "jobs have no line of Monarch's in sacct; it goes to the log",

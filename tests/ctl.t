@@ -410,6 +410,9 @@ def doctor():
             has(findings(told), check, "skip", [part], f"for a user, {check}")
         os.chmod(f"{base}/state", 0o777)
         has(findings(as_json("doctor", env=env)[1]), "state", "FAIL", ["not only root can write it", "chmod go-w"], "a state directory that all can write")
+        full = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs -o size=32k,mode=711 none {base}/state; exec "$@"', "sh"]
+        if e2e.execute(["unshare", "-m", "true"])[0] == 0:
+            has(findings(as_json("doctor", env=env, before=full)[1]), "state", "FAIL", [f"{base}/state: ", " has only ", " free -> remove what fills it"], "a full state directory")
         os.rmdir(f"{base}/state")
     for mode, level, parts in [(0o755, "warn", [f"users can list {base}/logs", "mkdir -m 711 /var/log/monarch"]), (0o711, "ok", ["/logs/log"])]:
         os.makedirs(f"{base}/logs", exist_ok=True)

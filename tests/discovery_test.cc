@@ -415,8 +415,10 @@ TEST(Discovery, ConfiguredTiersAreUsedAlone) {
 
   config.resize(1);
   config[0].min_free = {all[0].size - 1, -1};
+  config[0].quota = {2 * all[0].size, -1};
   const Candidate full = m.discover(config).at(0);
   EXPECT_TRUE(full.chosen && has(full.reason, "; only 0 of that is free now")) << full.reason;
+  EXPECT_TRUE(full.remedy.starts_with("a smaller quota in [tier.t0]; remove what others")) << full.remedy;
 }
 
 TEST(Discovery, ATierThatUsersCannotWriteIsForJobsOfSlurm) {

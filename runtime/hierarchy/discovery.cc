@@ -705,14 +705,16 @@ class Discovery {
     c.reason = "configured, quota " + format_size(tier.quota.of(all));
     const auto doubt = [&c](const std::string& why, const std::string& remedy) {
       c.reason += "; " + why;
-      c.remedy = remedy;
+      c.remedy += (c.remedy.empty() ? "" : "; ") + remedy;
     };
     if (all != 0 && tier.quota.of(all) > all)
-      doubt("that is more than " + format_size(all) + ", which is all there is", "a smaller quota");
+      doubt("that is more than " + format_size(all) + ", which is all there is",
+            "a smaller quota in [tier." + tier.name + "]");
     const bool is_disk = c.size != 0 && tier.kind == TierConfig::Kind::kDirectory;
     const uint64_t left = sub_sat(c.free, tier.min_free.of(c.size));
     if (is_disk && tier.min_free.of(c.size) >= c.size)
-      doubt("min_free leaves nothing for jobs", "a smaller min_free, or more room");
+      doubt("min_free leaves nothing for jobs",
+            "a smaller min_free in [tier." + tier.name + "], or more room");
     else if (is_disk && left < tier.quota.of(c.size) / 16)
       doubt(
           "only " + format_size(left) + " of that is free now, by files of others or of running jobs",
