@@ -2,8 +2,9 @@
 // monarchctl run: starts an agent, runs a command with the preload library, removes all traces.
 //
 // Who dies when: the agent holds the read end of a pipe (the lifeline) whose write end only monarchctl
-// has, so it ends and cleans up when monarchctl is gone; when the agent is gone, monarchctl cleans up
-// after the command; what is left when both were killed at once is swept by the next run.
+// has, so it ends and cleans up when monarchctl is gone; when the agent is killed, another one goes on for
+// it, once; when that is gone, too, monarchctl cleans up after the command; what is left when both were
+// killed at once is swept by the next run.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -164,65 +165,39 @@ class AgentProcess {
   // Starts it and waits until it serves. The error is the agent's own. `config`: a file, or "".
   Status start(const RunOptions& options, const std::string& config, const std::vector<std::string>& datasets,
                const std::optional<JobKey>& key, const RunDirs& dirs) {
-    int ready[2], life[2];
-    if (::pipe2(ready, O_CLOEXEC) != 0) return errno_error("pipe");
-    Fd ready_read(ready[0]), ready_write(ready[1]);
-    if (::pipe2(life, O_CLOEXEC) != 0) return errno_error("pipe");
-    Fd life_read(life[0]);
-    lifeline_ = Fd(life[1]);
-    std::vector<std::string> words = {part_of_monarch("monarchd", "sbin", SBINDIR),
-                                      "--run-dir",
-                                      dirs.run_dir(),
-                                      "--job-dir",
-                                      dirs.id(),
-                                      "--ready-fd",
-                                      std::to_string(ready_write.get()),
-                                      "--lifeline-fd",
-                                      std::to_string(life_read.get())};
-    if (!config.empty()) words.insert(words.end(), {"--config", config});
-    if (options.staged.percent > 0) words.insert(words.end(), {"--set", kStageAll});
-    for (const std::string& t : options.tiers) words.insert(words.end(), {"--tier", t});
-    for (const std::string& d : datasets) words.insert(words.end(), {"--dataset", d});
-    Fd key_read;
-    if (key) {
-      Result<Fd> pipe = pipe_with({reinterpret_cast<const char*>(key->data()), key->size()});
-      if (!pipe.ok()) return pipe.error();
-      key_read = pipe.take();
-      words.insert(words.end(),
-                   {"--peers", options.peers, "--peer-index", std::to_string(options.peer_index),
-                    "--peer-identity", kIdentity, "--peer-key-fd", std::to_string(key_read.get())});
-    }
-    const std::vector<char*> argv = argv_of(words);
-    // Not on our own 0-2: when it hangs in a PFS call, who reads our output must still see its end.
+    words_ = {part_of_monarch("monarchd", "sbin", SBINDIR), "--run-dir", dirs.run_dir(), "--job-dir",
+              dirs.id()};
+    if (!config.empty()) words_.insert(words_.end(), {"--config", config});
+    if (options.staged.percent > 0) words_.insert(words_.end(), {"--set", kStageAll});
+    for (const std::string& t : options.tiers) words_.insert(words_.end(), {"--tier", t});
+    for (const std::string& d : datasets) words_.insert(words_.end(), {"--dataset", d});
+    key_ = key;
+    if (key)
+      words_.insert(words_.end(), {"--peers", options.peers, "--peer-index",
+                                   std::to_string(options.peer_index), "--peer-identity", kIdentity});
     errors_ = dirs.run_dir() + "/monarchd.err";
-    const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-    const Fd errors(::open(errors_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-    if (!null || !errors) return errno_error("make " + errors_);
-    pid_ = ::fork();
-    if (pid_ < 0) return errno_error("fork");
-    if (pid_ == 0) {
-      ::setsid();  // a Ctrl-C at the terminal is for the command
-      ::dup2(null.get(), 0);
-      ::dup2(errors.get(), 1);
-      ::dup2(errors.get(), 2);
-      ::fcntl(ready_write.get(), F_SETFD, 0);
-      ::fcntl(life_read.get(), F_SETFD, 0);
-      if (key_read) ::fcntl(key_read.get(), F_SETFD, 0);
-      ::unsetenv("LD_PRELOAD");
-      ::execv(argv[0], argv.data());
-      const std::string text = "start " + words[0] + ": " + std::strerror(errno) + "\n";
-      (void)!::write(ready_write.get(), text.data(), text.size());
-      ::_exit(127);
-    }
-    ready_write.reset();
-    return wait_ready(ready_read);
+    Fd ready;
+    MONARCH_TRY(spawn(&ready));
+    return wait_ready(ready);
+  }
+
+  // A child has ended while the command ran. Of an agent that was killed another one takes the place, once.
+  void ended(pid_t pid, int status) {
+    if (pid != pid_) return;
+    pid_ = -1;
+    tell_failure(status);
+    if (status == 0 || std::exchange(end_, AgentEnd::kResumed) == AgentEnd::kResumed) return;
+    Fd ready;  // nobody waits for it
+    if (const Status s = spawn(&ready); !s.ok())
+      std::fprintf(stderr, "monarchctl run: start another agent: %s\n", s.error().text.c_str());
   }
 
   bool lives() const {
     siginfo_t info = {};
-    return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+    return pid_ > 0 && ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
            info.si_pid == 0;
   }
+  AgentEnd end() const { return lives() ? end_ : AgentEnd::kBefore; }
 
   // SIGTERM, and SIGKILL if it does not end; reaps it. One that hangs in a PFS call ends when that returns:
   // it is not waited for.
@@ -245,6 +220,50 @@ class AgentProcess {
   }
 
  private:
+  // `ready`: where it says that it is.
+  Status spawn(Fd* ready) {
+    int ends[2], life[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe");
+    *ready = Fd(ends[0]);
+    const Fd ready_write(ends[1]);
+    if (::pipe2(life, O_CLOEXEC) != 0) return errno_error("pipe");
+    const Fd life_read(life[0]);
+    lifeline_ = Fd(life[1]);
+    std::vector<std::string> words = words_;
+    words.push_back(end_ == AgentEnd::kResumed ? "--resume" : "--watched");
+    words.insert(words.end(), {"--ready-fd", std::to_string(ready_write.get()), "--lifeline-fd",
+                               std::to_string(life_read.get())});
+    Fd key_read;
+    if (key_) {
+      Result<Fd> pipe = pipe_with({reinterpret_cast<const char*>(key_->data()), key_->size()});
+      if (!pipe.ok()) return pipe.error();
+      key_read = pipe.take();
+      words.insert(words.end(), {"--peer-key-fd", std::to_string(key_read.get())});
+    }
+    const std::vector<char*> argv = argv_of(words);
+    // Not on our own 0-2: when it hangs in a PFS call, who reads our output must still see its end.
+    const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const Fd errors(::open(errors_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    if (!null || !errors) return errno_error("make " + errors_);
+    pid_ = ::fork();
+    if (pid_ < 0) return errno_error("fork");
+    if (pid_ == 0) {
+      ::setsid();  // a Ctrl-C at the terminal is for the command
+      ::dup2(null.get(), 0);
+      ::dup2(errors.get(), 1);
+      ::dup2(errors.get(), 2);
+      ::fcntl(ready_write.get(), F_SETFD, 0);
+      ::fcntl(life_read.get(), F_SETFD, 0);
+      if (key_read) ::fcntl(key_read.get(), F_SETFD, 0);
+      ::unsetenv("LD_PRELOAD");
+      ::execv(argv[0], argv.data());
+      const std::string text = "start " + words[0] + ": " + std::strerror(errno) + "\n";
+      (void)!::write(ready_write.get(), text.data(), text.size());
+      ::_exit(127);
+    }
+    return {};
+  }
+
   // Its status, as of waitpid(2), if it ended within that time.
   std::optional<int> reap(int patience_ms) const {
     for (int waited = 0; waited < patience_ms; waited += 5) {
@@ -288,6 +307,9 @@ class AgentProcess {
   }
 
   pid_t pid_ = -1;
+  AgentEnd end_ = AgentEnd::kWithJob;  // of it, or of the one before
+  std::vector<std::string> words_;
+  std::optional<JobKey> key_;
   std::string errors_;  // file that takes its standard error
   Fd lifeline_;
 };
@@ -346,7 +368,7 @@ const char* remedy_for_command(const char* name, int error) {
 }
 
 // Runs the command, without Monarch if `run_dir` is empty; its exit status as a shell would give it.
-int run_command(const RunOptions& options, const std::string& run_dir) {
+int run_command(const RunOptions& options, const std::string& run_dir, AgentProcess* agent = nullptr) {
   std::vector<std::string> words = options.command;
   const std::vector<char*> argv = argv_of(words);
   const auto on_child = ::signal(SIGCHLD, SIG_DFL);  // a caller that ignores it would keep us from waiting
@@ -374,7 +396,8 @@ int run_command(const RunOptions& options, const std::string& run_dir) {
   forward_signals();
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
   int status;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+  for (pid_t ended; (ended = ::waitpid(-1, &status, 0)) != pid && (ended > 0 || errno == EINTR);)
+    if (ended > 0 && agent) agent->ended(ended, status);
   command_pid = -1;
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
@@ -568,7 +591,7 @@ Result<BoardFile> start(const RunOptions& options, const Prepared& job, RunDirs*
 void tell_at_end(const RunOptions& options, const JobCounters& counters, const AgentProcess& agent) {
   if (::getenv("MONARCH_IO_QUIET")) return;
   Closing of = {"this node", static_cast<uint32_t>(counters.nodes)};
-  if (!agent.lives()) of.agent = AgentEnd::kBefore;
+  of.agent = agent.end();
   if (counters[AgentCounter::no_fit_files] > 0) of.report = "give them more by --tier NAME:PATH:SIZE";
   if (!options.report.empty() && options.report != kStandardOutput)
     of.report += (of.report.empty() ? "" : "; ") + ("report: monarchctl report " + escaped(options.report));
@@ -595,7 +618,7 @@ int run(const RunOptions& options) {
     wait_until_staged(dirs.run_dir(), options.staged, [&] { return agent.lives(); });
   note_begin(dirs.run_dir());
   const Fd file(::open((dirs.run_dir() + "/board").c_str(), O_RDONLY | O_CLOEXEC));
-  const int status = run_command(options, dirs.run_dir());
+  const int status = run_command(options, dirs.run_dir(), &agent);
   const bool reports = options.json || !options.report.empty();
   if (!is_whole(file)) {
     std::fprintf(

@@ -14,6 +14,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/agent/order_watch.h \
 	%D%/agent/progress.h \
 	%D%/agent/series_file.h \
+	%D%/agent/take_over.h \
 	%D%/agent/use_watch.h \
 	%D%/agent/sweep.cc \
 	%D%/agent/sweep.h \
@@ -113,6 +114,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/probe.h \
 	%D%/node/program.h \
 	%D%/node/removal.h \
+	%D%/node/resume.h \
 	%D%/node/reports.h \
 	%D%/node/root_log.cc \
 	%D%/node/root_log.h \
@@ -175,6 +177,7 @@ agent = \
 	%D%/agent/order_watch.cc \
 	%D%/agent/progress.cc \
 	%D%/agent/series_file.cc \
+	%D%/agent/take_over.cc \
 	%D%/agent/use_watch.cc
 hierarchy = \
 	%D%/hierarchy/driver.cc \
@@ -230,6 +233,7 @@ node_tiers = \
 	%D%/node/memory_tier.cc \
 	%D%/node/probe.cc \
 	%D%/node/removal.cc \
+	%D%/node/resume.cc \
 	%D%/node/sweep.cc
 placement = \
 	%D%/placement/chunk_stager.cc \

@@ -13,11 +13,12 @@ inline RelPath rel(const std::string& path, uint32_t root = 0) {
   return rel_path(root, path.data(), path.size());
 }
 
+inline const std::vector<TierView> kTwoTiers = {{"ram", "/ram/job", 7}, {"ssd", "/ssd/job", 8}};
+
 // A catalog of two roots and two tiers in `run_dir`; nullptr, and a failure of the test, if there is none.
 inline std::unique_ptr<Catalog> make_catalog(const std::string& run_dir) {
-  Result<std::unique_ptr<Catalog>> catalog =
-      Catalog::create(run_dir, {{1}, {2}}, {{0, "/data", "", 1, 2}, {1, "/more", "", 2, 2}},
-                      {{"ram", "/ram/job", 7}, {"ssd", "/ssd/job", 8}}, {64 << 20});
+  Result<std::unique_ptr<Catalog>> catalog = Catalog::create(
+      run_dir, {{1}, {2}}, {{0, "/data", "", 1, 2}, {1, "/more", "", 2, 2}}, kTwoTiers, {64 << 20});
   EXPECT_TRUE(catalog.ok()) << catalog.error().text;
   return catalog.ok() ? catalog.take() : nullptr;
 }

@@ -31,6 +31,67 @@ TEST_F(CatalogTest, PathsBelowAnEntryLeaveItAlone) {
   EXPECT_EQ(catalog_->header().entry_count, 2u);
 }
 
+// As it is when its agent is killed between two stores: the newest entry is in the index alone.
+TEST(Catalog, AnotherAgentGoesOnWithIt) {
+  constexpr int kMany = 5000;  // so that all that grows has grown
+  const Scratch scratch;
+  std::unique_ptr<Catalog> before = make_catalog(scratch.path());
+  const auto add = [&](const std::string& name) { return before->add(rel(name), DT_REG); };
+  const Ref placed = add("a/placed"), large = add("a/large"), changed = add("changed");
+  for (const char* name : {"queued", "staging"}) add(name);
+  const auto settle = [&](Ref ref, uint64_t word) { before->entry(ref).state = word; };
+  settle(before->reader().find(rel("queued")).ref, state_word(State::kQueued));
+  settle(before->reader().find(rel("staging")).ref, state_word(State::kStaging));
+  ASSERT_TRUE(before->place(placed, 1, 77, source_stat(5)));
+  before->entry(placed).size = 123;
+  ASSERT_NE(before->start_chunks(large, 0, source_stat(6)), 0u);
+  ASSERT_TRUE(before->place(changed, 0, 78, source_stat(7)));
+  const Ref again = before->add_again(changed);
+  ASSERT_TRUE(before->place(again, 0, 79, source_stat(7), 3));
+  settle(changed, again_word(again));
+  for (int i = 0; i < kMany; ++i) add("d" + std::to_string(i % 70) + "/" + std::to_string(i));
+  before->set_walked(0);
+  auto& used = const_cast<CatalogHeader&>(before->header()).used_bytes[0];
+  const uint64_t whole = used;
+  const Ref newest = add("newest of all");
+  used = whole;
+  CatalogReader task;
+  ASSERT_TRUE(task.open(scratch.path().c_str()));
+  before.reset();
+
+  EXPECT_EQ(Catalog::resume(scratch.path(), {{1}, {3}}, kTwoTiers, {}).error().code, EINVAL) << "other roots";
+  EXPECT_EQ(Catalog::resume(scratch.path(), {{1}, {2}}, {kTwoTiers[0]}, {}).error().code, EINVAL);
+  Result<std::unique_ptr<Catalog>> resumed = Catalog::resume(scratch.path(), {{1}, {2}}, kTwoTiers, {});
+  ASSERT_TRUE(resumed.ok()) << resumed.error().text;
+  Catalog& after = **resumed;
+  for (const char* name : {"queued", "staging"})
+    EXPECT_EQ(task.find(rel(name)).entry->state, state_word(State::kKnown)) << name;
+  EXPECT_EQ(task.find(rel("a/placed")).entry->state, placed_word(1, 0));
+  EXPECT_EQ(after.entry(placed).size, 123u);
+  EXPECT_EQ(task.find_copy(1, 77)->pfs_ino, 5u);
+  EXPECT_EQ(after.entry(large).state, large_word(0)) << "a partial copy begins anew";
+  EXPECT_EQ(task.newest(task.find(rel("changed")), rel("changed")).ref, again);
+  EXPECT_EQ(after.entry(again).state, placed_word(0, 3));
+  EXPECT_TRUE(task.walked(0));
+  EXPECT_EQ(after.path_of(newest), "newest of all");
+  int entries = 0;
+  after.walk(0, [&](Ref) { return ++entries > 0; });
+  EXPECT_EQ(entries, 7 + kMany);
+
+  const std::string fresh = "d3/of the one that goes on";
+  const uint64_t dirs = after.header().used_bytes[1];
+  const Ref ref = after.add(rel(fresh), DT_REG);
+  EXPECT_EQ(after.header().used_bytes[1], dirs) << "its directory is known";
+  EXPECT_EQ(task.find(rel(fresh)).ref, ref);
+  EXPECT_EQ(path_of(task, *task.find(rel("newest of all")).entry), "newest of all");
+  EXPECT_EQ(after.entry(ref).size, 0u);
+  for (int i = 0; i < 3 * kMany; ++i) ASSERT_NE(after.add(rel("e" + std::to_string(i)), DT_REG), 0u);
+  ASSERT_TRUE(after.place(ref, 1, 80, source_stat(8)));
+  EXPECT_EQ(task.find_copy(1, 80)->entry, ref);
+  EXPECT_EQ(after.add_again(changed), 0u) << "it was staged again";
+  EXPECT_NE(after.add_again(again), 0u);
+}
+
 // Two names that the index keeps under one hash.
 std::pair<std::string, std::string> names_of_one_hash(bool of_one_length) {
   std::unordered_map<uint32_t, std::string> seen;

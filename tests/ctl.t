@@ -226,9 +226,8 @@ def status_of_run():
     if os.geteuid() == 0 and not e2e.why_not_nobody():
         equal(job_of(as_json("status", before=e2e.NOBODY)[1], name), {}, "another user does not see it")
     run_dir = e2e.run_dirs(process.pid)[0]
-    agent = e2e.children(process.pid, "monarchd")[0]
     e2e.wait_until(lambda: os.path.exists(f"{run_dir}/series"))
-    os.kill(agent, 9)
+    e2e.kill_agents(process.pid)
     job = awaited(name, "agent-died")
     equal(job["files"]["staged"], 40, "after the agent's death the numbers are there")
     process.communicate(b"\n", timeout=e2e.PATIENCE)
@@ -761,8 +760,10 @@ def clean_of_runs():
     runs = [e2e.start(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=e2e.environment()) for _ in range(2)]
     for run in runs:
         run.stdout.readline()
-    os.kill(e2e.children(runs[0].pid, "monarchd")[0], 9)
+    agent = e2e.children(runs[0].pid, "monarchd")[0]
+    os.kill(agent, signal.SIGSTOP)
     e2e.end(runs[0])
+    os.kill(agent, signal.SIGKILL)
     e2e.wait_until(lambda: len(e2e.traces(runs[0].pid, tier)) <= 2)  # the agent dies in its own time
     left = sorted(e2e.traces(runs[0].pid, tier))
     equal(len(left), 2, "a run that was killed with its agent: run directory and copies are left", left)

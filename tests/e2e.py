@@ -350,6 +350,19 @@ def children(pid, name):
 # ---- Monarch
 
 
+def kill_agents(pid, before=lambda: None):
+    """The agent of the `monarchctl run` with that pid, and then the one that goes on for it; `before()` each."""
+    killed = set()
+
+    def kill_new():
+        for agent in set(children(pid, "monarchd")) - killed:
+            before()
+            os.kill(agent, signal.SIGKILL)
+            killed.add(agent)
+        return len(killed) == 2
+    wait_until(kill_new)
+
+
 def options(datasets, tiers, *more):
     """Options of `monarchctl run`; tiers as {NAME: (PATH, SIZE)}."""
     words = [word for dataset in datasets for word in ("--dataset", dataset)]
@@ -404,6 +417,13 @@ class Job:
     def kill(self):
         """Kills monarchctl and the command at once."""
         end(self._process)
+
+    def kill_all(self):
+        """And the agent: nobody cleans up."""
+        agent = self.agent()
+        os.kill(agent, signal.SIGSTOP)
+        self.kill()
+        os.kill(agent, signal.SIGKILL)
 
     def end(self):
         """Ends it; the report."""

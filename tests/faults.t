@@ -301,6 +301,8 @@ def agent_killed():
             process.stdout.readline()
             agents = e2e.children(process.pid, "monarchd")  # none: a slow machine has seen the end of it
             time.sleep(delay)
+            if i == 0:
+                e2e.kill_agents(process.pid)
             with contextlib.suppress(ProcessLookupError):
                 for agent in agents:
                     os.kill(agent, 9)

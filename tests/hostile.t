@@ -129,14 +129,12 @@ def taken_copies():
     tier = open_tier("copies")
     job, task, answer, own = copy_in_use(data("copies"), tier)
     agent = job.agent()
-    os.kill(agent, signal.SIGSTOP)  # so that it cleans nothing up
-    os.kill(agent, signal.SIGKILL)
+    job.kill_all()
     wait_until(lambda: not os.path.exists(f"/proc/{agent}/maps") or not open(f"/proc/{agent}/cmdline", "rb").read())
     equal(ask(task), answer, "and goes on when its agent was killed")
     take_over(own, tier, task)
     equal(ask(task), answer, "and its own copy again")
     e2e.end(task)
-    job.kill()
     e2e.subprocess.run(["rm", "-rf", job.run_dir, own], check=True)
 
 

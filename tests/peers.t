@@ -144,11 +144,17 @@ def once():
 @e2e.unless(e2e.why_no_slowfs)
 def killed():
     nodes = Nodes("killed", 3, large=1).start_all()
-    nodes.expect_right("before", 2)
+    nodes.expect_right("before", 0)
+    nodes.jobs[2].run(["cat", *nodes.paths()[::2]])
     os.kill(nodes.jobs[2].agent(), signal.SIGKILL)
-    nodes.expect_right("an agent is killed", 0, 1)
+    ok(wait_until(lambda: "were compared with the PFS" in nodes.log(2)), "an agent is killed: another one goes on for it", nodes.log(2))
     before = nodes.pfs.counters()["read_bytes"]
-    nodes.expect_right("the node whose agent was killed", 2)
+    nodes.expect_right("its node", 2)
+    equal(nodes.pfs.counters()["read_bytes"], before, "what is placed stays placed, and the rest comes from nodes")
+    os.kill(nodes.jobs[2].agent(), signal.SIGKILL)
+    nodes.expect_right("that one is killed", 0, 1)
+    before = nodes.pfs.counters()["read_bytes"]
+    nodes.expect_right("the node without an agent", 2)
     equal(nodes.pfs.counters()["read_bytes"], before, "it reads what is placed from its tier still")
     path = nodes.paths()[0]
     nodes.jobs[0].run(["sh", "-c", 'printf "new content" > "$1"', "sh", path])

@@ -388,8 +388,7 @@ def swept():
     words, tier = usual("swept")
     live = e2e.Job(words)
     dead = e2e.Job(words)
-    os.kill(dead.agent(), signal.SIGKILL)
-    dead.kill()
+    dead.kill_all()
     e2e.wait_until(lambda: len(e2e.traces(dead.pid, tier)) == 2)  # the agent has ended
     left = e2e.traces(dead.pid, tier)
     equal(len(left), 2, "both killed: run directory and copies are left", left)

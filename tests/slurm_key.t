@@ -167,17 +167,20 @@ def shares():
 
 
 def loses_a_node():
-    """An agent that is killed tells nothing more; an epilog that waits for it does not wait long."""
+    """For an agent that is killed another one tells; an epilog that waits for one that hangs does not wait long."""
     yield  # until there are nodes for it
-    for name, node, number in ("a node is lost", 1, signal.SIGKILL), ("the first agent hangs", 0, signal.SIGSTOP):
+    for name, node, number, nodes in ("an agent is killed", 1, signal.SIGKILL, "2/2"), ("the first agent hangs", 0, signal.SIGSTOP, "1/2"):
         job = cluster.submit(["-N2", f"--monarch-dataset={data.path}"], f"srun -Q -n2 sh -c {quoted(WAITS)}")
         running(job)
         of = nodes_of(job)[node]
         wait_until(lambda job=job, of=of: cluster.record(job, of))
         os.kill(cluster.record(job, of)["pid"], number)
+        if number == signal.SIGKILL:
+            log = cluster.record(job, of)["run_dir"] + "/monarchd.log"
+            ok(wait_until(lambda log=log: read(log).count(b"node 1 of 2") == 2), f"{name}: another one goes on, and has peers", read(log), cluster.log_of(job))
         cluster.go(job)
         equal(cluster.wait(job), "COMPLETED", f"{name}: how Slurm says that it ended")
-        equal(slurm_lab.fields(cluster.comment(job))["nodes"], "1/2", f"{name}: sacct has what the first node knew")
+        equal(slurm_lab.fields(cluster.comment(job))["nodes"], nodes, f"{name}: sacct has what the first node knew")
         ok(wait_until(lambda job=job: len(cluster.epilog_ms(job)) == 2), f"{name}: both nodes had their epilog")
 
 

@@ -234,6 +234,20 @@ TEST_P(StoreTest, ARemovedFileCountsWhileSomebodyHasIt) {
   EXPECT_EQ(used_, kShare / kUnit);
 }
 
+TEST_P(StoreTest, WhatAStoreBeforeHasNamedCounts) {
+  publish(kCopied, std::string(2 * kUnit, 'x'));
+  EXPECT_EQ(ask(ask_for(AskKind::kLink, kCopied, 0, 0, kAnother)), 0);
+  fill(3, "part");
+  EXPECT_EQ(ask(ask_for(AskKind::kPart, 1, 3, kUnit)), 0);
+  EXPECT_EQ(used_, 4u);
+  server_.reset();
+  EXPECT_EQ(ask(ask_for(AskKind::kRoom)), 0);
+  EXPECT_EQ(used_, 3u) << "a partial copy is removed";
+  for (const Ref ref : {kCopied, kAnother}) EXPECT_EQ(ask(ask_for(AskKind::kRemove, ref)), 0);
+  EXPECT_EQ(used_, 0u);
+  EXPECT_EQ(names(), 0);
+}
+
 TEST_P(StoreTest, ACopyReplacesTheOneBefore) {
   const Fd kept = publish(kCopied, "before");
   publish(kCopied, "content");

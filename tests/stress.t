@@ -123,11 +123,6 @@ def read(job, pfs, source, seconds, seed):
     return failed
 
 
-def kill(job):
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(job.agent(), 9)
-
-
 @contextlib.contextmanager
 def beside(work, *arguments):
     """A thread that does `work` meanwhile, and is told by an event when to end."""
@@ -149,8 +144,8 @@ def kill_later(job, pfs, numbers, until):
     """Once a tier serves, and long before all is placed: the PFS is fast only when the agent is gone."""
     while not tier_serves(job) and not until.wait(0.05):
         pass
-    until.wait(numbers.uniform(0, 0.8))
-    kill(job)
+    with contextlib.suppress(ProcessLookupError):
+        e2e.kill_agents(job.pid, lambda: until.wait(numbers.uniform(0, 0.8)))
     pfs.command("set bw-mib 40")
 
 

@@ -25,6 +25,32 @@ inline bool is_closed(const Board& board) {
   return board.header.closed.load(std::memory_order_acquire) != kServes;
 }
 
+// Whether the agent lives, or another one is expected to go on for it: once in a job, for kResumeNs.
+inline bool has_agent(Board* board) {
+  constexpr int64_t kResumeNs = 2500 * 1000000ll;  // below kWaitFloorNs: what was asked meanwhile is answered
+  if (__builtin_expect(agent_lives(*board), 1)) return true;
+  std::atomic<int64_t>* until = &board->header.resumes_until_ns;
+  const int64_t now = monotonic_ns();
+  int64_t told = kIsWatched;
+  if (until->compare_exchange_strong(told, now + kResumeNs, std::memory_order_acq_rel))
+    told = now + kResumeNs;
+  return now < told;
+}
+
+// Whether the agent is another one than before, which has not heard of what that was asked: that could go on
+// for a killed one alone.
+class Asked {
+ public:
+  explicit Asked(Board* board) : expected_(is_expected(*board)) {}
+  bool is_new(const Board& board) { return expected_ && !(expected_ = is_expected(board)); }
+
+ private:
+  static bool is_expected(const Board& board) {
+    return board.header.resumes_until_ns.load(std::memory_order_acquire) != 0;
+  }
+  bool expected_;
+};
+
 // Whether an open would wait for an entry in this state.
 inline bool unsettled(State s) { return s == State::kKnown || s == State::kQueued || s == State::kStaging; }
 
@@ -89,6 +115,7 @@ inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, cons
   Patience patience(board);
   std::atomic<uint32_t>* parking = &board->parking[parking_of(path.hash, kWholeFile)];
   Posted posted{nullptr, 0};
+  Asked agent(board);
   bool asked = false;
   for (;;) {
     const uint32_t seen = parking->load(std::memory_order_acquire);
@@ -96,11 +123,12 @@ inline WaitEnd request_and_wait(Board* board, const CatalogReader& catalog, cons
     const State state =
         *found ? state_of(found->entry->state.load(std::memory_order_acquire)) : State::kKnown;
     if (*found && !unsettled(state)) return WaitEnd::kSettled;
-    if (!agent_lives(*board)) return WaitEnd::kNoAgent;
+    if (!has_agent(board)) return WaitEnd::kNoAgent;
     const uint64_t size = *found ? found->entry->size.load(std::memory_order_relaxed) : 0;
     const uint64_t most = catalog.facts().stage_wait_max;  // larger ones are not waited for
     const int64_t left = patience.left(state == State::kStaging, size < most ? size : most);
     if (left <= 0) return WaitEnd::kTimeout;
+    if (agent.is_new(*board)) asked = false;
     // What is prefetched may be copied slowly: so it is asked for, too.
     if (!asked && state != State::kQueued) {
       posted = post_request(board, path);
@@ -133,6 +161,7 @@ inline Whole request_whole(Board* board, const CatalogReader& catalog, const Rel
   int64_t worked = 0;                     // while chunks came: others may have their turn before
   uint32_t first = all, last_done = all;  // chunks that were there before
   uint64_t progress = 0;
+  Asked agent(board);
   for (bool asked = false;; asked = true) {
     const uint32_t seen = parking->load(std::memory_order_acquire);
     const uint64_t word = e.state.load(std::memory_order_acquire);
@@ -151,9 +180,9 @@ inline Whole request_whole(Board* board, const CatalogReader& catalog, const Rel
     const bool closed = chunks && chunks->closed.load(std::memory_order_acquire) != 0;
     if (!soon || slow || closed || worked >= 2 * most || now - start >= 10 * most || now - moved >= most ||
         now < header.stalled_until_ns.load(std::memory_order_relaxed) ||
-        header.closed.load(std::memory_order_relaxed) != kServes || !agent_lives(*board))
+        header.closed.load(std::memory_order_relaxed) != kServes || !has_agent(board))
       return not_there;
-    if (!asked && !post_request(board, path).slot) return not_there;
+    if ((agent.is_new(*board) || !asked) && !post_request(board, path).slot) return not_there;
     futex_wait(parking, seen, most / 8 < kWaitSliceNs ? most / 8 + 1 : kWaitSliceNs);
   }
 }
@@ -167,6 +196,7 @@ inline WaitEnd request_chunk(Board* board, const CatalogReader& catalog, const E
   if (!preload::path_of(catalog, e, &room, &path)) return WaitEnd::kRefused;
   Patience patience(board);
   std::atomic<uint32_t>* parking = &board->parking[parking_of(path.hash, n)];
+  Asked agent(board);
   for (bool asked = false;; asked = true) {
     const uint32_t seen = parking->load(std::memory_order_acquire);
     const uint64_t word = e.state.load(std::memory_order_acquire);
@@ -176,10 +206,10 @@ inline WaitEnd request_chunk(Board* board, const CatalogReader& catalog, const E
     if (*chunks && catalog.has_chunk(chunks_of(word), n)) return WaitEnd::kSettled;
     if (*chunks && (*chunks)->closed.load(std::memory_order_acquire))
       return *chunks = nullptr, WaitEnd::kSettled;
-    if (!agent_lives(*board)) return WaitEnd::kNoAgent;
+    if (!has_agent(board)) return WaitEnd::kNoAgent;
     const int64_t left = patience.left(false, kChunkBytes);
     if (left <= 0) return WaitEnd::kTimeout;
-    if (!asked && !post_request(board, path, n).slot) return WaitEnd::kRingFull;
+    if ((agent.is_new(*board) || !asked) && !post_request(board, path, n).slot) return WaitEnd::kRingFull;
     futex_wait(parking, seen, left < kWaitSliceNs ? left : kWaitSliceNs);
   }
 }

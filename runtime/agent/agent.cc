@@ -25,6 +25,7 @@
 #include "runtime/agent/nodes_file.h"
 #include "runtime/agent/order_watch.h"
 #include "runtime/agent/progress.h"
+#include "runtime/agent/take_over.h"
 #include "runtime/agent/use_watch.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
@@ -67,7 +68,7 @@ struct Service {
   std::optional<NodesFile> nodes;  // if it has peers
   std::unique_ptr<ProgressFile> progress;
   std::atomic<bool> stopping{false};
-  std::thread requests, locality;
+  std::thread requests, locality, comparing;
 };
 
 void serve_requests(Service* service) {
@@ -119,6 +120,7 @@ Status join_peers(const AgentOptions& agent, LoadingPeers* library, Service* ser
   options.network = config.peer.network;
   options.encrypt = config.peer.encrypt;
   options.bandwidth = config.peer.bandwidth;
+  options.resumes = agent.resume;
   Result<std::unique_ptr<PeerNode>> node(nullptr);
   if (!(*create)(
           PACKAGE_VERSION, options, config.agent,
@@ -210,6 +212,22 @@ Fd lock_run_dir(int run_dir) {
   return lock;
 }
 
+Result<std::unique_ptr<Catalog>> make_catalog(const AgentOptions& options, const std::vector<TierView>& views,
+                                              const Service& service) {
+  const AgentConfig& config = options.config.agent;
+  const bool once = config.consistency == AgentConfig::Consistency::kOpen;
+  const bool proves = numbers_stay(*service.dataset);
+  const ReadPolicy policy = {config.stage_wait_max,
+                             static_cast<uint64_t>(config.stage_wait) * 1000000000,
+                             once,
+                             config.metadata == AgentConfig::Metadata::kServe && !once && proves,
+                             config.stage_again > 0,
+                             config.max_files == 0 ? UINT64_MAX : config.max_files};
+  const std::vector<RootView> roots = service.dataset->root_views();
+  return options.resume ? Catalog::resume(options.run_dir, roots, views, policy)
+                        : Catalog::create(options.run_dir, roots, service.dataset->prefixes, views, policy);
+}
+
 Status start(const AgentOptions& options, int run_dir, Service* service) {
   const int64_t began_ns = system_clock().now_ns();
   std::optional<LoadingPeers> library;
@@ -224,32 +242,30 @@ Status start(const AgentOptions& options, int run_dir, Service* service) {
       Hierarchy::open(options.config.tiers, options.job_dir, system_clock(), options.stores);
   if (!hierarchy.ok()) return hierarchy.error();
   service->hierarchy.emplace(hierarchy.take());
-  Result<BoardFile> board = BoardFile::create(options.run_dir);
+  Result<BoardFile> board = (options.resume ? BoardFile::open : BoardFile::create)(options.run_dir);
   if (!board.ok()) return board.error();
   service->board.emplace(board.take());
+  Board* shared = service->board->get();
+  if (options.resume) MONARCH_TRY(may_take_over(*shared));
   tell_granted(*service);
   std::vector<TierView> views;
   for (const Tier& t : service->hierarchy->tiers())
     views.push_back({t.name(), t.copies_path(), t.device(), t.unsafe(), t.inode()});
-  MONARCH_TRY(declare_alive(service->board->get()));
-  const bool proves = numbers_stay(*service->dataset);
-  Result<std::unique_ptr<Catalog>> catalog =
-      Catalog::create(options.run_dir, service->dataset->root_views(), service->dataset->prefixes, views,
-                      {options.config.agent.stage_wait_max,
-                       static_cast<uint64_t>(options.config.agent.stage_wait) * 1000000000,
-                       options.config.agent.consistency == AgentConfig::Consistency::kOpen,
-                       options.config.agent.metadata == AgentConfig::Metadata::kServe &&
-                           options.config.agent.consistency == AgentConfig::Consistency::kJob && proves,
-                       options.config.agent.stage_again > 0,
-                       options.config.agent.max_files == 0 ? UINT64_MAX : options.config.agent.max_files});
+  if (options.watched) shared->header.resumes_until_ns = kIsWatched;
+  if (!options.resume) MONARCH_TRY(declare_alive(shared));
+  Result<std::unique_ptr<Catalog>> catalog = make_catalog(options, views, *service);
   if (!catalog.ok()) return catalog.error();
   service->catalog = catalog.take();
+  if (options.resume) {
+    take_over(&*service->catalog, &*service->hierarchy, shared);
+    MONARCH_TRY(declare_alive(shared));
+    shared->header.resumes_until_ns = 0;  // for this one no other goes on
+  }
   note_directories(run_dir, *service);
 
-  Board* shared = service->board->get();
   // From here on tasks find the agent.
-  if (const int64_t began = began_ms(run_dir); began >= 0 && began <= system_clock().now_ms())
-    add(shared, AgentCounter::late_nodes);
+  const int64_t began = options.resume ? -1 : began_ms(run_dir);
+  if (began >= 0 && began <= system_clock().now_ms()) add(shared, AgentCounter::late_nodes);
   service->watch = std::make_unique<ChangeWatch>(
       &*service->dataset, shared, static_cast<uint64_t>(options.config.agent.watch_directories));
   service->watch->start();
@@ -282,6 +298,12 @@ Status start(const AgentOptions& options, int run_dir, Service* service) {
                           service->walker.get(), service->placement.get(), config.prefetch,
                           service->hierarchy->tiers().size(), service->nodes ? &*service->nodes : nullptr});
   service->progress->start();
+  // Where there can be no such thread, or no peers any more, opens go on comparing.
+  if (options.resume && service->why_alone.empty())
+    (void)os::start_thread(&service->comparing, [service] {
+      compare_placed(service->catalog.get(), *service->dataset, service->watch.get(), service->board->get(),
+                     &service->rates->pfs_stats, [service] { return service->stopping.load(); });
+    });
   // Not before the agent is ready: it takes longer than all else. Without it the agent is slower.
   (void)os::start_thread(&service->locality, [service, &options] {
     const std::string processors = processors_near(options.config.tiers, Sources{});
@@ -420,7 +442,8 @@ void stop(Service* service) {
     if (service->peers) service->peers->stop();
     service->watch->stop();
     service->requests.join();
-    if (service->locality.joinable()) service->locality.join();
+    for (std::thread* one : {&service->locality, &service->comparing})
+      if (one->joinable()) one->join();
     steps->done.set_value();
   });
   if (error == 0) ending.detach();
@@ -508,7 +531,7 @@ int run_agent(const AgentOptions& options) {
     spdlog::error("{}", started.error().text);
     const bool refused = started.error().code == kRefused && !options.grants.empty();  // root wants to know
     tell_ready(options.ready_fd, (refused ? kRefusedWord : "") + started.error().text);
-    remove_all(options);
+    if (!options.resume) remove_all(options);
     return 1;
   }
   for (const Tier& t : service->hierarchy->tiers())

@@ -25,6 +25,8 @@ struct AgentOptions {
   int lifeline_fd = -1;  // end of file on it ends the agent
   std::string grants;    // file by which root tells quotas; empty: none
   bool leave = false;    // remove nothing at the end: root's epilog reads the counters first
+  bool watched = false;  // another one will go on for it when it is killed
+  bool resume = false;   // go on for an agent that was killed, with its board, catalog and copies
   // The job's nodes; nothing: this one is on its own.
   std::optional<PeerMembership> peers;
   std::string peers_library;  // where libmonarch_peers.so is; needed with `peers` only

@@ -72,6 +72,8 @@ class Tier {
   // Counts space_of(bytes) as used, and as promised. False, and nothing counted: the quota or the free-space
   // floor of the file system would be passed, or the tier is closed.
   bool reserve(uint64_t bytes) EXCLUDES(reserving_);
+  // Counts a copy that an agent before this one has made.
+  void adopt(uint64_t bytes) { used_ += space_of(bytes); }
   // `space`, of what was promised, is so no longer.
   void took(uint64_t space) { promised_.fetch_sub(space); }
   uint64_t promised() const { return promised_.load(); }

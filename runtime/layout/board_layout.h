@@ -37,7 +37,7 @@
 namespace monarch {
 
 inline constexpr uint64_t kBoardMagic = 0x42484352414e4f4d;  // "MONARCHB", little-endian
-inline constexpr uint32_t kBoardVersion = 15;                // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 16;                // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -258,6 +258,8 @@ enum Serving : uint32_t {
   kEnding = 2,       // the agent of this node ends
 };
 
+inline constexpr int64_t kIsWatched = 1;
+
 struct BoardHeader {
   std::atomic<uint64_t> magic;  // kBoardMagic, stored (release) after all that is made with the board
   uint32_t version;             // kBoardVersion
@@ -290,6 +292,9 @@ struct BoardHeader {
   std::atomic<uint64_t> progress;               // pieces copied by the agent: while it grows, the queue moves
   // CLOCK_MONOTONIC: until then opens do not wait, since one waited in vain; 0 again once a copy succeeds.
   std::atomic<int64_t> stalled_until_ns;
+  // Whether another agent will go on for this one: 0, no; kIsWatched, as soon as it is killed; else until
+  // when (CLOCK_MONOTONIC) who needs one waits for it, as the first who missed it has said.
+  std::atomic<int64_t> resumes_until_ns;
   // Of which files somebody has wanted an exclusive lock by flock(2): bit mark_of_inode % 64
   // (preload/decide/locks.h).
   std::atomic<uint64_t> locked;
@@ -301,6 +306,7 @@ struct Board {
   std::atomic<uint64_t> placed_bytes[kMaxTiers];  // bytes now on each tier, this job's
   std::atomic<uint64_t> granted[kMaxTiers];       // bytes that the job may use of each tier now
   std::atomic<uint64_t> nodes;                    // of the job, if this one has peers
+  std::atomic<uint64_t> incarnation;              // of the next agent on this board, if it has peers
   std::atomic<uint64_t> others_at;                // which of these is whole: the agent may die at any time
   OtherNodes others[2];
   CounterShard shards[kShards];

@@ -53,9 +53,9 @@ BoardFile::~BoardFile() {
 }
 
 Status declare_alive(Board* board) {
-  const int rc = pthread_mutex_lock(&board->header.agent_lives);
-  if (rc != 0) return errno_error("lock the board", rc);
-  return {};
+  int rc = pthread_mutex_trylock(&board->header.agent_lives);
+  if (rc == EOWNERDEAD) rc = pthread_mutex_consistent(&board->header.agent_lives);
+  return rc == 0 ? Status() : Status(errno_error("lock the board", rc));
 }
 
 void wake_parked(Board* board, uint32_t hash, uint32_t chunk) {

@@ -32,8 +32,8 @@ class BoardFile {
   Board* board_;
 };
 
-// Takes the mutex that says that the agent lives; the calling thread must live as long as the agent
-// serves. See BoardHeader::agent_lives.
+// Takes the mutex that says that the agent lives, also after an agent that was killed; the calling thread
+// must live as long as the agent serves. EBUSY: another one lives. See BoardHeader::agent_lives.
 Status declare_alive(Board* board);
 
 inline void add(Board* board, AgentCounter counter, uint64_t n = 1) {

@@ -66,6 +66,9 @@ char* Catalog::make_file(const std::string& name, uint64_t bytes) {
 char* Catalog::make_file(const std::string& name, uint64_t bytes, uint64_t allocated, Fd* file) {
   const std::string path = run_dir_ + "/" + name;
   Result<Fd> begun = begin_run_file(path);
+  // An agent that was killed had begun it, and nobody has seen it.
+  if (!begun.ok() && begun.error().code == EEXIST && resumed_ && ::truncate(path.c_str(), 0) == 0)
+    begun = begin_run_file(path);
   if (!begun.ok()) {
     errno = begun.error().code;
     return nullptr;
@@ -140,6 +143,145 @@ Result<std::unique_ptr<Catalog>> Catalog::create(const std::string& run_dir,
   if (!catalog->index_ || !catalog->inodes_) return no_space("index.0");
   h->ready.store(1, std::memory_order_release);
   if (!catalog->reader_.open(catalog->run_dir_.c_str())) return no_space("catalog");
+  return catalog;
+}
+
+// ---- going on with what an agent that was killed has left
+//
+// Each store that it made is there. Of what it was making, records behind used_bytes are made anew.
+
+char* Catalog::open_file(const std::string& name, uint64_t bytes, Fd* file) {
+  Fd fd(::open((run_dir_ + "/" + name).c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat st;
+  if (!fd || ::fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode) ||
+      static_cast<uint64_t>(st.st_size) != bytes)
+    return nullptr;
+  void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (address == MAP_FAILED) return nullptr;
+  mappings_.emplace_back(address, bytes);
+  *file = std::move(fd);
+  return static_cast<char*>(address);
+}
+
+bool Catalog::open_header(const std::vector<RootView>& roots, const std::vector<TierView>& tiers) {
+  Fd file;
+  auto* h = reinterpret_cast<CatalogHeader*>(open_file("catalog", sizeof(CatalogHeader), &file));
+  if (!h || std::memcmp(h->magic, kCatalogMagic, sizeof h->magic) != 0 || h->version != kCatalogVersion ||
+      h->bytes != sizeof(CatalogHeader) || h->ready.load(std::memory_order_acquire) == 0 ||
+      h->space != own_space() || h->user != ::geteuid() || h->root_count != roots.size() ||
+      h->tier_count != tiers.size())
+    return false;
+  for (size_t i = 0; i < roots.size(); ++i)
+    if (h->roots[i].dev != roots[i].dev) return false;
+  for (size_t i = 0; i < tiers.size(); ++i)
+    if (h->tiers[i].dev != tiers[i].dev || h->tiers[i].ino != tiers[i].ino) return false;
+  header_ = h;
+  roots_ = h->root_count;
+  return true;
+}
+
+bool Catalog::open_indices() {
+  Fd file;
+  index_generation_ = header_->index_generation.load();
+  inode_generation_ = header_->inode_generation.load();
+  if (index_generation_ >= kMaxGenerations || inode_generation_ >= kMaxGenerations) return false;
+  const uint64_t slots = index_slots(index_generation_), inode_slots = index_slots(inode_generation_);
+  index_ = reinterpret_cast<std::atomic<uint64_t>*>(
+      open_file("index." + std::to_string(index_generation_), slots * sizeof(uint64_t), &file));
+  inodes_ = reinterpret_cast<std::atomic<uint32_t>*>(
+      open_file("inodes." + std::to_string(inode_generation_), inode_slots * sizeof(uint32_t), &file));
+  if (!index_ || !inodes_) return false;
+  for (uint64_t i = 0; i < slots; ++i) index_used_ += index_[i].load(std::memory_order_relaxed) != 0;
+  for (uint64_t i = 0; i < inode_slots; ++i) inodes_used_ += inodes_[i].load(std::memory_order_relaxed) != 0;
+  added_ = header_->entry_count.load();
+  return true;
+}
+
+bool Catalog::open_segments(Space space, uint64_t used) {
+  const auto number = static_cast<uint32_t>(space);
+  SpaceState& s = spaces_[number];
+  if (used <= s.used) return true;
+  const uint32_t last = segment_of(used - 1);
+  for (uint32_t k = 0; k <= last; ++k) {
+    char* base = k < kMaxSegments ? open_file(std::string(kSpaceNames[number]) + "." + std::to_string(k),
+                                              segment_bytes(k), &s.newest)
+                                  : nullptr;
+    if (!base) return false;
+    segments_[number][k].store(base, std::memory_order_release);
+  }
+  const uint64_t piece = segment_bytes(last) / kPiecesOfSegment;
+  s.allocated = (used - segment_start(last) + piece - 1) / piece * piece;
+  s.used = used;
+  ends_[number].store(used, std::memory_order_release);
+  return true;
+}
+
+// The last one may be in the index, and not yet in used_bytes.
+uint64_t Catalog::find_entries_end() const {
+  uint64_t end = header_->used_bytes[static_cast<uint32_t>(Space::kEntries)].load();
+  const uint64_t slots = index_slots(index_generation_);
+  for (uint64_t i = 0; i < slots; ++i)
+    if (const uint64_t slot = index_[i].load(std::memory_order_relaxed); slot != 0)
+      end = std::max(end, (slot & UINT32_MAX) * 8 + sizeof(Entry));
+  return end;
+}
+
+bool Catalog::resume_entries() {
+  const uint64_t slots = index_slots(index_generation_);
+  uint64_t end = spaces_[static_cast<uint32_t>(Space::kEntries)].used;
+  for (uint64_t i = 0; i < slots; ++i) {
+    const auto ref = static_cast<Ref>(index_[i].load(std::memory_order_relaxed));
+    const auto* e = ref ? record<Entry>(Space::kEntries, ref) : nullptr;
+    if (ref && !e) return false;
+    if (!e) continue;
+    end = std::max(end, uint64_t{ref} * 8 + round8(sizeof(Entry) + e->name_len));
+    resume_directory(e->dir);
+    resume_entry(ref);
+  }
+  if (!open_segments(Space::kEntries, end)) return false;
+  end_entries();
+  return true;
+}
+
+void Catalog::resume_directory(Ref ref) {
+  const auto* d = record<DirPath>(Space::kDirs, ref);
+  if (!d || !at(Space::kDirs, ref, sizeof(DirPath) + d->len)) return;
+  const uint32_t hash = path_hash(d->root, d->path, d->len);
+  const auto [first, last] = directories_.equal_range(hash);
+  if (std::none_of(first, last, [ref](const auto& known) { return known.second == ref; }))
+    directories_.emplace(hash, ref);
+}
+
+// And those by which it was replaced. One that was to replace it, and was still in work, is forgotten.
+void Catalog::resume_entry(Ref ref) {
+  note_entry(ref);
+  Entry& e = *record<Entry>(Space::kEntries, ref);
+  const uint64_t word = e.state.load();
+  if (state_of(word) == State::kQueued || state_of(word) == State::kStaging)
+    e.state = state_word(State::kKnown);
+  if (state_of(word) == State::kLarge) e.state = large_word(0);
+  const Ref next = again_of(word);
+  if (!next || !record<Entry>(Space::kEntries, next) || again_[ref].turn == kMostAgain) return;
+  const int turn = again_[ref].turn + 1;
+  again_[ref].next = next;
+  again_[next].turn = turn;
+  resume_entry(next);
+}
+
+Result<std::unique_ptr<Catalog>> Catalog::resume(const std::string& run_dir,
+                                                 const std::vector<RootView>& roots,
+                                                 const std::vector<TierView>& tiers,
+                                                 const ReadPolicy& policy) {
+  std::unique_ptr<Catalog> catalog(new Catalog(run_dir, policy.max_entries));
+  const MutexLock hold(catalog->lock_);
+  catalog->resumed_ = true;
+  bool whole = catalog->open_header(roots, tiers) && catalog->open_indices() &&
+               catalog->open_segments(Space::kEntries, catalog->find_entries_end());
+  for (const Space space : {Space::kDirs, Space::kIdents, Space::kChunks, Space::kLists})
+    whole = whole &&
+            catalog->open_segments(space, catalog->header_->used_bytes[static_cast<uint32_t>(space)].load());
+  if (!whole || !catalog->resume_entries() || !catalog->reader_.open(catalog->run_dir_.c_str()))
+    return Error{EINVAL, run_dir + ": there is no catalog of these datasets and tiers to go on with"};
   return catalog;
 }
 
@@ -304,6 +446,9 @@ Ref Catalog::make_entry(const RelPath& path, uint8_t type, uint64_t state) {
   if (!ref) return 0;
   auto* e = record<Entry>(Space::kEntries, ref);
   e->state.store(state, std::memory_order_relaxed);
+  e->size.store(0, std::memory_order_relaxed);
+  e->mtime.store(0, std::memory_order_relaxed);
+  e->identity.store(0, std::memory_order_relaxed);
   e->dir = dir;
   e->hash = path.hash;
   e->name_len = static_cast<uint16_t>(path.len - name_at);

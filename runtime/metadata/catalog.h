@@ -65,6 +65,12 @@ class Catalog {
                                                  const std::vector<PrefixView>& prefixes,
                                                  const std::vector<TierView>& tiers,
                                                  const ReadPolicy& policy);
+  // Goes on with the one that an agent which was killed has left there, of the same roots and tiers: what was
+  // placed stays placed, and what was in work is known only. Nobody else writes it.
+  static Result<std::unique_ptr<Catalog>> resume(const std::string& run_dir,
+                                                 const std::vector<RootView>& roots,
+                                                 const std::vector<TierView>& tiers,
+                                                 const ReadPolicy& policy);
   ~Catalog();
   Catalog(const Catalog&) = delete;
   Catalog& operator=(const Catalog&) = delete;
@@ -147,6 +153,16 @@ class Catalog {
   char* make_file(const std::string& name, uint64_t bytes) REQUIRES(lock_);
   // The same, of which only the first bytes are allocated, and its descriptor.
   char* make_file(const std::string& name, uint64_t bytes, uint64_t allocated, Fd* file) REQUIRES(lock_);
+  // One of resume(), whole; nullptr: it is not there, or of another size.
+  char* open_file(const std::string& name, uint64_t bytes, Fd* file) REQUIRES(lock_);
+  // These are resume()'s. False: the catalog cannot be gone on with.
+  bool open_header(const std::vector<RootView>& roots, const std::vector<TierView>& tiers) REQUIRES(lock_);
+  bool open_indices() REQUIRES(lock_);
+  bool open_segments(Space space, uint64_t used) REQUIRES(lock_);
+  uint64_t find_entries_end() const REQUIRES(lock_);
+  bool resume_entries() REQUIRES(lock_);
+  void resume_entry(Ref ref) REQUIRES(lock_);
+  void resume_directory(Ref ref) REQUIRES(lock_);
   // Allocates segment `k`, made if need be, up to `end`; false if there is no room.
   bool allocate_in_segment(Space space, uint32_t k, uint64_t end) REQUIRES(lock_);
   // `bytes` of a space; 0 if there is no room.
@@ -184,6 +200,7 @@ class Catalog {
   CatalogReader reader_;
   CatalogHeader* header_ = nullptr;
   uint32_t roots_ = 0;
+  bool resumed_ = false;
   // Which Refs are entries, a bit each, for each segment of their space; the shared index is not believed. A
   // segment's bits are made before its first entry, and read without lock_.
   std::atomic<std::atomic<uint64_t>*> entry_bits_[kMaxSegments] = {};

@@ -286,6 +286,10 @@ int main(int argc, char** argv) {
       .group("Agent");
   app.add_option("--peer-key-fd", o.peers.key_fd, "descriptor that has the job's key, 32 bytes")
       .group("Agent");
+  app.add_flag("--watched", o.agent.watched, "another agent will go on for this one when it is killed")
+      .group("Agent");
+  app.add_flag("--resume", o.agent.resume, "go on for an agent that was killed, with what it has left")
+      .group("Agent");
   app.add_flag("--leave", o.agent.leave, "remove nothing at the end: the epilog does").group("Agent");
 
   app.add_option("--tier-fd", o.tier_fd, "descriptor of the job's directory on the tier").group("Store");

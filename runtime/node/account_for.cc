@@ -25,12 +25,14 @@ std::string rarities(const JobCounters& counters) {
 Status keep_line(const StateDir& state, const JobRecord& record, const JobCounters* counters,
                  Accounting accounting, AgentEnd agent) {
   const std::string line = comment_line(record, counters, agent);
-  if (agent == AgentEnd::kBefore)
+  if (has_died(agent))
     spdlog::error(
-        "JobId={} node={} its agent had died: files that were not placed by then came from the PFS; "
+        "JobId={} node={} its agent had died: {}; "
         "the kernel's log says whether memory was short; a job that kills its user's processes ends "
         "it, too",
-        record.job.job, record.job.node);
+        record.job.job, record.job.node,
+        agent == AgentEnd::kResumed ? "another one went on for it"
+                                    : "files that were not placed by then came from the PFS");
   if (accounting != Accounting::kOff)
     spdlog::info("JobId={} node={} {}{}", record.job.job, record.job.node, line,
                  counters ? rarities(*counters) : "");

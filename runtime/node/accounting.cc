@@ -147,7 +147,7 @@ bool plausible(const JobCounters& c) {
 std::string comment_line(const JobRecord& record, const JobCounters* counters, AgentEnd agent) {
   const uint64_t reported = counters ? std::min<uint64_t>(1 + counters->ended, record.nodes) : 1;
   const std::string nodes = fmt::format("nodes={}/{}", reported, record.nodes);
-  const char* died = agent == AgentEnd::kBefore ? " agent=died" : "";
+  const char* died = has_died(agent) ? " agent=died" : "";
   if (!counters) return "monarch=1 counters=lost " + nodes + " err=1" + died + (record.late ? " late=1" : "");
   const NodeCounts c = all_nodes(*counters);
   const uint64_t opens = c.opens_tier + c[TaskCounter::opens_pfs];
@@ -160,7 +160,7 @@ std::string comment_line(const JobRecord& record, const JobCounters* counters, A
   const uint64_t hits = c.opens_tier - std::min(c.opens_tier, c[TaskCounter::waited_hits]);
   const uint64_t errors = c[AgentCounter::source_errors] + c[AgentCounter::tier_errors] +
                           c[AgentCounter::dropped_files] + c[TaskCounter::fallback_tier_error] +
-                          (agent == AgentEnd::kBefore);
+                          has_died(agent);
   std::string line = fmt::format("monarch=1 hit={:.1f}% pfs={}/{} ops={} meta={}", share(hits, opens),
                                  format_size(pfs_bytes), format_size(bytes), change(pfs_calls, calls),
                                  change(pfs_meta, opens));

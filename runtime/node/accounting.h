@@ -73,8 +73,9 @@ inline constexpr Fallback kFallbacks[] = {
     {"absent", TaskCounter::fallback_absent},       {"excluded", TaskCounter::fallback_excluded},
     {"mount", TaskCounter::fallback_mount},         {"tier_error", TaskCounter::fallback_tier_error}};
 
-// Whether the job's agent was there when the job ended.
-enum class AgentEnd { kWithJob, kBefore };
+// Whether the job's agent was there when the job ended; kResumed: another one, which went on for it.
+enum class AgentEnd { kWithJob, kBefore, kResumed };
+inline bool has_died(AgentEnd agent) { return agent != AgentEnd::kWithJob; }
 
 // The line for sacct's SystemComment, at most 255 characters; monarch(7) documents each field.
 // `counters` is nullptr if they were lost.

@@ -40,6 +40,7 @@ std::string read_text(const NodeCounts& c) {
 // Why the PFS was spared less than it could be; "": it was not.
 std::string why_not(const NodeCounts& c, AgentEnd agent) {
   if (agent == AgentEnd::kBefore) return "the agent ended early, and the rest came from the PFS";
+  if (agent == AgentEnd::kResumed) return "the agent ended early, and another one went on";
   if (c[AgentCounter::tier_errors] + c[TaskCounter::fallback_tier_error] > 0)
     return "a tier failed, tell the administrator";
   if (const uint64_t files = c[AgentCounter::no_fit_files]; files > 0)
@@ -62,7 +63,7 @@ std::string closing_text(const JobCounters& counters, const Closing& of) {
     return text +
            "no program has used the dataset through Monarch: programs that are statically linked, and "
            "containers without what monarchctl container-args prints, read the file system itself" +
-           (of.agent == AgentEnd::kBefore ? "; the agent ended early" : "");
+           (has_died(of.agent) ? "; the agent ended early" : "");
   text += read_text(c);
   const std::string late = is_late ? "more is not counted, as the agent was not ready in time" : "";
   if (is_late) text += "; " + late;
@@ -83,6 +84,7 @@ std::string closing_of_job(const StateDir& state, const JobOnNode& job, const st
     return "what the job read is not known: the counters of its agent on " + job.node +
            " cannot be read; the log of root's helpers there has more";
   Closing of = {job.node, record->nodes};
+  if (record->resumed) of.agent = AgentEnd::kResumed;
   if (!is_running(record->agent) || is_ending(record->agent)) of.agent = AgentEnd::kBefore;
   if (load_config_or_defaults(config).reports.report_size > 0)
     of.report = fmt::format("report on {}: monarchctl report {}", job.node, job.job);

@@ -10,6 +10,8 @@
 #include <sstream>
 #include <vector>
 
+#include "runtime/base/log.h"
+
 namespace monarch {
 namespace {
 
@@ -65,6 +67,10 @@ void listen_for_others(std::vector<Line>* lines, size_t own) {
       mine.address = family_of(other.address) == AF_INET ? "0.0.0.0" : "::";
 }
 
+std::string identity_of(const JobOnNode& job, uint32_t restart) {
+  return fmt::format("{}.{}.{}", job.cluster, job.job, restart);
+}
+
 }  // namespace
 
 std::string take_told(const char* variable) {
@@ -79,6 +85,14 @@ std::string take_told(const char* variable) {
 bool has_key(const ToldOfPeers& told) {
   std::array<unsigned char, 32> key;
   return parse_key(told.key, &key);
+}
+
+std::optional<AgentPeers> peers_of(const JobRecord& record) {
+  AgentPeers peers;
+  peers.own = record.peer_index;
+  peers.identity = identity_of(record.job, record.restart);
+  if (!record.peers || !parse_key(record.notes.peers.key, &peers.key)) return {};
+  return peers;
 }
 
 PeerSearch::PeerSearch(const PeerConfig& config, ToldOfPeers told, uint32_t nodes, const std::string& program,
@@ -130,7 +144,7 @@ Result<AgentPeers> PeerSearch::finish(const JobOnNode& job, uint32_t restart, in
   listen_for_others(&*lines, peers.own);
   for (const Line& line : *lines) peers.nodes += line.name + " " + line.address + "\n";
   (void)parse_key(told_.key, &peers.key);  // begin() has
-  peers.identity = job.cluster + "." + std::to_string(job.job) + "." + std::to_string(restart);
+  peers.identity = identity_of(job, restart);
   return peers;
 }
 

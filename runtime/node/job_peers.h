@@ -29,6 +29,9 @@ struct AgentPeers {
   std::string identity;  // CLUSTER.JOB.RESTART
 };
 
+// As they were when the job's agent started, but for `nodes`. Nothing: it has none, or the key is not known.
+std::optional<AgentPeers> peers_of(const JobRecord& record);
+
 // One look for a job's peers, which takes as long as the names need to be resolved. It runs beside what else
 // is to do for the job's start.
 class PeerSearch {

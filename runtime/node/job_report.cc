@@ -155,13 +155,9 @@ std::string ended_report(const JobRecord& record, const JobAccount& account, con
   std::istringstream in(datasets);
   for (std::string dataset; std::getline(in, dataset, ':');) each.push_back(dataset);
   add_about(&json, record.user.uid, each);
-  json["ended"] = {{"job", record.job.job},
-                   {"cluster", record.job.cluster},
-                   {"node", record.job.node},
-                   {"restart", record.restart},
-                   {"nodes", record.nodes},
-                   {"at", os::realtime_s()},
-                   {"agent_died", agent == AgentEnd::kBefore}};
+  json["ended"] = {{"job", record.job.job},        {"cluster", record.job.cluster}, {"node", record.job.node},
+                   {"restart", record.restart},    {"nodes", record.nodes},         {"at", os::realtime_s()},
+                   {"agent_died", has_died(agent)}};
   return report_text(json, tiers.size(), account.series);
 }
 

@@ -24,6 +24,7 @@
 #include "runtime/node/ledger.h"
 #include "runtime/node/life.h"
 #include "runtime/node/removal.h"
+#include "runtime/node/resume.h"
 #include "runtime/node/spool.h"
 #include "runtime/node/watch.h"
 
@@ -62,9 +63,13 @@ bool groups_stray(const KeeperRequest&, const StateDir& state) { return !stray_c
 void end_strays(const KeeperRequest&, const StateDir& state) { sweep_cgroups(state); }
 
 constexpr Duty kDuties[] = {
-    {"space", 1, 10, &space_is_free, &grant_space},      {"jobs", 1, 60, &jobs_need_look, &watch_jobs},
-    {"times", 1, 60, &times_lack, &ask_slurm},           {"spool", 1, 120, &line_is_due, &flush_spool},
-    {"removal", 2, 60, &removals_wait, &go_on_removing}, {"groups", 5, 10, &groups_stray, &end_strays},
+    {"space", 1, 10, &space_is_free, &grant_space},
+    {"jobs", 1, 60, &jobs_need_look, &watch_jobs},
+    {"agents", 1, 60, &agents_are_missed, &resume_agents},
+    {"times", 1, 60, &times_lack, &ask_slurm},
+    {"spool", 1, 120, &line_is_due, &flush_spool},
+    {"removal", 2, 60, &removals_wait, &go_on_removing},
+    {"groups", 5, 10, &groups_stray, &end_strays},
 };
 
 // Tells one file of a path from a later one there.

@@ -92,6 +92,7 @@ void exec_monarchd(const std::vector<std::string>& words, mode_t mask) {
                                     "--job-dir",
                                     "monarch/" + record.on_tier(),
                                     "--leave",
+                                    record.resumed ? "--resume" : "--watched",
                                     "--ready-fd",
                                     std::to_string(kReadyFd),
                                     "--uid",

@@ -39,7 +39,8 @@ std::vector<StartedStore> start_stores(const StateDir& state, uint64_t memory,
 // and waits at most `patience_ms` for it to be ready. One that is not ready by then is not given up. On an
 // error there is neither agent nor store. It is told of `peers`, whose list is in the run directory, unless
 // that is nullptr; of the key by a pipe, since all can read a command line, and its user an environment and a
-// file. Returns why it is on its own though it was told of peers, in its own words; else "".
+// file. A resumed record's goes on for the one before. Returns why it is on its own though it was told of
+// peers, in its own words; else "".
 Result<std::string> launch_agent(const StateDir& state, uint64_t memory, int patience_ms,
                                  const AgentPeers* peers, std::vector<StartedStore> stores,
                                  JobRecord* record);

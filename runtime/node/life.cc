@@ -63,14 +63,15 @@ uint64_t agent_memory(const AgentConfig& agent, const std::vector<TierConfig>& t
 }
 
 AgentEnd look_at_agent(const StateDir& state, JobRecord* record) {
+  const AgentEnd lives = record->resumed ? AgentEnd::kResumed : AgentEnd::kWithJob;
   if (record->agent.pid == 0 || record->boot != boot_id() || record->stopping || record->shared_group ||
       !Cgroups().exists(state.cgroup_of(*record)))
-    return AgentEnd::kWithJob;
+    return lives;
   // The sweep takes it for dead by its first thread; others of a process that was killed end a little later.
   if (!is_running(record->agent) || is_ending(record->agent)) return AgentEnd::kBefore;
   record->stopping = true;
   (void)state.write_record(*record).ok();
-  return AgentEnd::kWithJob;
+  return lives;
 }
 
 bool stop_agent(const StateDir& state, const JobRecord& record, int patience_ms) {

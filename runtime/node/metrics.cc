@@ -402,7 +402,7 @@ Status note_end(const StateDir& state, const JobRecord& record, const JobCounter
   const bool counted = believe(record, counters ? *counters : JobCounters{}, &kept);
   JobCounts& job = kept.jobs[record.removal()];
   job.counted |= counted;
-  if (agent == AgentEnd::kBefore) job.counts[{kDied, {}}] = 1;
+  if (has_died(agent)) job.counts[{kDied, {}}] = 1;
   return state.write(kFile, text_of(kept));
 }
 

@@ -196,6 +196,8 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   if (found.ok()) files.emplace_back(kPeers, found->nodes);
   if (!options.exclude.empty()) files.emplace_back(kExclude, options.exclude);
   record->peers = found.ok();
+  if (found.ok()) record->peer_index = found->own;
+  record->agent_memory = memory;
   const uint64_t run_size = request.own_mounts ? 0 : config.agent.run_size;
   MONARCH_TRY(make_run_dir(record->run_dir, run_size, files, request.user));
   const Result<std::string> launched =
@@ -517,6 +519,7 @@ Result<Started> start_agent(const StartRequest& asked) {
 
   JobRecord record = new_record(*state, request);
   record.notes = last->notes;
+  if (has_key(request.peers)) record.notes.peers = request.peers;
   questions.note(&record.notes);
   const int ledger_ms = std::max(patience::kLeastMs,
                                  patience::kStartLockMs - static_cast<int>(state->clock().now_ms() - begin));

@@ -427,6 +427,9 @@ void list_members(JobRecord* r, Members* m) {
   m->may("account_program", &r->of_cluster.account_program);
   m->may("layout", &r->layout);
   m->may("peers", &r->peers);
+  m->may("peer_index", &r->peer_index);
+  m->may("agent_memory", &r->agent_memory);
+  m->may("resumed", &r->resumed);
   m->may("memory", &r->memory);
   m->may("unrecorded", &r->unrecorded);
   m->may("given_up", &r->given_up);

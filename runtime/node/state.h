@@ -106,9 +106,12 @@ struct JobRecord {
   // 1: the job's directories are the owner's, of that name or aside(), as releases before 0.2.0 made them; 2:
   // they are root's, and called removal().
   uint32_t layout = 1;
-  uint32_t nodes = 1;      // of the job
-  bool first_node = true;  // this is the job's first node
-  bool peers = false;      // its agent has peers
+  uint32_t nodes = 1;         // of the job
+  bool first_node = true;     // this is the job's first node
+  bool peers = false;         // its agent has peers
+  uint32_t peer_index = 0;    // its place among these
+  uint64_t agent_memory = 0;  // that its control group is limited to; 0: not
+  bool resumed = false;       // it goes on for one that was killed
   OfCluster of_cluster;
   bool unrecorded = false;  // made for directories without one: its job may run
   // Of a removal: how often it was given up, and when it is tried again (seconds of CLOCK_REALTIME); 0: now.

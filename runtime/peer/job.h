@@ -27,6 +27,7 @@ struct PeerNodeOptions {
   std::string identity;  // of the key; see PeerTls
   std::string network;   // ADDRESS/BITS: data goes by the nodes' addresses in it; empty: by those above
   bool encrypt = false;
+  bool resumes = false;    // the agent goes on for one that was killed, and may have missed changes
   uint64_t bandwidth = 0;  // bytes per second that this node gets of what nobody waits for; 0: no limit
 };
 

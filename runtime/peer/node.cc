@@ -6,6 +6,8 @@
 #include <sys/vfs.h>
 
 #include <algorithm>
+#include <atomic>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -55,6 +57,20 @@ uint64_t settings_digest(const PeerNodeOptions& job, const AgentConfig& config) 
                                       job.encrypt, job.nodes.size()});
 }
 
+// Agents that went on after each other on one board have numbers in a row; what they count is on that board.
+constexpr uint64_t kOfOneBoard = 256;
+
+Result<uint64_t> next_incarnation(Board* board) {
+  uint64_t n = 0;
+  if (board->incarnation.load() == 0) {
+    if (::getrandom(&n, sizeof n, 0) != sizeof n) return errno_error("getrandom");
+    board->incarnation = std::max(n - n % kOfOneBoard, kOfOneBoard);
+  }
+  return board->incarnation.fetch_add(1);
+}
+
+uint64_t counted_by(uint64_t incarnation) { return incarnation / kOfOneBoard; }
+
 class Node final : public PeerNode, public PeersHandler {
  public:
   Node(const Parts& parts, Clock& clock) : parts_(parts), clock_(clock), changes_(parts.board) {}
@@ -85,7 +101,7 @@ class Node final : public PeerNode, public PeersHandler {
   List walked(const Walk& question) override { return walk_->answer(question); }
   void data(Fd socket, Tls tls) override { serve_->add(std::move(socket), std::move(tls)); }
   void met(NodeIndex node, uint64_t incarnation) override {
-    report_->met(node, incarnation);
+    report_->met(node, counted_by(incarnation));
     told_->met(node, incarnation);
   }
   void gone(NodeIndex node) override {
@@ -97,7 +113,7 @@ class Node final : public PeerNode, public PeersHandler {
   void heard(NodeIndex from, const Heard& heard) override { told_->heard(from, heard); }
   void unreachable(NodeIndex node) override { told_->gone(node); }
   void unheard(uint32_t nodes) override {
-    parts_.board->header.unheard.store(nodes, std::memory_order_release);
+    parts_.board->header.unheard.fetch_add(nodes - unheard_.exchange(nodes), std::memory_order_acq_rel);
   }
   void rings() override { told_->rings(); }
 
@@ -109,11 +125,13 @@ class Node final : public PeerNode, public PeersHandler {
   Clock& clock_;
   NodeIndex own_ = 0;
   uint32_t count_ = 0;
+  bool resumes_ = false;
+  std::atomic<uint32_t> unheard_{0};
   PeerTls tls_;
   Handlers handlers_;
   Changes changes_;
   Mutex noting_;
-  uint64_t noted_again_ GUARDED_BY(noting_) = 0;
+  std::map<AgentCounter, uint64_t> noted_ GUARDED_BY(noting_);
   std::optional<Report> report_;
   std::optional<Holdings> holdings_;
   std::optional<ToldValues> told_;
@@ -129,6 +147,7 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   tls_ = tls.take();
   own_ = job.own;
   count_ = static_cast<uint32_t>(job.nodes.size());
+  resumes_ = job.resumes;
 
   PeersOptions options;
   options.peers.nodes = job.nodes;
@@ -146,12 +165,14 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
                    job.nodes.at(job.own).host);
     if (own && *own != job.nodes.at(job.own).host) hello.data_address = *own;
   }
-  if (::getrandom(&hello.incarnation, sizeof hello.incarnation, 0) != sizeof hello.incarnation)
-    return errno_error("getrandom");
+  const Result<uint64_t> incarnation = next_incarnation(parts_.board);
+  if (!incarnation.ok()) return incarnation.error();
+  hello.incarnation = *incarnation;
 
   std::vector<Medium> tiers;
   for (const Tier& tier : parts_.hierarchy->tiers()) tiers.push_back(tier.medium());
-  report_.emplace(ReportOptions{parts_.board, std::move(tiers), own_, count_, hello.incarnation}, clock_);
+  report_.emplace(ReportOptions{parts_.board, std::move(tiers), own_, count_, counted_by(hello.incarnation)},
+                  clock_);
   holdings_.emplace(
       HoldingsOptions{parts_.catalog, parts_.hierarchy, parts_.board,
                       static_cast<uint32_t>(parts_.dataset->roots.size()), count_,
@@ -189,6 +210,7 @@ Status Node::start(Handlers handlers) {
   handlers_ = std::move(handlers);
   MONARCH_TRY(serve_->start());
   MONARCH_TRY(peers_->start());
+  if (resumes_) peers_->resume();
   parts_.board->nodes.store(count_, std::memory_order_relaxed);
   return {};
 }
@@ -218,16 +240,13 @@ void Node::tell_counts() {
 void Node::note_counts() {
   const MutexLock hold(noting_);
   const PeerCounts counts = peers_->counts();
-  const auto set = [this](AgentCounter counter, uint64_t n) {
-    parts_.board->agent[static_cast<uint32_t>(counter)].store(n, std::memory_order_relaxed);
-  };
-  set(AgentCounter::peer_errors, counts.errors);
-  set(AgentCounter::peer_timeouts, counts.timeouts);
-  set(AgentCounter::peer_bad, counts.wrong);
-  set(AgentCounter::served_files, serve_->sent_files());
-  set(AgentCounter::served_bytes, serve_->sent_bytes());
-  add(parts_.board, AgentCounter::dup_files, counts.read_again - noted_again_);
-  noted_again_ = counts.read_again;
+  const std::pair<AgentCounter, uint64_t> now[] = {{AgentCounter::peer_errors, counts.errors},
+                                                   {AgentCounter::peer_timeouts, counts.timeouts},
+                                                   {AgentCounter::peer_bad, counts.wrong},
+                                                   {AgentCounter::served_files, serve_->sent_files()},
+                                                   {AgentCounter::served_bytes, serve_->sent_bytes()},
+                                                   {AgentCounter::dup_files, counts.read_again}};
+  for (const auto& [counter, n] : now) add(parts_.board, counter, n - std::exchange(noted_[counter], n));
 }
 
 void Node::account(int64_t until_ns) {

@@ -51,6 +51,11 @@ void Peers::rings() {
 Status Peers::start() { return control_->start(); }
 void Peers::stop() { control_->stop(); }
 
+void Peers::resume() {
+  for (NodeIndex node = 0; node < count_; ++node)
+    if (node != own_) gone(node);
+}
+
 PeerCounts Peers::counts() {
   const MutexLock hold(lock_);
   PeerCounts counts = counts_;

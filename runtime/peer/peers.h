@@ -83,6 +83,8 @@ class Peers : private Whereabouts, private ControlHandler {
 
   Status start();
   void stop();
+  // An agent before this one has met the others: until they have told all changes, they are not heard.
+  void resume();
 
   // Where a file is to come from.
   struct Where {

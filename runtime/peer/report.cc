@@ -30,6 +30,9 @@ Report::Report(ReportOptions options, Clock& clock) : options_(std::move(options
 
 // ---- what this node tells
 
+// Higher than those of an agent before this one on the same board.
+uint64_t Report::next_turn() { return turns_ = std::max(turns_ + 1, static_cast<uint64_t>(clock_.now_ns())); }
+
 bool Report::is_due(int64_t now_ns) const {
   const MutexLock hold(lock_);
   return now_ns - looked_ns_ >= kEveryNs;
@@ -42,13 +45,13 @@ std::optional<Count> Report::news(int64_t now_ns) {
   const bool same = std::bit_cast<Words>(now) == std::bit_cast<Words>(said_);
   if (same || options_.own == kFirst) return {};
   said_ = now;
-  return Count{options_.incarnation, ++turns_, 0, now};
+  return Count{options_.incarnation, next_turn(), 0, now};
 }
 
 Count Report::last() {
   const NodeCounts now = node_counts(*options_.board, options_.tiers);
   const MutexLock hold(lock_);
-  return Count{options_.incarnation, ++turns_, 1, now};
+  return Count{options_.incarnation, next_turn(), 1, now};
 }
 
 // ---- what the first node hears

@@ -28,7 +28,7 @@ struct ReportOptions {
   std::vector<Medium> tiers;  // what each is made of
   NodeIndex own = 0;
   uint32_t nodes = 1;
-  uint64_t incarnation = 0;  // this agent's
+  uint64_t incarnation = 0;  // of the agents on this board
 };
 
 class Report {
@@ -73,6 +73,7 @@ class Report {
     bool ended() const;
   };
 
+  uint64_t next_turn() REQUIRES(lock_);
   // nullptr: there were too many.
   Agent* agent_of(NodeIndex node, uint64_t incarnation) REQUIRES(lock_);
   void publish() REQUIRES(lock_);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/store/server.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <poll.h>
@@ -14,11 +15,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
+#include "runtime/base/remove_tree.h"
 #include "runtime/store/store.h"
 
 namespace monarch {
@@ -104,6 +107,11 @@ int StoreServer::prepare() {
     names.push_back(path(copies(bucket), bucket).substr(0, 2));
   for (const std::string& name : names)
     if (os::mkdirat(directory_.get(), name.c_str(), 0711) != 0 && errno != EEXIST) return errno;
+  const Fd parts(os::openat(directory_.get(), "part", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (const Status emptied = empty_directory(parts.get()); !emptied.ok()) return emptied.error().code;
+  std::set<ino_t> files;
+  for (uint32_t bucket = 0; bucket < copies_.size(); ++bucket)
+    if (const int error = take_over(bucket, &files); error != 0) return error;
   tmpfile_ = renew(0) == 0;
   if (!tmpfile_ && ((os::mkdirat(directory_.get(), "new", 0700) != 0 && errno != EEXIST) || renew(0) != 0))
     return errno;
@@ -114,6 +122,26 @@ int StoreServer::prepare() {
   if (error != 0) return error == EOVERFLOW ? EOPNOTSUPP : error;
   if (os::fstat(directory_.get(), &directory) != 0) return errno;
   return st.st_dev == directory.st_dev ? 0 : EXDEV;
+}
+
+// Of a file with several names the others count as link() has them count.
+int StoreServer::take_over(uint32_t bucket, std::set<ino_t>* files) {
+  const std::string below = path(copies(bucket), bucket).substr(0, 3);
+  Fd fd(os::openat(directory_.get(), below.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(fd ? os::fdopendir(fd.get()) : nullptr, &::closedir);
+  if (!dir) return errno;
+  (void)fd.release();
+  while (const dirent* e = os::readdir(dir.get())) {
+    const std::string name = below + e->d_name;
+    const Ref ref = name.size() + 1 == kCopyNameBytes ? entry_of_copy(name.c_str()) : 0;
+    struct stat st;
+    if (ref == 0) continue;
+    if (os::fstatat(directory_.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return errno;
+    const uint64_t blocks = files->insert(st.st_ino).second ? blocks_of(st) : 1;
+    copies_[bucket].push_back({ref, static_cast<uint32_t>(blocks)});
+    named_ += blocks;
+  }
+  return 0;
 }
 
 bool StoreServer::serve(int requests, int answers) {

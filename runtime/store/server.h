@@ -9,6 +9,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ namespace monarch {
 // One thread's.
 class StoreServer {
  public:
-  // In the job's directory, which is empty. `granted`: bytes that root grants now.
+  // In the job's directory. What a store before this one has named there counts; its partial copies go.
+  // `granted`: bytes that root grants now.
   StoreServer(Fd directory, std::string tier, std::function<uint64_t()> granted,
               Clock& clock = system_clock());
 
@@ -54,6 +56,7 @@ class StoreServer {
 
   // These return 0 or an errno value.
   int prepare();
+  int take_over(uint32_t bucket, std::set<ino_t>* files);
   int handle(const StoreAsk& ask);
   int renew(uint32_t slot);
   int publish(const StoreAsk& ask);

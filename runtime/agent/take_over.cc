@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/agent/take_over.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/log.h"
+#include "runtime/base/os.h"
+#include "runtime/layout/board_client.h"
+
+namespace monarch {
+namespace {
+
+bool is_placed(const Entry& e) { return state_of(e.state.load(std::memory_order_acquire)) == State::kPlaced; }
+
+bool is_as_copied(const Catalog& catalog, const Entry& e, int root, const std::string& path) {
+  const Identity* id = catalog.reader().identity_of(e);
+  const Fd there(os::open_beneath(root, path.c_str(), O_PATH | O_CLOEXEC));
+  struct stat st;
+  return id && there && os::fstat(there.get(), &st) == 0 && st.st_ino == id->pfs_ino &&
+         static_cast<uint64_t>(st.st_size) == e.size.load(std::memory_order_relaxed) &&
+         ns_of(st.st_mtim) == e.mtime.load(std::memory_order_relaxed) && ns_of(st.st_ctim) == id->ctime &&
+         tells_changes(st.st_ctim, catalog.header().boot_time);
+}
+
+}  // namespace
+
+Status may_take_over(const Board& board) {
+  if (agent_lives(board)) return Error{EBUSY, "another agent serves this job"};
+  if (board.header.closed.load(std::memory_order_acquire) == kEnding)
+    return Error{ESHUTDOWN, "the agent before this one has ended in order"};
+  return {};
+}
+
+void take_over(Catalog* catalog, Hierarchy* hierarchy, Board* board) {
+  std::vector<Tier>& tiers = hierarchy->tiers();
+  catalog->walk(0, [&](Ref ref) {
+    const Entry& e = catalog->entry(ref);
+    const uint64_t word = e.state.load(std::memory_order_acquire);
+    if (state_of(word) == State::kPlaced && tier_of(word) < tiers.size())
+      tiers[tier_of(word)].adopt(e.size.load(std::memory_order_relaxed));
+    if (state_of(word) == State::kLarge)
+      for (Tier& tier : tiers) (void)tier.remove(ref);
+    return true;
+  });
+  // These it counts anew.
+  for (const AgentCounter counter :
+       {AgentCounter::walk_dirs, AgentCounter::walk_files, AgentCounter::walk_errors})
+    board->agent[static_cast<uint32_t>(counter)] = 0;
+  board->header.full = 0;
+  board->header.stalled_until_ns = 0;
+  board->header.unheard = 1;
+}
+
+void compare_placed(Catalog* catalog, const Dataset& dataset, ChangeWatch* watch, Board* board,
+                    Throttle* stats, const std::function<bool()>& stopping) {
+  uint64_t changed = 0;
+  catalog->walk(0, [&](Ref ref) {
+    const Entry& e = catalog->entry(ref);
+    if (!is_placed(e)) return true;
+    const std::string path = catalog->path_of(ref);
+    const uint32_t root = catalog->root_of(ref);
+    if (!stats->wait(1, stopping) || stopping()) return false;
+    const size_t slash = path.rfind('/');
+    watch->add(root, std::string_view(path).substr(0, slash == std::string::npos ? 0 : slash));
+    if (is_as_copied(*catalog, e, dataset.roots[root].fd.get(), path) || !is_placed(e)) return true;
+    set_invalid(board, path_hash(root, path.data(), path.size()));
+    tell_change(board);
+    count(board, TaskCounter::invalidations);
+    return ++changed > 0;
+  });
+  if (stopping()) return;
+  board->header.unheard.fetch_sub(1, std::memory_order_release);
+  spdlog::info("all placed files were compared with the PFS: {} have changed", changed);
+}
+
+}  // namespace monarch
