@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -107,10 +108,12 @@ class Nodes:
         return lib.agent_of(self.processes[index])
 
     def kill(self, index):
-        """The node is gone from one moment to the other: its agent first, so that nobody is told."""
-        os.kill(self.agent(index), 9)
+        """The node is gone from one moment to the other: its agent is stopped first, so that nobody is told."""
+        agent = self.agent(index)
+        os.kill(agent, signal.SIGSTOP)
         self.processes[index].kill()
         self.processes[index].wait()
+        os.kill(agent, signal.SIGKILL)
         run_dir = self.envs[index][b"MONARCH_IO_RUN_DIR"].decode()
         shutil.rmtree(run_dir, ignore_errors=True)
         self.processes[index] = None
