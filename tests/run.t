@@ -383,6 +383,27 @@ def monarchd_killed():
     return pfs.close()
 
 
+def monarchd_resumed():
+    """Meanwhile a program without the library changes a file, and puts the time back."""
+    source, tier = tree("resumed.src", 12)[0], scratch("tier.resumed")
+    paths = sorted(os.path.join(d, name) for d, _, names in os.walk(source) for name in names)
+    job = e2e.Job([*options([source], {"t": (tier, "1G")}), *e2e.config(prefetch="off", stage_again=0)])
+    old = job.run(["cat", *paths])[1]
+    agent = job.agent()
+    os.kill(job.pid, signal.SIGSTOP)  # so that there is no other one until the file has changed
+    os.kill(agent, signal.SIGKILL)
+    equal(job.run(["cat", *paths])[1], old, "monarchd killed: what is placed is read")
+    st = os.stat(paths[3])
+    e2e.write(paths[3], e2e.bytes_in(paths[3])[::-1])
+    os.utime(paths[3], ns=(st.st_atime_ns, st.st_mtime_ns))
+    os.kill(job.pid, signal.SIGCONT)
+    log = lambda: e2e.text_in(f"{job.run_dir}/monarchd.log")  # noqa: E731
+    ok(wait_until(lambda: "compared with the PFS: 1 have changed" in log()), "another one goes on, and finds the file", log())
+    equal(job.run(["cat", *paths])[1], b"".join(map(e2e.bytes_in, paths)), "which is read as it is now")
+    report = job.end()
+    equal((report["agent"]["staged_files"], report["tasks"]["fallback_invalid"]), (12, 1), "and nothing is staged again", report)
+
+
 def swept():
     """Both killed: the next run of the user sweeps what is older than 10 s and has no owner."""
     words, tier = usual("swept")
@@ -423,4 +444,4 @@ def hanging_pfs():
 
 e2e.main(swept, exit_codes, refusals, without_agent, peers_library, ordinary_user, squatter, user_environment, report, hints, signals,
          monarchctl_killed,
-         monarchd_slow_to_end, monarchd_killed, hanging_pfs)
+         monarchd_slow_to_end, monarchd_killed, monarchd_resumed, hanging_pfs)

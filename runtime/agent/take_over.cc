@@ -18,14 +18,21 @@ namespace {
 
 bool is_placed(const Entry& e) { return state_of(e.state.load(std::memory_order_acquire)) == State::kPlaced; }
 
-bool is_as_copied(const Catalog& catalog, const Entry& e, int root, const std::string& path) {
+enum class Compared { kSame, kChanged, kUnknown };
+
+Compared compare(const Catalog& catalog, const Entry& e, int root, const std::string& path) {
   const Identity* id = catalog.reader().identity_of(e);
   const Fd there(os::open_beneath(root, path.c_str(), O_PATH | O_CLOEXEC));
   struct stat st;
-  return id && there && os::fstat(there.get(), &st) == 0 && st.st_ino == id->pfs_ino &&
-         static_cast<uint64_t>(st.st_size) == e.size.load(std::memory_order_relaxed) &&
-         ns_of(st.st_mtim) == e.mtime.load(std::memory_order_relaxed) && ns_of(st.st_ctim) == id->ctime &&
-         tells_changes(st.st_ctim, catalog.header().boot_time);
+  if (!there || os::fstat(there.get(), &st) != 0) {
+    const bool gone = errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == EXDEV;
+    return gone ? Compared::kChanged : Compared::kUnknown;
+  }
+  const bool same = id && st.st_ino == id->pfs_ino &&
+                    static_cast<uint64_t>(st.st_size) == e.size.load(std::memory_order_relaxed) &&
+                    ns_of(st.st_mtim) == e.mtime.load(std::memory_order_relaxed) &&
+                    ns_of(st.st_ctim) == id->ctime && tells_changes(st.st_ctim, catalog.header().boot_time);
+  return same ? Compared::kSame : Compared::kChanged;
 }
 
 }  // namespace
@@ -59,7 +66,7 @@ void take_over(Catalog* catalog, Hierarchy* hierarchy, Board* board) {
 
 void compare_placed(Catalog* catalog, const Dataset& dataset, ChangeWatch* watch, Board* board,
                     Throttle* stats, const std::function<bool()>& stopping) {
-  uint64_t changed = 0;
+  uint64_t changed = 0, unknown = 0;
   catalog->walk(0, [&](Ref ref) {
     const Entry& e = catalog->entry(ref);
     if (!is_placed(e)) return true;
@@ -68,13 +75,18 @@ void compare_placed(Catalog* catalog, const Dataset& dataset, ChangeWatch* watch
     if (!stats->wait(1, stopping) || stopping()) return false;
     const size_t slash = path.rfind('/');
     watch->add(root, std::string_view(path).substr(0, slash == std::string::npos ? 0 : slash));
-    if (is_as_copied(*catalog, e, dataset.roots[root].fd.get(), path) || !is_placed(e)) return true;
+    const Compared found = compare(*catalog, e, dataset.roots[root].fd.get(), path);
+    unknown += found == Compared::kUnknown;
+    if (found != Compared::kChanged || !is_placed(e)) return true;
     set_invalid(board, path_hash(root, path.data(), path.size()));
     tell_change(board);
     count(board, TaskCounter::invalidations);
     return ++changed > 0;
   });
   if (stopping()) return;
+  if (unknown > 0)
+    return spdlog::warn("the PFS does not tell whether {} placed files have changed: each open asks it",
+                        unknown);
   board->header.unheard.fetch_sub(1, std::memory_order_release);
   spdlog::info("all placed files were compared with the PFS: {} have changed", changed);
 }
