@@ -113,6 +113,20 @@ TEST_F(AgentTest, EndsAtASignalAndLeavesNothing) {
   }
 }
 
+TEST_F(AgentTest, GoesOnForOneThatWasKilledAlone) {
+  EXPECT_EQ(start(), "ready\n");
+  const pid_t killed = std::exchange(pid_, 0);
+  options_.resume = true;
+  EXPECT_EQ(start(), "another agent serves this job\n");
+  EXPECT_EQ(ended(), 1);
+  ::kill(killed, SIGKILL);
+  ::waitpid(killed, nullptr, 0);
+  EXPECT_FALSE(agent_lives(*board().get()));
+  EXPECT_EQ(start(), "ready\n");
+  EXPECT_TRUE(agent_lives(*board().get()));
+  end();
+}
+
 TEST_F(AgentTest, EndsWithItsLifeline) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);

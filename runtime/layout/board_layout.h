@@ -279,8 +279,9 @@ struct BoardHeader {
   // The highest number that a copy has which was made since its file was marked (placed_word()).
   std::atomic<uint32_t> copied_at;
   std::atomic<uint32_t> hears_changes;  // 1: the agent is to be woken for a mark
-  // So many of the job's other nodes do not tell what their tasks change, having done so before: what is
-  // opened is compared with the PFS.
+  // So many of the job's other nodes do not tell what their tasks change, having done so before, and 1 while
+  // an agent that goes on for a killed one has not compared what is placed: what is opened is compared with
+  // the PFS.
   std::atomic<uint32_t> unheard;
   // 1: many paths that were asked for are not there: look whether one is, before the agent is asked for it.
   std::atomic<uint32_t> look_first;
