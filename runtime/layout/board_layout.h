@@ -108,7 +108,7 @@ inline constexpr int kStaleSeconds = 60;
   X(served_bytes, "bytes that other nodes got from this one")                                 \
   X(dup_files, "files read from the PFS though another node had them, as far as known")       \
   X(evicted_files, "copies removed because root lowered a tier's quota")                      \
-  X(hinted_files, "files that prefetch took in the order of monarchctl hint")                 \
+  X(hinted_files, "files that prefetch took in the order of hints")                           \
   X(late_nodes, "nodes whose tasks began before their agent was ready, and were not counted") \
   X(sized_files, "files whose size is in dataset_bytes")
 
