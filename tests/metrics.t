@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 
 import e2e
 import one_node
@@ -211,27 +210,6 @@ def mounted():
         ok(wait_until(lambda: not hanging(n)), "it answers again: none hangs", hanging(n))
         some(n.look("answers"), {"monarch_jobs_unread": 0}, "and the job's counters are read")
         n.end(job)
-
-
-def states():
-    """Jobs without an agent."""
-    with contextlib.closing(Node("states")) as n:
-        n.account = "/bin/false"  # the line stays
-        n.start(FIRST + 51)
-        for number, text in enumerate(('{"wanted": "/data"}', '{"failed": "0 boot"}', '{"failed": "0 boot", "refused": true}', "{"), start=FIRST + 52):
-            os.mkdir(f"{n.state}/jobs/c-1.{number}.n1.x", 0o700)
-            e2e.write(f"{n.state}/jobs/c-1.{number}.n1.x/record.json", text)
-        now = int(time.time())
-        line = f"{n.state}/spool/c-1.1.0.n1.1.{now}.json"
-        whole = e2e.write(f"{n.dir}/line", json.dumps({"job": 1, "cluster": "c-1", "uid": UID, "restart": 0, "begin": now - 10, "end": now, "line": "monarch=1"}))
-        os.rename(whole, line)
-        some(n.look("states"), {**{f'monarch_jobs{{state="{state}"}}': 1 for state in ("pending", "failed", "refused", "unknown", "running")},
-                                'monarch_jobs{state="agent_died"}': 0, "monarch_sacct_lines_waiting": 1}, "each job has its state")
-        for directory in glob.glob(f"{n.state}/jobs/*"):
-            if f".{FIRST + 51}." not in directory:
-                shutil.rmtree(directory)
-        os.unlink(line)
-        n.account = ""
 
 
 # ---- the file for node_exporter
@@ -486,4 +464,4 @@ def dashboard():
     return equal(code, 0, "its numbers are right", out.decode(), err)
 
 
-e2e.main(as_root(lives), as_root(hostile), as_root(mounted), as_root(states), as_root(textfile), as_root(by_socket), units, as_root(by_systemd), as_root(names), guide, dashboard)
+e2e.main(as_root(lives), as_root(hostile), as_root(mounted), as_root(textfile), as_root(by_socket), units, as_root(by_systemd), as_root(names), guide, dashboard)

@@ -93,6 +93,22 @@ TEST_F(MetricsTest, WhatADiskHasSpoiltBeginsAnew) {
   }
 }
 
+TEST_F(MetricsTest, EachJobHasItsState) {
+  JobRecord running = begin(1);
+  (void)begin(2);  // its agent is not there
+  running.agent = *identify(::getpid());
+  ASSERT_TRUE(state_.write_record(running).ok());
+  const char* const others[] = {R"({"wanted": "/data"})", R"({"failed": "0 boot"})",
+                                R"({"failed": "0 boot", "refused": true})", "{"};
+  for (size_t i = 0; i < std::size(others); ++i)
+    scratch_.file("state/jobs/c." + std::to_string(i + 3) + ".n1/record.json", others[i]);
+  for (const char* state : {"running", "agent_died", "pending", "failed", "refused", "unknown"})
+    EXPECT_EQ(told("monarch_jobs", {{"state", state}}), 1u) << state;
+  EXPECT_EQ(told("monarch_sacct_lines_waiting"), 0u);
+  ASSERT_TRUE(state_.write("spool/c.1.0.n1.1.1.json", "").ok());
+  EXPECT_EQ(told("monarch_sacct_lines_waiting"), 1u);
+}
+
 TEST_F(MetricsTest, EveryFallbackHasItsReason) {
   constexpr const char* kNames[] = {
 #define X(name, doc) #name,

@@ -1,18 +1,14 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
-"""What users ask for besides their datasets, on a real Slurm: by option, by twin and in the script, for each kind of job; and told where a node
-cannot give it."""
+"""What users ask for besides their datasets, on a real Slurm: by option, by twin and in the script, for each kind of job."""
 
-import json
 import os
 import re
 import subprocess
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
-from e2e import SOURCE, contains, equal, ok, scratch
+import e2e
+import slurm_lab
+from e2e import contains, equal, ok, scratch
 from slurm_lab import Cluster
 
 FILES = 20
@@ -46,17 +42,6 @@ def job(*options, script=SHOW, env=None):
     number = cluster.submit([f"--monarch-dataset={data}", *options], script, env=env)
     equal(cluster.wait(number), "COMPLETED", f"{options or env}: how the job ends", cluster.output(number))
     return cluster.output(number).decode(), number
-
-
-def listed():
-    """By sbatch, salloc and srun, under what plugins provide: the manual's options, each with a line of text."""
-    manual = set(re.findall(r"\\-\\-((?:no\\-)?monarch(?:\\-[a-z\\-]+)?)", e2e.text_in(f"{SOURCE}/doc/monarch.7")))
-    names = {name.replace("\\-", "-") for name in manual}
-    for command in "sbatch", "salloc", "srun":
-        code, out, err = cluster.execute([command, "--help"])
-        found = dict(re.findall(r"^ +--((?:no-)?monarch[a-z-]*)(?:=\S+)?\s+(.*)", out.decode().partition("Options provided by plugins:")[2], flags=re.M))
-        equal((code, set(found)), (0, names), f"{command} --help lists the manual's options", out.decode()[-3000:], err)
-        ok(all(len(text) > 10 for text in found.values()), f"{command} --help says what they do", found)
 
 
 def by_option():
@@ -119,18 +104,6 @@ def unused():
           "unused: it is told once", cluster.closing(number))
 
 
-def capacity():
-    """Less than it needs: without Monarch, or not at all, as the job wants it; and never more than it wants."""
-    out, _ = job("--monarch-capacity=1K:64K")
-    equal((conf_of(out)[1], re.findall(r"^quota = (.*)$", out, flags=re.M)), (["nvme"], ["64K"]), "no more than MAX is taken")
-    out, _ = job("--monarch-capacity=1T", script=f"echo ran; echo $MONARCH_IO_RUN_DIR; ls {data} >/dev/null")
-    why = "node1 has 200M of its tiers for the job now, less than the 1.00T that --monarch-capacity asks for"
-    equal(out, f"monarch: the job runs without Monarch on node1: {why}\nran\n\n", "less than MIN: without Monarch, and it is told")
-    number = cluster.submit([f"--monarch-dataset={data}", "--monarch-capacity=1T,require"], "echo ran")
-    equal((cluster.wait(number), cluster.output(number).decode()), ("FAILED", f"monarch: the job fails, as --monarch-capacity has ,require, on node1: {why}\n"),
-          "less than MIN with ,require: the job fails before it begins, and is told why")
-
-
 def excluded():
     """What is excluded is read on the PFS, and is no part of what is waited for; hints are for the steps with Monarch."""
     names = sorted(os.path.relpath(f"{d}/{f}", data) for d, _, files in os.walk(data) for f in files)
@@ -146,33 +119,10 @@ def excluded():
     equal(cluster.log_of(number).count("runs without"), 0, "excluded: with Monarch")
 
 
-def reported():
-    """The job's user has its report in the file that was named, or root's log says why not."""
-    read, name = f"find {data} -type f -exec cat {{}} + >/dev/null", f"{cluster.out}/report.%j.json"
-    ready = "--monarch-wait=full"  # of a job that ends before its agent is there nothing is counted
-    jobs = [job(ready, f"--monarch-report={name}", script=read)[1], job(ready, script=read, env={"MONARCH_IO_OPT_REPORT": name})[1]]
-    for number in jobs:
-        file = name.replace("%j", str(number))
-        ok(e2e.wait_until(lambda file=file: os.path.exists(file)), "a report: it is there once the job has ended", cluster.log_of(number))
-        told = json.loads(e2e.execute([f"{e2e.BUILD}/monarchctl", "report", "--json", file])[1])
-        equal((told["source"], told["nodes_told"], told["opens"], os.stat(file).st_uid), ("file", 1, FILES, os.stat(f"{cluster.out}/{number}").st_uid),
-              "a report: what it tells, and whose it is")
-    number = job(ready, f"--monarch-report={cluster.state}/report", script=read)[1]
-    ok(e2e.wait_until(lambda: "its report is not in" in cluster.log_of(number)), "a report where the user cannot write: the log says so", cluster.log_of(number))
-    equal(os.path.exists(f"{cluster.state}/report"), False, "and there is none")
-
-
-def only_some_tiers():
-    """The job goes on with what there is, and its output says so once, though it has several steps."""
-    out, _ = job("--monarch-tiers=ram,ssd", script=f"srun true; srun true; {SHOW}")
-    equal(conf_of(out)[1], ["ssd"], "a tier that the node has not: the others are used")
-    equal(told(out), ["monarch: node1 has no tier ram; it has nvme,ssd"], "a tier that the node has not: it is told once")
-
-
 def leaves_nothing():
     cluster.nothing_left("all jobs", scratch("other"))
 
 
 e2e.skip_all_if(slurm_lab.why_no_slurm())
 begin()
-e2e.main(listed, by_option, in_a_step, only_some_tiers, capacity, excluded, reported, waits, waits_in_vain, unused, leaves_nothing)
+e2e.main(by_option, in_a_step, excluded, waits, waits_in_vain, unused, leaves_nothing)

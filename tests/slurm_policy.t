@@ -1,15 +1,13 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """What monarch.conf allows jobs of a real Slurm by partition, account and QOS: each job runs and ends well, and
 who has no Monarch is told why, once."""
 
 import os
 import re
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
+import e2e
+import slurm_lab
 from e2e import contains, equal, ok, scratch, wait_until
 from slurm_lab import USER, Cluster, Dataset
 
@@ -79,14 +77,6 @@ def by_job():
         refused(f"not the {kind}", off.format(""), other)
 
 
-def closing_line():
-    """An administrator can switch off what a job's output ends with, and not for all jobs."""
-    configure("[policy]\nclosing_line = off\n[policy.partition.closed]\nclosing_line = on\n")
-    for partition, lines in ("main", 0), ("closed", 1):
-        job = served(f"closing_line, {partition}", f"--partition={partition}")
-        equal(len(cluster.closing(job)), lines, f"closing_line, {partition}: what the output ends with", cluster.closing(job))
-
-
 def of_liars():
     """The job's environment is the user's."""
     configure("[policy.partition.closed]\nenabled = off\n[policy.account.students]\nenabled = off\n[policy.qos.long]\nenabled = off\n")
@@ -151,4 +141,4 @@ def leaves_nothing():
 
 e2e.skip_all_if(slurm_lab.why_no_slurm())
 begin()
-e2e.main(by_job, closing_line, of_liars, defaults, words, leaves_nothing)
+e2e.main(by_job, of_liars, defaults, words, leaves_nothing)

@@ -86,9 +86,12 @@ TEST_F(SpankPlugin, HandsTheOtherOptionsToItsHelpers) {
   EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "prefetch=all tiers=a,b");
   EXPECT_FALSE(has(arguments(), "/data") || has(arguments(), "prefetch")) << "all can read a command line";
   load();
-  fake_.given = {{"monarch-dataset", "/data"}, {"monarch-wait", "80%"}, {"monarch-wait-timeout", "60"}};
+  fake_.given = {{"monarch-dataset", "/data"},
+                 {"monarch-capacity", "1G,require"},
+                 {"monarch-wait", "80%"},
+                 {"monarch-wait-timeout", "60"}};
   hook("job_prolog");
-  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "wait=80% wait_timeout=60");
+  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "wait=80% wait_timeout=60 capacity=1G,require");
   load();
   fake_.given = {{"monarch-dataset", "/data"},
                  {"monarch-exclude", "*.log"},
@@ -128,7 +131,8 @@ TEST_F(SpankPlugin, HandsTwinsOfOptionsToSlurm) {
                                                        {"CONSISTENCY", "monarch_consistency"},
                                                        {"TIERS", "monarch_tiers"},
                                                        {"WAIT", "monarch_wait"},
-                                                       {"WAIT_TIMEOUT", "monarch_wait_timeout"}};
+                                                       {"WAIT_TIMEOUT", "monarch_wait_timeout"},
+                                                       {"REPORT", "monarch_report"}};
   for (const auto& [name, twin] : twins) ::setenv((std::string("MONARCH_IO_OPT_") + name).c_str(), twin, 1);
   ::setenv("MONARCH_IO_OPT_NO_MONARCH", "", 1);
   init(S_CTX_REMOTE);
@@ -368,7 +372,7 @@ TEST_F(SpankPlugin, AStepStartsTheAgentOnce) {
       << once;
   hook("init_post_opt");
   EXPECT_EQ(arguments(), once) << "Slurm hands over srun's options twice";
-  EXPECT_EQ(read("variables").find("SLURM"), std::string::npos) << read("variables");
+  EXPECT_FALSE(has(read("variables"), "SLURM")) << read("variables");
   EXPECT_EQ(said(), "");
   EXPECT_EQ(told(), "");
   EXPECT_EQ(fake_.environment["LD_PRELOAD"], scratch_ / "libmonarch_preload.so");

@@ -184,7 +184,7 @@ TEST_F(StartTest, AJobThatMayNotHaveItIsNotTried) {
   EXPECT_EQ(error_of(requeued("/data")), kRefused);
   EXPECT_EQ(of_job(), Names{"record.json"});
   EXPECT_TRUE(notes().failure.refused);
-  EXPECT_NE(notes().failure.reason.find("deny_users"), std::string::npos);
+  EXPECT_TRUE(has(notes().failure.reason, "deny_users"));
   EXPECT_TRUE(on_tier().empty());
   EXPECT_EQ(error_of(requeued("/data")), EALREADY) << "nor asked about again";
 }
@@ -257,8 +257,7 @@ class TrappedStartTest : public StartTest {
  protected:
   void SetUp() override {
     StartTest::SetUp();
-    if (in_child([] { return before_call(SYS_flock, [](CallArguments) { return 0; }) ? 0 : 1; }) != 0)
-      GTEST_SKIP() << "no system call can be trapped here";
+    if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
   }
   // The agent, which says nothing; stores end at once.
   const CallHandler never_ends = [this](CallArguments a) -> int {
@@ -313,7 +312,7 @@ TEST_F(TrappedStartTest, AnAgentThatIsNotReadyIsWaitedForAndKept) {
   EXPECT_TRUE(is_running(r.agent));
   EXPECT_EQ(names_in(scratch_ / "open/monarch"), Names{r.removal()});
   EXPECT_TRUE(!exists(scratch_ / "closed/monarch") || names_in(scratch_ / "closed/monarch").empty());
-  EXPECT_NE(contents(scratch_ / "logged").find("the agent is not ready after "), std::string::npos);
+  EXPECT_TRUE(has(contents(scratch_ / "logged"), "the agent is not ready after "));
   EXPECT_EQ(recorded().serves, "/data");
   EXPECT_TRUE(recorded().late);
   EXPECT_TRUE(end_agent(state_, r, 10000));
@@ -328,7 +327,7 @@ TEST_F(TrappedStartTest, ATierThatDoesNotAnswerIsLeftOut) {
   });
   const JobRecord r = starts_on_open(request("/data"));
   EXPECT_EQ(recorded().remark, "n1 goes without tier closed: it does not answer within 500 ms");
-  EXPECT_NE(contents(scratch_ / "logged").find("is not ready after 2500 ms"), std::string::npos)
+  EXPECT_TRUE(has(contents(scratch_ / "logged"), "is not ready after 2500 ms"))
       << "what was waited for counts";
   EXPECT_TRUE(end_agent(state_, r, 10000));
 }
@@ -367,7 +366,7 @@ TEST_F(TrappedStartTest, ATierThatCannotBeUsedIsLeftOut) {
   const JobRecord r = starts_on_open(request("/data"));
   const std::string told = "n1 goes without tier closed: " + (scratch_ / "closed/monarch: no directory");
   EXPECT_TRUE(r.remark.starts_with(told)) << r.remark;
-  EXPECT_EQ(contents(r.run_dir + "/agent.conf").find("closed"), std::string::npos);
+  EXPECT_FALSE(has(contents(r.run_dir + "/agent.conf"), "closed"));
   EXPECT_TRUE(end_agent(state_, r, 10000));
 }
 
@@ -407,15 +406,16 @@ TEST_F(TrappedStartTest, AJobThatHasNothingOfATierIsToldWhy) {
   EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
   const JobRecord first = *state_.read_record("c.2.n1");
   std::ofstream(scratch_ / "monarch.conf", std::ios::app)
-      << "[tier.full]\npath = " << scratch_.dir("full") << "\nquota = 1M\nmin_free = 1000T\n";
+      << "[tier.full]\npath = " << scratch_.dir("full") << "\nquota = 1M\nmin_free = 1000T\n"
+      << "[policy]\nclosing_line = off\n";
   std::filesystem::permissions(scratch_ / "full", std::filesystem::perms(0711));
   EXPECT_EQ(start_with(request("/data"), SYS_execve, never_ends), "fresh");
   const JobRecord second = *state_.read_record("c.1.n1");
+  EXPECT_TRUE(first.closing_line && !second.closing_line);
   const std::string& told = second.remark;
   EXPECT_TRUE(told.starts_with("n1 has nothing of tier open for the job now: other jobs have its 1.00M"))
       << told;
-  EXPECT_NE(told.find("; n1 has nothing of tier full for the job now: " + (scratch_ / "full has ")),
-            std::string::npos)
+  EXPECT_TRUE(has(told, "; n1 has nothing of tier full for the job now: " + (scratch_ / "full has ")))
       << told;
   for (const JobRecord& job : {first, second}) EXPECT_TRUE(end_agent(state_, job, 10000));
 }
