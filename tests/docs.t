@@ -327,12 +327,17 @@ def rendering():
 
 
 def places():
-    """Links, and what looks like a path of the tree, in all Markdown documents."""
+    """Links, to headings too, and what looks like a path of the tree, in all Markdown documents."""
+    def slug(heading):
+        return re.sub(r"[^\w -]", "", heading.replace("`", "")).strip().lower().replace(" ", "-")
+    headings = {path: {slug(h) for h in re.findall(r"^#+ (.*)$", text_of(path), flags=re.M)} for path in DOCUMENTS}
     top = "|".join(("admin", "bench", "dev", "doc", "etc", "examples", "preload", "runtime", "spank", "tests"))
     for path in DOCUMENTS:
-        text, at = text_of(path), os.path.dirname(f"{SOURCE}/{path}")
-        links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
-        faults = [f"link to {link}" for link in links if not os.path.exists(f"{at}/{link}")]
+        text, faults = text_of(path), []
+        for to, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", text):
+            other = os.path.normpath(os.path.join(os.path.dirname(path), to)) if to else path
+            if "://" not in to and not (anchor in headings.get(other, ()) if anchor else os.path.exists(f"{SOURCE}/{other}")):
+                faults.append(f"link to {to}#{anchor}")
         files = re.findall(rf"(?<![\w/.])(?:\./)?((?:{top})/[\w./*-]+[\w*])", text)
         faults += [file for file in files if not glob.glob(f"{SOURCE}/{file}")]
         result(sorted(set(faults)), f"{path}: links and paths exist")
@@ -532,20 +537,6 @@ def commands():
     result(missing(["monarchctl run --dataset", "monarchd --flush", "sbatch --monarch-dataset"], looked_at, "the documents"), "these commands were looked at")
 
 
-def anchors():
-    """Links to headings."""
-    def slug(heading):
-        return re.sub(r"[^\w -]", "", heading.replace("`", "")).strip().lower().replace(" ", "-")
-    headings = {path: {slug(h) for h in re.findall(r"^#+ (.*)$", text_of(path), flags=re.M)} for path in DOCUMENTS}
-    for path in DOCUMENTS:
-        faults = []
-        for to, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", text_of(path)):
-            other = os.path.normpath(os.path.join(os.path.dirname(path), to)) if to else path
-            if "://" not in to and anchor not in headings.get(other, ()):
-                faults.append(f"{to}#{anchor}")
-        result(faults, f"{path}: the headings that it links to exist")
-
-
 # The folders, from the ground up. An include leads to its own folder, or to one further down.
 FLOORS = [["runtime/base", "runtime/layout"], ["runtime/config"], ["runtime/store", "simulate"], ["runtime/hierarchy", "runtime/metadata", "simulate/policies"], ["runtime/placement"],
           ["runtime/peer"], ["runtime/agent", "runtime/node"], ["runtime/monarchd", "admin"]]
@@ -589,5 +580,5 @@ def layers():
                f"{name} includes lead down, and nowhere both ways")
 
 
-e2e.main(options, helper, plugin, environment, config, statistics, state_file, rendering, places, anchors, installed, security, coverage,
+e2e.main(options, helper, plugin, environment, config, statistics, state_file, rendering, places, installed, security, coverage,
          troubleshooting, guides, commands, layers)

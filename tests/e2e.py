@@ -225,17 +225,6 @@ def _end_run(path):
     _remove_scratch(path)
 
 
-def _remove_groups(path):
-    """Empty control groups of state directories in there (runtime/node/state.h), which the next sweep of each would remove."""
-    for state in (os.path.dirname(jobs) for depth in ("", "*/", "*/*/") for jobs in glob.glob(f"{path}/{depth}jobs")):
-        with contextlib.suppress(OSError):
-            st = os.stat(state)
-            for at in ("", "*/"):
-                for group in glob.glob(f"/sys/fs/cgroup/{at}monarch/{st.st_dev:x}.{st.st_ino:x}.*"):
-                    with contextlib.suppress(OSError):
-                        os.rmdir(group)
-
-
 def _remove_scratch(path):
     for lab in filter(os.path.isdir, (f"{path}/slurm", *glob.glob(f"{path}/*/slurm"))):
         subprocess.run([f"{SOURCE}/dev/lab", "slurm", "down", "--dir", lab], stdout=subprocess.DEVNULL, check=False)
@@ -246,7 +235,8 @@ def _remove_scratch(path):
     for point in sorted(mounts_below(path), reverse=True):
         unmount = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-uz"]
         subprocess.run([*unmount, point], stderr=subprocess.DEVNULL, check=False)
-    _remove_groups(path)
+    for jobs in (found for depth in ("", "*/", "*/*/") for found in glob.glob(f"{path}/{depth}jobs")):
+        remove_groups(os.path.dirname(jobs))
     subprocess.run(["rm", "-rf", "--one-file-system", path, f"/dev/shm/{os.path.basename(path)}"], check=False)
 
 

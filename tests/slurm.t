@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """The chain of a Slurm job, from sbatch --monarch-dataset to the line in sacct, on a PFS whose servers count.
 
@@ -13,12 +13,10 @@ import math
 import os
 import re
 import signal
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
-import slurm_rows  # pylint: disable=wrong-import-position
+import e2e
+import slurm_lab
+import slurm_rows
 from e2e import contains, equal, ok, scratch, wait_until
 from slurm_lab import HELD, Cluster, Dataset, bytes_of, fields, quoted, size_text
 

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Jobs whose owner does the worst to all that root's epilog could read, follow or remove.
 
@@ -13,9 +13,8 @@ import re
 import signal
 import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
+import e2e
+import slurm_lab
 from e2e import equal, ok, scratch, wait_until
 from slurm_lab import Cluster, Dataset, tree_state
 

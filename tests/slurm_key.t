@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """How the agents of a job's nodes get its key and the list of its nodes in a real Slurm, that nobody else gets the key, and that
 the PFS is asked once."""
@@ -11,11 +11,9 @@ import re
 import signal
 import stat
 import subprocess
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
+import e2e
+import slurm_lab
 from e2e import equal, ok, scratch, wait_until
 from slurm_lab import Cluster, Dataset, quoted
 

@@ -392,10 +392,7 @@ exit $code
                                stderr=subprocess.DEVNULL, check=False).stdout.decode(errors="surrogateescape")
         left = [p for p in found.splitlines()
                 if not re.search(r"^/node[-a-z]*\d(/monarch)?$", p.removeprefix(self.tier)) and p not in [f"{tier}/monarch" for tier in tiers]]
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
-            points = [line.split()[4] for line in mounts]
-        left += [p for p in points for base in (self.tier, self.state) if p.startswith(base + "/")]
-        left += self.processes()
+        left += e2e.mounts_below(self.tier) + e2e.mounts_below(self.state) + self.processes()
         running = self.execute(["squeue", "-h", "-a", "-o", "%A"])[1].decode().split()
         return [p for p in left if not any(f"/lab.{job}." in p for job in running)]
 

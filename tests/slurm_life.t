@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """The life of a site: Slurm's daemons are killed and started again, the configuration is
 read anew, Monarch is replaced, while jobs with Monarch run and end."""
@@ -8,14 +8,12 @@ import re
 import shutil
 import signal
 import struct
-import sys
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
-from e2e import contains, equal, ok, scratch, wait_until  # pylint: disable=wrong-import-position
-from slurm_lab import HELD, Cluster, Dataset  # pylint: disable=wrong-import-position
+import e2e
+import slurm_lab
+from e2e import contains, equal, ok, scratch, wait_until
+from slurm_lab import HELD, Cluster, Dataset
 
 # Slurm's own retries are minutes apart: slurmctld asks a node that did not answer each MessageTimeout, and has what a
 # job's end lost told again by the next ping.

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """A tier in memory that is charged to the job, on a real Slurm which limits each job's memory: the job's program may allocate nearly all
 that the job has, is not killed, and the copies make way for it; afterwards they come back."""
@@ -11,8 +11,7 @@ import re
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
+import e2e
 import slurm_lab
 from e2e import equal, ok, scratch, wait_until
 from slurm_lab import Cluster

@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """Jobs beside each other on a node of a real Slurm: each is served, by its part of the node, and at no time they have more of a
 tier together than its quota, with somebody beside them who fills and frees the rest of its file system."""
@@ -10,13 +10,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
+import e2e
+import slurm_lab
 from e2e import equal, ok, scratch, wait_until
 from slurm_lab import Cluster
 

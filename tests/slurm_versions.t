@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """What Slurm's control groups do to jobs with Monarch, and those to them: the system's Slurm with groups of version 1, and the
 one that is installed in the directory MONARCH_TEST_SLURM, a newer one, with version 2."""
@@ -11,12 +11,11 @@ import shutil
 import sys
 import time
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
-import slurm_rows  # pylint: disable=wrong-import-position
-from e2e import BUILD, contains, equal, ok, scratch, state_of, text_in, wait_until  # pylint: disable=wrong-import-position
-from slurm_lab import HELD, Cluster, Dataset, bytes_of, fields, size_text  # pylint: disable=wrong-import-position
+import e2e
+import slurm_lab
+import slurm_rows
+from e2e import BUILD, contains, equal, ok, scratch, state_of, text_in, wait_until
+from slurm_lab import HELD, Cluster, Dataset, bytes_of, fields, size_text
 
 NEWER = os.environ.get("MONARCH_TEST_SLURM", "")
 ALL = os.environ.get("MONARCH_TEST_ALL") == "1"

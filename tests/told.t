@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """A hundred jobs of every kind, one after the other: what each is said to have read of the PFS, in its output, by sacct, by
 `monarchctl report` and `status`, and by the metrics, is what the PFS counted, or is said to be a part of it."""
@@ -8,11 +8,9 @@ import os
 import random
 import re
 import signal
-import sys
 
-sys.dont_write_bytecode = True
-import e2e  # pylint: disable=wrong-import-position
-import slurm_lab  # pylint: disable=wrong-import-position
+import e2e
+import slurm_lab
 from e2e import equal, ok, scratch, wait_until
 from slurm_lab import HELD, Cluster, Dataset, fields, quoted, size_text
 
@@ -126,8 +124,6 @@ def hundred():
     cluster.nothing_left("a hundred jobs")
 
 
-if reason := slurm_lab.why_no_slurm():
-    print(f"1..0 # SKIP {reason}")
-    sys.exit(0)
+e2e.skip_all_if(slurm_lab.why_no_slurm())
 begin()
 e2e.main(hundred)
