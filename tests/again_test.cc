@@ -63,10 +63,8 @@ TEST_F(AgainTest, WhatIsLeftAlone) {
   }
   EXPECT_EQ(counter(AgentCounter::staged_again), 2u);
   EXPECT_EQ(placed_files(node_counts(*board_->get(), {})), 1u);
-  struct stat copy;
   const Found found = newest("f");
-  ASSERT_EQ(::stat(path_of_copy(tier(), found.ref).c_str(), &copy), 0);
-  const Identity* id = catalog_->reader().find_copy(0, copy.st_ino);
+  const Identity* id = catalog_->reader().find_copy(0, stat_of(path_of_copy(tier(), found.ref)).st_ino);
   ASSERT_NE(id, nullptr);
   EXPECT_EQ(catalog_->reader().entry(id->entry), found.entry);
 }

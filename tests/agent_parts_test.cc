@@ -382,7 +382,7 @@ TEST(PeerNodes, WhatIsNoneIsToldWithItsLine) {
   for (std::string line; std::getline(lines, line, '|');) {
     const std::string error = error_of(std::string("n1 10.0.0.1\n") + line + "\nn3 10.0.0.3\n");
     EXPECT_TRUE(error.starts_with("2: '")) << "'" << line << "': " << error;
-    EXPECT_NE(error.find("is not ADDRESS:PORT; write for example"), std::string::npos) << error;
+    EXPECT_TRUE(has(error, "is not ADDRESS:PORT; write for example")) << error;
   }
   for (const char* few : {"", "n1 10.0.0.1\n"})
     EXPECT_EQ(error_of(few), " it takes a line for each of at least two nodes");

@@ -88,7 +88,7 @@ TEST(Escape, TheLogAppliesItToEachMessage) {
   spdlog::set_default_logger(before);
   const std::string text = contents(scratch / "log");
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
-  EXPECT_NE(text.find("remove x\\n2026-11-22T00:00:00.000"), std::string::npos) << text;
+  EXPECT_TRUE(has(text, "remove x\\n2026-11-22T00:00:00.000")) << text;
 }
 
 TEST(Log, ProcessWithoutMemoryEndsWithOneLine) {

@@ -86,8 +86,7 @@ class BoardTest : public ::testing::Test {
 // ---- the file
 
 TEST_F(BoardTest, IsOneAllocatedFileOfTheUsers) {
-  struct stat st;
-  ASSERT_EQ(::stat((scratch_ / "board").c_str(), &st), 0);
+  const struct stat st = stat_of(scratch_ / "board");
   EXPECT_EQ(st.st_mode & 07777, 0600u);
   EXPECT_EQ(static_cast<uint64_t>(st.st_size), sizeof(Board));
   EXPECT_GE(st.st_blocks * 512, st.st_size);

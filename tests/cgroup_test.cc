@@ -126,8 +126,7 @@ TEST_F(PlainGroups, OnlyWhatIsInTheGroupIsKilled) {
   EXPECT_FALSE(groups().end("job", 20)) << "what is in it stays";
   EXPECT_EQ(in("v1/monarch/job/freezer.state"), "THAWED") << "nobody stays frozen";
   EXPECT_EQ(::waitpid(stranger, nullptr, WNOHANG), 0) << "a process that is not in the group was killed";
-  ::kill(stranger, SIGKILL);
-  ::waitpid(stranger, nullptr, 0);
+  end_child(stranger);
 }
 
 TEST_F(PlainGroups, AreRemovedOnceEmptyAndTheirParentStays) {
@@ -172,11 +171,7 @@ TEST_F(PlainGroups, WhereTheirParentsAreNothingOfTheRootsIsOpenedOrLocked) {
 }
 
 TEST_F(PlainGroups, UsersCannotListThem) {
-  const auto mode = [&](const std::string& path) {
-    struct stat st {};
-    EXPECT_EQ(::stat((scratch_ / path).c_str(), &st), 0) << path;
-    return st.st_mode & 07777;
-  };
+  const auto mode = [&](const std::string& path) { return mode_of(scratch_ / path); };
   scratch_.dir("v1/monarch");
   std::filesystem::permissions(v1_ + "/monarch", std::filesystem::perms(0755));
   std::filesystem::remove_all(v2_ + "/monarch");

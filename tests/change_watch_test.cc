@@ -136,8 +136,7 @@ TEST_F(ChangeWatchTest, MarksAccess) {
 TEST_F(ChangeWatchTest, WhatChangesNothingAboutADirectoryIsNoChange) {
   for (int i = 0; i < 2; ++i) {
     for (const fs::path& dir : {root(), root() / "sub"}) {
-      struct stat st;
-      ASSERT_EQ(::stat(dir.c_str(), &st), 0);
+      const struct stat st = stat_of(dir);
       EXPECT_EQ(::chmod(dir.c_str(), st.st_mode & 07777), 0);
       EXPECT_EQ(::chown(dir.c_str(), st.st_uid, st.st_gid), 0);
       const timespec times[2] = {{1000000000, 0}, {1000000000, 0}};

@@ -22,8 +22,6 @@ Candidate at(const std::vector<Candidate>& all, const std::string& mount_point) 
   return found == all.end() ? Candidate() : *found;
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 void expect_refused(const Candidate& c, const std::string& why) {
   EXPECT_FALSE(c.chosen) << c.path;
   EXPECT_TRUE(has(c.reason, why)) << c.path << ": " << c.reason;

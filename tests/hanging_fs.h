@@ -96,9 +96,7 @@ class HangingFs {
   HangingFs(const HangingFs&) = delete;
   HangingFs& operator=(const HangingFs&) = delete;
   ~HangingFs() {
-    if (server_ <= 0) return;
-    ::kill(server_, SIGKILL);
-    ::waitpid(server_, nullptr, 0);
+    if (server_ > 0) end_child(server_);
   }
   bool is_mounted() const { return is_mounted_; }
   // Whoever asked hangs now.
@@ -147,8 +145,7 @@ class LockedDirectory {
   // Unlocks all: who waits for the file is told that it cannot be read.
   void end() {
     if (server_ <= 0) return;
-    ::kill(server_, SIGKILL);
-    ::waitpid(server_, nullptr, 0);
+    end_child(server_);
     server_ = -1;
   }
 

@@ -91,11 +91,7 @@ class HardLinksPlacementTest : public PlacementTest {
     for (size_t i = 1; i < names.size(); ++i)
       fs::create_hard_link(pfs_ + "/" + names[0], pfs_ + "/" + names[i]);
   }
-  uint64_t inode_of(const std::string& path) {
-    struct stat st {};
-    EXPECT_EQ(::stat(copy_of(path).c_str(), &st), 0) << path;
-    return st.st_ino;
-  }
+  uint64_t inode_of(const std::string& path) { return stat_of(copy_of(path)).st_ino; }
   // That the name is placed, on the copy of `first`, and is known by its own path.
   void expect_linked(const std::string& name, const std::string& first) {
     SCOPED_TRACE(name);

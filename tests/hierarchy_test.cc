@@ -44,11 +44,6 @@ class HierarchyTest : public ::testing::Test {
   Stores stores_;
 };
 
-uint64_t mode_of(const std::string& path) {
-  struct stat st;
-  return ::lstat(path.c_str(), &st) == 0 ? st.st_mode & 07777 : 0;
-}
-
 void write_all(const Fd& file, const std::string& content) {
   ASSERT_EQ(::pwrite(file.get(), content.data(), content.size(), 0), static_cast<ssize_t>(content.size()));
 }
@@ -199,9 +194,7 @@ TEST_F(HierarchyTest, DirectoriesAreTheUsersAlone) {
   EXPECT_EQ(mode_of(t.copies_path() + "/34"), 0700u);
   EXPECT_EQ(mode_of(path_of_copy(t, 0x1234)), 0400u);
   EXPECT_EQ(t.copies_path(), scratch_ / "a/" + kJob);
-  struct stat st;
-  ASSERT_EQ(::stat(path_of_copy(t, 0x1234).c_str(), &st), 0);
-  EXPECT_EQ(t.device(), st.st_dev);
+  EXPECT_EQ(t.device(), stat_of(path_of_copy(t, 0x1234)).st_dev);
 }
 
 TEST_F(HierarchyTest, RefusesADirectoryThatOthersCanEnter) {

@@ -97,8 +97,7 @@ TEST(Identity, ANameMayHoldAnything) {
     return std::getline(in, name) && name == ") Z 1 (";
   }));
   const Result<ProcessId> id = identify(pid);
-  ::kill(pid, SIGKILL);
-  ::waitpid(pid, nullptr, 0);
+  end_child(pid);
   ASSERT_TRUE(id.ok());
   EXPECT_NEAR(static_cast<double>(id->start_time), static_cast<double>(identify(::getpid())->start_time),
               1e6);

@@ -38,17 +38,7 @@ class JobDirTest : public StateDirTest {
     return made.ok() ? Status() : Status(made.error());
   }
   std::string jobs() const { return tier_.path + "/monarch"; }
-  static struct stat stat_of(const std::string& path) {
-    struct stat st {};
-    EXPECT_EQ(::lstat(path.c_str(), &st), 0) << path;
-    return st;
-  }
-  std::vector<std::string> in_tier() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(tier_.path)) names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
+  std::vector<std::string> in_tier() const { return names_in(tier_.path); }
 
   TierConfig tier_;
 };
@@ -99,7 +89,7 @@ TEST_F(JobDirTest, IsRootsAndOnlyItsOwnerFindsWhatItKnowsThere) {
   const mode_t before = ::umask(0077);
   ASSERT_TRUE(make().ok()) << make().error().text;
   ::umask(before);
-  EXPECT_EQ(stat_of(jobs()).st_mode & 07777, 0711u);
+  EXPECT_EQ(mode_of(jobs()), 0711u);
   EXPECT_EQ(stat_of(jobs()).st_uid, 0u);
   EXPECT_EQ(stat_of(jobs() + "/c.1.0.n1").st_uid, 0u);
   EXPECT_TRUE(fs::is_empty(jobs() + "/c.1.0.n1"));
@@ -135,7 +125,7 @@ TEST_F(JobDirTest, ATierThatCannotKeepCopiesFromOthersIsRefusedWithTheRemedy) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     m->check(::mount("none", tier_.path.c_str(), "ramfs", 0, nullptr) == 0, "a file system without ACLs");
     const Status made = make();
-    m->check(!made.ok() && made.error().text.find("mount it with ACLs") != std::string::npos, "refused");
+    m->check(!made.ok() && has(made.error().text, "mount it with ACLs"), "refused");
     m->check(!fs::exists(jobs()), "nothing is made");
     TierConfig memory = tier_;
     memory.kind = TierConfig::Kind::kTmpfs;
@@ -144,8 +134,7 @@ TEST_F(JobDirTest, ATierThatCannotKeepCopiesFromOthersIsRefusedWithTheRemedy) {
     const std::string zero = scratch_.file("zero", "0\n"), setting = "/proc/sys/fs/protected_hardlinks";
     m->check(::mount(zero.c_str(), setting.c_str(), nullptr, MS_BIND, nullptr) == 0, "another setting");
     const Status unsafe = make();
-    m->check(!unsafe.ok() && unsafe.error().text.find("sysctl fs.protected_hardlinks=1") != std::string::npos,
-             "refused");
+    m->check(!unsafe.ok() && has(unsafe.error().text, "sysctl fs.protected_hardlinks=1"), "refused");
   });
 }
 
@@ -250,7 +239,7 @@ TEST_F(JobDirTest, AFileSystemWhereRootIsAnotherIsNoTier) {
   });
   const Status s = make();
   ASSERT_FALSE(s.ok());
-  EXPECT_NE(s.error().text.find("root is mapped to user 65533"), std::string::npos) << s.error().text;
+  EXPECT_TRUE(has(s.error().text, "root is mapped to user 65533")) << s.error().text;
   EXPECT_EQ(stat_of(jobs()).st_uid, 65533u);
   EXPECT_EQ(in_tier(), std::vector<std::string>{"monarch"});
 }
@@ -265,7 +254,7 @@ TEST_F(JobDirTest, AFileSystemWithoutOwnersOrModesIsNoTier) {
     });
     const Status s = make();
     ASSERT_FALSE(s.ok());
-    EXPECT_NE(s.error().text.find("does not keep owners and modes"), std::string::npos) << s.error().text;
+    EXPECT_TRUE(has(s.error().text, "does not keep owners and modes")) << s.error().text;
     EXPECT_TRUE(fs::is_empty(jobs())) << "nothing is left";
   }
 }
@@ -307,7 +296,7 @@ TEST_F(JobDirTest, WhatFailsLeavesNothingAndSaysWhy) {
     const Status s = make();
     ASSERT_FALSE(s.ok()) << text;
     EXPECT_EQ(s.error().code, error);
-    EXPECT_NE(s.error().text.find(text), std::string::npos) << s.error().text;
+    EXPECT_TRUE(has(s.error().text, text)) << s.error().text;
     EXPECT_TRUE(!fs::exists(jobs()) || fs::is_empty(jobs())) << text;
   };
   fails(Call::kMkdirat, EROFS, jobs());
@@ -351,8 +340,7 @@ TEST_F(JobDirTest, ARunDirectoryWithoutABoundIsLogged) {
   const int status = in_child([&] {
     if (!before_call(SYS_mount, [](CallArguments) { return EPERM; })) return 99;
     const std::string log = logged([&] { EXPECT_TRUE(make_run_dir(run, 1 << 20, kRunFiles, kOwner).ok()); });
-    const bool told =
-        log.find("run directories are not bounded: mount a tmpfs with size=1048576") != std::string::npos;
+    const bool told = has(log, "run directories are not bounded: mount a tmpfs with size=1048576");
     return told && !HasFailure() ? 0 : 1;
   });
   if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
@@ -366,7 +354,7 @@ TEST_F(JobDirTest, TheRunDirectoryIsRootsAndItsFilesAreTheOwners) {
   const Status s = make_run_dir(run, 0, kRunFiles, kOwner);
   ::umask(before);
   ASSERT_TRUE(s.ok()) << s.error().text;
-  EXPECT_EQ(stat_of(run).st_mode & 07777, 0710u) << "by a list that has the owner alone";
+  EXPECT_EQ(mode_of(run), 0710u) << "by a list that has the owner alone";
   EXPECT_EQ(stat_of(run).st_uid, 0u);
   std::map<std::string, std::string> texts;
   for (const std::string& name : run_file_names()) texts[name] = "";
@@ -378,7 +366,7 @@ TEST_F(JobDirTest, TheRunDirectoryIsRootsAndItsFilesAreTheOwners) {
     EXPECT_EQ(contents(path), texts.at(file.path().filename())) << path;
     EXPECT_EQ(stat_of(path).st_uid, kOwner.uid) << path;
     EXPECT_EQ(stat_of(path).st_gid, kOwner.gid) << path;
-    EXPECT_EQ(stat_of(path).st_mode & 07777, 0600u) << path;
+    EXPECT_EQ(mode_of(path), 0600u) << path;
   }
   EXPECT_EQ(files, texts.size());
   EXPECT_EQ(stat_of(run).st_dev, stat_of(scratch_.path()).st_dev) << "no bound, no file system of its own";
@@ -424,7 +412,7 @@ TEST_F(JobDirTest, TheRunDirectoryIsBounded) {
         EXPECT_TRUE(make_run_dir(run, 8 << 20, kRunFiles, kOwner).ok());
         bounded = stat_of(run).st_dev != stat_of(scratch_ / "mnt").st_dev;
         EXPECT_EQ(stat_of(run).st_uid, 0u);
-        EXPECT_EQ(stat_of(run).st_mode & 07777, 0710u);
+        EXPECT_EQ(mode_of(run), 0710u);
         EXPECT_EQ(contents(run + "/agent.conf"), "conf");
       }))
     GTEST_SKIP() << "cannot mount";

@@ -150,9 +150,7 @@ TEST_F(JobPeersTest, WhatThePrologIsToldIsNotedIfItHasAKey) {
   };
   ASSERT_TRUE(note_wanted(request).ok());
   EXPECT_EQ(noted(), kKey + " n[1-3]");
-  struct stat st {};
-  ASSERT_EQ(::stat((state_.path() + "/jobs/c.1.n1/record.json").c_str(), &st), 0);
-  EXPECT_EQ(st.st_mode & 07777, 0600u);
+  EXPECT_EQ(mode_of(state_.path() + "/jobs/c.1.n1/record.json"), 0600u);
   for (const char* key : {"", "short"}) {
     request.peers.key = kKey;
     ASSERT_TRUE(note_wanted(request).ok());

@@ -21,8 +21,7 @@ class LaunchTest : public NodeTest {
  protected:
   void SetUp() override {
     NodeTest::SetUp();
-    if (in_child([] { return before_call(SYS_execve, [](CallArguments) { return EPERM; }) ? 0 : 1; }) != 0)
-      GTEST_SKIP() << "no system call can be trapped here";
+    if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
   }
   // What the agent says, in these parts; then it ends, or waits to be killed.
   struct Agent {
@@ -115,7 +114,7 @@ class LaunchStoreTest : public LaunchTest {
   // Instead of both.
   static int play_both(CallArguments a) {
     const std::string words = words_of(a);
-    if (words.find(" --tier-fd ") == std::string::npos) play_agent(words);
+    if (!has(words, " --tier-fd ")) play_agent(words);
     const bool sees_tier = ::faccessat(kTierFd, "07", F_OK, 0) == 0;
     const bool nothing_else = ::fcntl(kAnswerFd + 1, F_GETFD) < 0;
     char byte;
@@ -169,8 +168,7 @@ TEST_F(LaunchStoreTest, WhereNoneCanBeStartedTheTierIsLeftOut) {
     return std::to_string(started) + log;
   });
   EXPECT_EQ(said.substr(0, 1), "0");
-  EXPECT_NE(said.find("JobId=1 tier tier: its store cannot be started: socketpair"), std::string::npos)
-      << said;
+  EXPECT_TRUE(has(said, "JobId=1 tier tier: its store cannot be started: socketpair")) << said;
 }
 
 TEST_F(LaunchTest, WhatItsOwnerHasMountedOnItsDirectoryIsNotAsked) {
@@ -257,7 +255,7 @@ TEST_F(LaunchTest, AnAgentWithoutAGroupOfItsOwnIsLogged) {
     const std::string log = logged([&] {
       EXPECT_EQ(with(SYS_openat, refuse, [&] { return launch(); }), "the agent ended before it was ready");
     });
-    EXPECT_EQ(log.find("has no control group of its own: ") != std::string::npos, file != "/nothing") << log;
+    EXPECT_EQ(has(log, "has no control group of its own: "), file != "/nothing") << log;
     EXPECT_EQ(recorded(record(1).job).shared_group, file != "/nothing") << "that it died cannot be told then";
   }
 }
@@ -276,7 +274,7 @@ TEST_F(LaunchTest, AnAgentThatCannotBeRecordedDoesNotBegin) {
   const std::string unknown =
       with(SYS_openat, fail(1, EMFILE, [](CallArguments a) { return opens(a, "/stat"); }),
            [&] { return launch(); });
-  EXPECT_TRUE(unknown.starts_with("no process ") && unknown.find("left") == std::string::npos) << unknown;
+  EXPECT_TRUE(unknown.starts_with("no process ") && !has(unknown, "left")) << unknown;
   // A byte; sanitizers write more into pipes of their own, to see whether memory can be read.
   const auto to_agent = [](CallArguments a) {
     struct stat st;

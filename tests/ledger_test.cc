@@ -140,9 +140,7 @@ TEST_F(LedgerTest, WhatARemovalHoldsFollowsOnceItIsFree) {
   occupies(&gone, 20 * kMiB);
   EXPECT_TRUE(can_grant(state_));
   const std::string log = logged([&] { grant(state_); });
-  EXPECT_NE(log.find("JobId=1 node=n1 has 10.0M more of the tiers: ended jobs have left it\n"),
-            std::string::npos)
-      << log;
+  EXPECT_TRUE(has(log, "JobId=1 node=n1 has 10.0M more of the tiers: ended jobs have left it\n")) << log;
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 2) << "and the same of job 2: " << log;
   EXPECT_EQ(told(1), line(50 * kMiB));
   EXPECT_EQ(told(2), line(30 * kMiB));
@@ -183,7 +181,7 @@ TEST_F(LedgerTest, WithoutTheLockThereIsNoSpaceAtFirst) {
   {
     const Result<Fd> lock = state_.lock_ledger(0);
     const std::string log = logged([&] { EXPECT_EQ(begin_at(state_, 1, 2, 10), 0u); });
-    EXPECT_NE(log.find("begins without space on the tiers: "), std::string::npos) << log;
+    EXPECT_TRUE(has(log, "begins without space on the tiers: ")) << log;
     EXPECT_EQ(capacity_, 0u);
     EXPECT_TRUE(can_grant(state_));
     clock_.pass_once([] { return true; });
@@ -238,9 +236,7 @@ TEST_F(LedgerTest, WhatWasNotToldIsToldAgain) {
   EXPECT_TRUE(can_grant(state_));
   grant(state_);
   EXPECT_EQ(told(1), "nvme " + std::to_string(100 * kMiB) + "\n");
-  struct stat st;
-  ASSERT_EQ(::stat((state_.path() + "/" + record(1).grants()).c_str(), &st), 0);
-  EXPECT_EQ(st.st_mode & 07777, 0644u) << "for its agent";
+  EXPECT_EQ(mode_of(state_.path() + "/" + record(1).grants()), 0644u) << "for its agent";
 }
 
 TEST_F(LedgerTest, ATierThatCannotBeUsedIsLeftOut) {
@@ -273,7 +269,7 @@ TEST_F(LedgerTest, ATierThatDoesNotTellItsSizeIsLeftOut) {
   config.tiers = tiers();
   const Intercept broken(Call::kFstatvfs, EIO);
   const std::string log = logged([&] { EXPECT_TRUE(tiers_for({1, "n1", "c"}, config).empty()); });
-  EXPECT_NE(log.find("tier nvme (" + tier_ + "): Input/output error"), std::string::npos) << log;
+  EXPECT_TRUE(has(log, "tier nvme (" + tier_ + "): Input/output error")) << log;
 }
 
 TEST_F(LedgerTest, ADirectoryIsOneTierAndItsPathIsText) {
@@ -331,7 +327,7 @@ TEST_F(LedgerTest, ARecordThatIsAnotherRunsByNowIsLeftAlone) {
       std::error_code none;
       const std::string path =
           std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(a[0]), none).string();
-      if (path.find("/jobs/c.1.n1") == std::string::npos) return 0;
+      if (!has(path, "/jobs/c.1.n1")) return 0;
       change(1, [](JobRecord* r) { r->serial = 77; });
       return 0;
     };
@@ -369,8 +365,8 @@ TEST_F(LedgerTest, MemoryIsMadeLargerBeforeItIsTold) {
     ::umount2(dir.c_str(), MNT_DETACH);
     pin(1, 0);
     const std::string log = logged([&] { grant(state_); });
-    m->check(log.find("JobId=2 share of the tiers: ") != std::string::npos, "it is logged: " + log);
-    m->check(log.find("more of the tiers") == std::string::npos, "and not that it has more: " + log);
+    m->check(has(log, "JobId=2 share of the tiers: "), "it is logged: " + log);
+    m->check(!has(log, "more of the tiers"), "and not that it has more: " + log);
     m->check(told(2) == "nvme " + std::to_string(90 * kMiB) + "\n", "what cannot be made larger is not told");
     m->check(quota(2) == 100 * kMiB && can_grant(state_), "and tried again");
   });
@@ -425,10 +421,10 @@ TEST_F(ChargedTest, ItsControlGroupIsLookedForEachSecondAndLaterSeldom) {
   looked(12);
   EXPECT_TRUE(can_grant(state_));
   const std::string log = logged([&] { grant(state_); });
-  EXPECT_NE(
-      log.find("JobId=1 node=n1 goes without the tier that is charged to it: no control group of the job's "
-               "counts its memory; set TaskPlugin=task/cgroup in slurm.conf and ConstrainRAMSpace=yes"),
-      std::string::npos)
+  EXPECT_TRUE(
+      has(log,
+          "JobId=1 node=n1 goes without the tier that is charged to it: no control group of the job's "
+          "counts its memory; set TaskPlugin=task/cgroup in slurm.conf and ConstrainRAMSpace=yes"))
       << log;
   EXPECT_FALSE(can_grant(state_));
   looked(12);

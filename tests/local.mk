@@ -251,12 +251,7 @@ EXTRA_DIST += \
 	%D%/fuzz/options.cc \
 	%D%/fuzz/seeds
 
-EXTRA_DIST += \
-	%D%/fixtures/differential.seeds \
-	%D%/fixtures/hpc-node.xml \
-	%D%/fixtures/machines/COPYRIGHT \
-	%D%/fixtures/machines/four-nodes-sata.tar.xz \
-	%D%/fixtures/machines/two-sockets-nvme-pmem.tar.xz
+EXTRA_DIST += %D%/fixtures
 
 check_PROGRAMS += tests/beside tests/counters tests/differential tests/only_v2.so tests/openat2.so tests/other_values.so tests/safety
 tests_beside_LDADD = -lpthread -ldl
@@ -314,7 +309,6 @@ scripts = \
 	%D%/inject.t \
 	%D%/keeper.t \
 	%D%/large.t \
-	%D%/limits.t \
 	%D%/matrix.t \
 	%D%/metadata.t \
 	%D%/metrics.t \
@@ -338,7 +332,6 @@ scripts = \
 	%D%/slurm_policy.t \
 	%D%/slurm_shares.t \
 	%D%/slurm_versions.t \
-	%D%/starved.t \
 	%D%/store.t \
 	%D%/stress.t \
 	%D%/told.t \
@@ -349,24 +342,7 @@ EXTRA_DIST += \
 	%D%/core \
 	%D%/e2e.py \
 	%D%/images.py \
-	%D%/matrix/Reader.java \
-	%D%/matrix/datasets.py \
-	%D%/matrix/formats.py \
-	%D%/matrix/lenet.js \
-	%D%/matrix/library.c \
-	%D%/matrix/loader.py \
-	%D%/matrix/namespace.c \
-	%D%/matrix/place.py \
-	%D%/matrix/ranks.c \
-	%D%/matrix/reader.c \
-	%D%/matrix/reader.go \
-	%D%/matrix/reader.js \
-	%D%/matrix/reader.pl \
-	%D%/matrix/reader.rs \
-	%D%/matrix/streams.cc \
-	%D%/matrix/sums.h \
-	%D%/matrix/trace.c \
-	%D%/matrix/uring.c \
+	%D%/matrix \
 	%D%/one_node.py \
 	%D%/peers_lab.py \
 	%D%/slurm_lab.py \

@@ -183,17 +183,17 @@ class NodeTest : public StateDirTest {
   // Whether somebody is at work on it.
   bool is_locked(const std::string& below) const { return !lock_if_free(state_.path() + "/" + below); }
 
-  static std::vector<std::string> names_in(const std::string& path) {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(path))
-      names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
   std::vector<std::string> on_tier() const { return names_in(scratch_ / "tier/monarch"); }
   std::vector<std::string> runs() const { return names_in(state_.path() + "/run"); }
   std::vector<std::string> jobs() const { return names_in(state_.path() + "/jobs"); }
   std::vector<std::string> in_removing() const { return names_in(state_.path() + "/removing"); }
+  void nothing_is_left() const {
+    EXPECT_TRUE(on_tier().empty());
+    EXPECT_TRUE(runs().empty());
+    EXPECT_TRUE(jobs().empty());
+    EXPECT_TRUE(in_removing().empty());
+    EXPECT_TRUE(names_in(state_.path() + "/grants").empty());
+  }
   bool exists(const std::string& path) const {
     return std::filesystem::exists(std::filesystem::symlink_status(path));
   }

@@ -110,11 +110,6 @@ inline void overwrite(const std::string& path, std::string_view bytes, uint64_t 
   EXPECT_EQ(::pwrite(file.get(), bytes.data(), bytes.size(), static_cast<off_t>(at)),
             static_cast<ssize_t>(bytes.size()));
 }
-inline struct stat stat_of(const std::string& path) {
-  struct stat st {};
-  EXPECT_EQ(::stat(path.c_str(), &st), 0);
-  return st;
-}
 
 // Whether a byte comes, which is taken, or the end; false if neither ever does.
 inline bool is_told(const Fd& fd) {

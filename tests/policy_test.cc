@@ -123,8 +123,7 @@ TEST_F(PolicyTest, SwitchedOffIsToldWithItsReason) {
                   .ends_with("; it is on for partition gpu, qos high"));
   JobFacts unknown = job_;
   unknown.known = false;
-  EXPECT_NE(refusal(only_gpu, unknown).find(", and slurmctld has not told the job's partition"),
-            std::string::npos);
+  EXPECT_TRUE(has(refusal(only_gpu, unknown), ", and slurmctld has not told the job's partition"));
   unknown.asked = false;
   EXPECT_EQ(refusal("[policy]\nenabled = off\n", unknown), off + " (monarch.conf: [policy] enabled = off)")
       << "nobody had to ask";
@@ -162,8 +161,7 @@ TEST_F(PolicyTest, WhoseNameIsNotKnownHasNoneWhereNamesDecide) {
   nameless.groups.clear();
   for (const char* keys :
        {"deny_users = bob", "deny_groups = bob", "allow_users = bob", "allow_groups = bob"})
-    EXPECT_NE(refusal(std::string("[policy]\n") + keys + "\n", nameless).find("could not be looked up"),
-              std::string::npos)
+    EXPECT_TRUE(has(refusal(std::string("[policy]\n") + keys + "\n", nameless), "could not be looked up"))
         << keys;
   EXPECT_EQ(refusal("[policy]\ndeny_users = 1\nallow_users = 2101\n", nameless), "") << "numbers are known";
   EXPECT_EQ(refusal("[policy]\nallow_groups = staff, 7\n", nameless), "");

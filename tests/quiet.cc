@@ -54,7 +54,7 @@ bool others_sleep() {
       while (std::getline(status, line)) {
         if (line.rfind("Name:\tiou-", 0) == 0) is_kernels = true;
         if (line.rfind("State:", 0) == 0) state = line.at(7);
-        if (line.find("voluntary_ctxt_switches:") != std::string::npos) switches += line;
+        if (has(line, "voluntary_ctxt_switches:")) switches += line;
       }
       long number = -1;
       call >> number;

@@ -55,13 +55,6 @@ class RemoverTest : public NodeTest {
     one.push_back({r, state_.make_removal(r).take()});
     return one;
   }
-  void nothing_is_left() const {
-    EXPECT_TRUE(on_tier().empty());
-    EXPECT_TRUE(runs().empty());
-    EXPECT_TRUE(jobs().empty());
-    EXPECT_TRUE(in_removing().empty());
-    EXPECT_TRUE(names_in(state_.path() + "/grants").empty());
-  }
   std::optional<uint64_t> occupied(size_t tier = 0) const {
     const Result<JobRecord> r = state_.read_removal(kRemoval);
     return r.ok() ? r->tiers.at(tier).occupied : std::nullopt;

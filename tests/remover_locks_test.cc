@@ -111,15 +111,13 @@ TEST_F(RemoverTest, AllThatHangAreNoted) {
   const pid_t first = start_idle(), second = start_idle();
   EXPECT_FALSE(hangs(state_, of));
   for (const pid_t process : {first, second}) note_hanging(state_, of, process);
-  ::kill(second, SIGKILL);
-  ::waitpid(second, nullptr, 0);
+  end_child(second);
   EXPECT_TRUE(hangs(state_, of)) << "the first one does still";
   note_hanging(state_, of, second);
   EXPECT_TRUE(hangs(state_, of)) << "one that has ended is not noted";
   ASSERT_TRUE(state_.write(of + "/hanging", "1 x\n").ok());
   EXPECT_FALSE(hangs(state_, of)) << "no process is";
-  ::kill(first, SIGKILL);
-  ::waitpid(first, nullptr, 0);
+  end_child(first);
 }
 
 // As one that read what a running job counts.
@@ -138,16 +136,15 @@ TEST_F(RemoverTest, WhatAProcessHungInBeforeIsNamed) {
       const int result = !before_call(SYS_clock_nanosleep, pauses) ? 99
                          : remove(std::move(removals), kLong)      ? 1
                                                                    : 0;
-      ::kill(reader, SIGKILL);
-      ::waitpid(reader, nullptr, 0);
+      end_child(reader);
       return result;
     });
     if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
     EXPECT_EQ(status, 0);
   });
   if (IsSkipped()) return;
-  EXPECT_NE(log.find("clean up: waits for a process that hangs"), std::string::npos) << log;
-  EXPECT_NE(log.find("left as " + scratch_ / ("tier/monarch/" + kRemoval + ", ")), std::string::npos) << log;
+  EXPECT_TRUE(has(log, "clean up: waits for a process that hangs")) << log;
+  EXPECT_TRUE(has(log, "left as " + scratch_ / ("tier/monarch/" + kRemoval + ", "))) << log;
   EXPECT_EQ(on_tier(), Names{kRemoval});
   EXPECT_TRUE(remove(unattended_removals(state_), kLong)) << "it has ended";
   nothing_is_left();
@@ -246,7 +243,7 @@ TEST_F(GivenUpTest, WhatIsStuckOnATierThatIsBackIsToldAndTriedSoon) {
   r.away_since = ::time(nullptr) - 300;
   expect_pause(r, 60);
   EXPECT_EQ(times_, 1u);
-  EXPECT_NE(log_.find("what could not be removed is left as"), std::string::npos) << log_;
+  EXPECT_TRUE(has(log_, "what could not be removed is left as")) << log_;
 }
 
 TEST_F(GivenUpTest, ATierThatDoesNotAnswerIsLookedAtAsSoonAsEver) {

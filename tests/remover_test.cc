@@ -41,8 +41,7 @@ TEST_F(RemoverTest, WhatCannotBeNotedIsLeftToOthers) {
   EXPECT_TRUE(set_aside(state_, std::move(removals)).empty());
   EXPECT_EQ(jobs(), Names{"c.1.n1"});
   EXPECT_TRUE(exists(state_.path() + "/" + record(1).grants())) << "its agent may live";
-  ::kill(hangs, SIGKILL);
-  ::waitpid(hangs, nullptr, 0);
+  end_child(hangs);
 }
 
 // Its record is in both places then.
@@ -280,8 +279,7 @@ TEST_F(OldLayoutTest, WhatIsNotItsOwnersStays) {
     EXPECT_TRUE(
         eventually([&] { return contents(scratch_ / "log").find("clean up: ") != std::string::npos; }));
   });
-  EXPECT_NE(log.find(kName + ": not empty; what its owner could not remove is left"), std::string::npos)
-      << log;
+  EXPECT_TRUE(has(log, kName + ": not empty; what its owner could not remove is left")) << log;
   EXPECT_EQ(names_in(dir), Names{"foreign"});
   EXPECT_TRUE(exists(kept));
   EXPECT_EQ(state_.read_removal(kRemoval)->tiers.at(0).charged(), 100 * kMiB);
@@ -347,7 +345,7 @@ TEST_F(RemoverTest, WhatIsOnAnotherFileSystemIsNotChargedAndForgottenAfterAWhile
   fill_run(state_.path() + "/run/" + kRemoval);
   std::vector<Removal> removals = removal_of(r);
   std::string log = logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)) << "at once"; });
-  EXPECT_NE(log.find("not mounted there any more: its files are not charged"), std::string::npos) << log;
+  EXPECT_TRUE(has(log, "not mounted there any more: its files are not charged")) << log;
   Result<JobRecord> left = state_.read_removal(kRemoval);
   ASSERT_TRUE(left.ok());
   EXPECT_TRUE(left->tiers[0].away);
@@ -361,10 +359,10 @@ TEST_F(RemoverTest, WhatIsOnAnotherFileSystemIsNotChargedAndForgottenAfterAWhile
   };
   EXPECT_EQ(again(::time(nullptr) - kAwaySeconds + 100), "") << "it was told";
   EXPECT_EQ(in_removing(), Names{kRemoval});
-  EXPECT_NE(again(::time(nullptr) + 100).find("not charged"), std::string::npos) << "the clock was set";
+  EXPECT_TRUE(has(again(::time(nullptr) + 100), "not charged")) << "the clock was set";
   EXPECT_EQ(in_removing(), Names{kRemoval});
   log = again(::time(nullptr) - kAwaySeconds);
-  EXPECT_NE(log.find("not looked for any longer"), std::string::npos) << log;
+  EXPECT_TRUE(has(log, "not looked for any longer")) << log;
   nothing_is_left();
 }
 
@@ -384,15 +382,15 @@ TEST_F(RemoverTest, WhatIsInMemoryIsChargedThoughAnotherFileSystemIsThere) {
     });
   };
   const std::string log = removed();
-  EXPECT_NE(log.find("not mounted there any more"), std::string::npos) << log;
-  EXPECT_EQ(log.find("its files are not charged"), std::string::npos) << log;
+  EXPECT_TRUE(has(log, "not mounted there any more")) << log;
+  EXPECT_FALSE(has(log, "its files are not charged")) << log;
   end_children();
   ASSERT_EQ(in_removing(), Names{kRemoval}) << "for as long as it takes";
   EXPECT_EQ(state_.read_removal(kRemoval)->tiers[0].charged(), r.tiers[0].quota);
   fs::remove_all(state_.path() + "/removing/" + kRemoval);
   r.boot = "an earlier one";
   r.away_since = 0;
-  EXPECT_NE(removed().find("its files are not charged"), std::string::npos) << "its memory is gone";
+  EXPECT_TRUE(has(removed(), "its files are not charged")) << "its memory is gone";
   end_children();
 }
 

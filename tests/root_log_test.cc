@@ -43,8 +43,6 @@ class RootLogTest : public NodeTest {
   }
 };
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 TEST_F(RootLogTest, IsMadeForNobodyElseWithItsDirectory) {
   says("first", scratch_ / "logs/x.log");
   says("second", scratch_ / "logs/x.log");

@@ -209,8 +209,4 @@ class SpankPlugin : public testing::Test {
   void* plugin_ = nullptr;
 };
 
-inline bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace monarch

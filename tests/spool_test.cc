@@ -106,11 +106,7 @@ class SpoolTest : public StateDirTest {
     const timespec times[2] = {{::time(nullptr) + in, 0}, {::time(nullptr) + in, 0}};
     EXPECT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0) << file;
   }
-  static int64_t due_at(const std::string& file) {
-    struct stat st {};
-    EXPECT_EQ(::stat(file.c_str(), &st), 0) << file;
-    return st.st_mtim.tv_sec;
-  }
+  static int64_t due_at(const std::string& file) { return stat_of(file).st_mtim.tv_sec; }
   static int64_t wait_of(const std::string& file) { return due_at(file) - ::time(nullptr); }
   Status flush_now(Lines which = Lines::kDue, const SpoolConfig& config = {}) {
     return flush(state_, {"", program_}, config, which);
@@ -153,7 +149,7 @@ TEST_F(SpoolTest, TheFirstLineOfARunIsTheOne) {
   for (const char* text : {"hits=1", "counters=lost"})
     ASSERT_TRUE(spool(state_, record(1), text, Accounting::kSacct).ok());
   ASSERT_EQ(state_.spooled().size(), 1u);
-  EXPECT_NE(contents(path(state_.spooled()[0])).find("hits=1"), std::string::npos);
+  EXPECT_TRUE(has(contents(path(state_.spooled()[0])), "hits=1"));
 }
 
 TEST_F(SpoolTest, NothingIsKeptThatNobodyWantsOrWouldFind) {

@@ -5,8 +5,6 @@
 #include <sys/file.h>
 #include <sys/sysmacros.h>
 
-#include <set>
-
 #include "tests/manual_clock.h"
 #include "tests/faulty_os.h"
 #include "tests/hanging_fs.h"
@@ -40,7 +38,7 @@ TEST(JobNames, AreRefusedWhereTheLongestOfTheirFilesWouldNotFit) {
   EXPECT_TRUE(is_plain_name(record.removal() + ".9999999999.json.new")) << "in the spool";
   const Status longer = check_names({1, most.node + "n", most.cluster});
   EXPECT_EQ(longer.error().code, ENAMETOOLONG);
-  EXPECT_NE(longer.error().text.find("161 characters"), std::string::npos) << longer.error().text;
+  EXPECT_TRUE(has(longer.error().text, "161 characters")) << longer.error().text;
 }
 
 template <class T>
@@ -141,7 +139,7 @@ TEST_F(StateTest, WhatIsInTheWayOnATierIsToldWithARemedy) {
     const Status s = check_tier_jobs(tier);
     EXPECT_EQ(s.ok(), c.error.empty()) << c.what;
     if (!s.ok()) {
-      EXPECT_NE(s.error().text.find(c.error), std::string::npos) << c.what << ": " << s.error().text;
+      EXPECT_TRUE(has(s.error().text, c.error)) << c.what << ": " << s.error().text;
     }
     ::umount2(jobs.c_str(), MNT_DETACH);
     fs::remove(jobs);
@@ -169,14 +167,9 @@ TEST_F(StateTest, WhatKilledHelpersHadHalfMadeIsForgotten) {
   make_old("removing/.new.old");
   make_old("removing/.new.held");
   state_.forget_rests();
-  const auto names_in = [&](const std::string& below) {
-    std::set<std::string> names;
-    for (const auto& entry : fs::directory_iterator(path_ + "/" + below))
-      names.insert(entry.path().filename());
-    return names;
-  };
-  EXPECT_EQ(names_in("grants"), (std::set<std::string>{"c.2.0.n1", "c.3.0.n1.new", "c.9.0.n.new"}));
-  EXPECT_EQ(names_in("removing"), (std::set<std::string>{".new.fresh", ".new.held"}));
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names_in(path_ + "/grants"), (Names{"c.2.0.n1", "c.3.0.n1.new", "c.9.0.n.new"}));
+  EXPECT_EQ(names_in(path_ + "/removing"), (Names{".new.fresh", ".new.held"}));
 }
 
 TEST_F(StateTest, OfARunGoesAllButTheNotes) {
@@ -187,7 +180,7 @@ TEST_F(StateTest, OfARunGoesAllButTheNotes) {
   const Result<Fd> lock = state_.lock_job(job.job, true, 0);
   ASSERT_TRUE(state_.write_record(job).ok() && state_.write(dir + "/hanging", "").ok());
   EXPECT_TRUE(state_.make_removal(job).ok());
-  EXPECT_EQ(contents(path_ + "/removing/" + job.removal() + "/record.json").find("key"), std::string::npos);
+  EXPECT_FALSE(has(contents(path_ + "/removing/" + job.removal() + "/record.json"), "key"));
   EXPECT_TRUE(state_.forget_run(job).ok());
   EXPECT_EQ(*state_.list(dir), std::vector<std::string>{"record.json"});
   EXPECT_EQ(state_.read_record("c.9.n1").error().code, ENOENT);
@@ -206,9 +199,7 @@ TEST_F(StateTest, IsRootsAlone) {
   const mode_t before = ::umask(0077);
   EXPECT_TRUE(ensure_root_directory(made, 0755).ok());
   ::umask(before);
-  struct stat st;
-  ASSERT_EQ(::stat(made.c_str(), &st), 0);
-  EXPECT_EQ(st.st_mode & 07777, 0755u) << "whatever the umask";
+  EXPECT_EQ(mode_of(made), 0755u) << "whatever the umask";
   EXPECT_TRUE(ensure_root_directory(made, 0700).ok()) << "one that is there";
   EXPECT_EQ(ensure_root_directory(scratch_ / "missing/new", 0755).error().code, ENOENT);
   ASSERT_EQ(::symlink(made.c_str(), link.c_str()), 0);
@@ -234,14 +225,11 @@ TEST_F(StateTest, WhoKeepsTheDirectoryAboveLockedHoldsUpNoHelper) {
 TEST_F(StateTest, UsersCannotListIt) {
   ASSERT_EQ(::chmod(path_.c_str(), 0755), 0);
   ASSERT_TRUE(StateDir::open(path_).ok());
-  struct stat st;
-  ASSERT_EQ(::stat(path_.c_str(), &st), 0);
-  EXPECT_EQ(st.st_mode & 07777, 0711u) << "nor keep it locked in the kernel";
+  EXPECT_EQ(mode_of(path_), 0711u) << "nor keep it locked in the kernel";
   const std::string others = scratch_.dir("others");
   ASSERT_EQ(::chmod(others.c_str(), 0755), 0);
   ASSERT_TRUE(StateDir::open(others).ok());
-  ASSERT_EQ(::stat(others.c_str(), &st), 0);
-  EXPECT_EQ(st.st_mode & 07777, 0755u) << "what nothing of ours is in may be a mistake";
+  EXPECT_EQ(mode_of(others), 0755u) << "what nothing of ours is in may be a mistake";
 }
 
 TEST_F(StateTest, IsNoneOnAFileSystemThatNodesMayShare) {
@@ -264,8 +252,7 @@ TEST_F(StateTest, IsNoneOnAFileSystemThatNodesMayShare) {
     if (server == 0) serve_fuse(fd, answer);
     const Result<StateDir> state = StateDir::open(scratch_ / "shared");
     m->check(!state.ok() && state.error().code == EREMOTE, state.ok() ? "it is one" : state.error().text);
-    ::kill(server, SIGKILL);
-    ::waitpid(server, nullptr, 0);
+    end_child(server);
   });
 }
 
@@ -291,11 +278,8 @@ TEST_F(StateTest, IsMadeWithItsParentsAndRefusedIfAnyOfItIsAnothers) {
   const Result<StateDir> deep = StateDir::open(scratch_ / "a/b/c");
   ::umask(before);
   ASSERT_TRUE(deep.ok()) << deep.error().text;
-  for (const char* name : {"a", "a/b", "a/b/c"}) {
-    struct stat st;
-    ASSERT_EQ(::stat((scratch_ / name).c_str(), &st), 0);
-    EXPECT_EQ(st.st_mode & 07777, std::string(name) == "a/b/c" ? 0711u : 0755u) << name;
-  }
+  for (const auto& [name, mode] : {std::pair("a", 0755u), {"a/b", 0755u}, {"a/b/c", 0711u}})
+    EXPECT_EQ(mode_of(scratch_ / name), mode) << name;
   for (const char* name : {"", "/jobs", "/removing", "/grants", "/run", "/spool"}) {
     const std::string part = path_ + name;
     ASSERT_EQ(::chown(part.c_str(), kNobody, 0), 0);
@@ -395,14 +379,12 @@ TEST_F(StateTest, WhatWasBeingRemovedAsItsHelperWasKilledIsForgotten) {
 }
 
 TEST_F(StateTest, WhatAKilledStartWasAboutToTellIsForgottenByTheNext) {
-  const std::vector<std::string> stay = {"c.1.0.n1.5", "c.1.0.n1.x.5.new", "c.1.0.n10.5.new", "c.1.0.n1.new"};
+  const std::vector<std::string> stay = {"c.1.0.n1.5", "c.1.0.n1.new", "c.1.0.n1.x.5.new", "c.1.0.n10.5.new"};
   for (const std::string& name : stay) scratch_.file("state/grants/" + name, "");
   for (const std::string name : {"c.1.0.n1.5.new", "c.1.0.n1.17.new"})
     scratch_.file("state/grants/" + name, "");
   state_.forget_half_told("c.1.0.n1");
-  std::vector<std::string> left;
-  for (const auto& entry : fs::directory_iterator(path_ + "/grants")) left.push_back(entry.path().filename());
-  EXPECT_TRUE(std::is_permutation(left.begin(), left.end(), stay.begin(), stay.end()));
+  EXPECT_EQ(names_in(path_ + "/grants"), stay);
 }
 
 // Removed, or made anew, between the moments that it is opened and locked.
@@ -471,9 +453,7 @@ TEST_F(StateTest, AFileIsWrittenWholeAndNeverThroughALink) {
   const mode_t before = ::umask(0077);
   ASSERT_TRUE(state_.write("file", "text", 0644).ok());
   ::umask(before);
-  struct stat st;
-  ASSERT_EQ(::stat((path_ + "/file").c_str(), &st), 0);
-  EXPECT_EQ(st.st_mode & 07777, 0644u);
+  EXPECT_EQ(mode_of(path_ + "/file"), 0644u);
   EXPECT_EQ(*state_.read("file"), "text");
   ASSERT_TRUE(state_.write("file", std::string(10000, 'x')).ok()) << "longer than what is read at once";
   EXPECT_EQ(*state_.read("file"), std::string(10000, 'x'));
@@ -506,7 +486,7 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   EXPECT_FALSE(read->peers || read->unrecorded || !read->first_node) << "what it does not say is not so";
   EXPECT_EQ(read->memory + read->given_up, 0u);
   EXPECT_EQ(read->next_try, 0);
-  EXPECT_EQ(contents(file).find("given_up"), std::string::npos) << "of removals alone";
+  EXPECT_FALSE(has(contents(file), "given_up")) << "of removals alone";
   r.restart = 3;
   r.nodes = 5;
   r.first_node = false;
@@ -539,7 +519,7 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
     EXPECT_EQ(contents(file), text) << "nothing of it is lost";
     EXPECT_EQ(read->job.key(), "c.7.n1");
     EXPECT_EQ(read->serves, r.serves);
-    EXPECT_EQ(text.find("\"no_default\":"), std::string::npos) << "the plugin looks for that";
+    EXPECT_FALSE(has(text, "\"no_default\":")) << "the plugin looks for that";
     EXPECT_TRUE(read->anchors == r.anchors && read->user.groups == r.user.groups);
     ASSERT_EQ(read->tiers.size(), 2u);
     const TierRecord &nvme = read->tiers[0], &ram = read->tiers[1];

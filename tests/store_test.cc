@@ -461,7 +461,7 @@ TEST_F(ServedStoreTest, ConfinedItOwnsFilesAndNothingElse) {
         const std::string status = contents("/proc/self/status");
         for (const char* line : {"CapPrm:\t0000000000000000\n", "CapEff:\t0000000000000000\n",
                                  "CapBnd:\t0000000000000000\n", "NoNewPrivs:\t1\n"})
-          if (status.find(line) == std::string::npos) return 2;
+          if (!has(status, line)) return 2;
         if (::prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) != 0 || ::geteuid() != 0) return 3;
         if (::open(others.c_str(), O_RDONLY) >= 0 || ::chown(job_.c_str(), 1, 1) == 0) return 4;
         StoreServer server(open_directory(), "ssd", [] { return kShare; });

@@ -23,6 +23,12 @@ class NodeSweepTest : public NodeTest {
     r.boot = "another";
     return r;
   }
+  // Its agent is not there any more.
+  static JobRecord ended(JobRecord r) {
+    r.agent = *identify(::getpid());
+    ++r.agent.start_time;
+    return r;
+  }
   static std::string key(uint32_t number) { return "c." + std::to_string(job(number)) + ".n1"; }
   static std::string name(uint32_t number) { return "c." + std::to_string(job(number)) + ".0.n1"; }
   // Its directories.
@@ -49,10 +55,7 @@ class NodeSweepTest : public NodeTest {
 
 TEST_F(NodeSweepTest, WhatIsDeadGoesAndNothingElse) {
   (void)begin(dead(1));
-  JobRecord ended = record(job(2));
-  ended.agent = *identify(::getpid());
-  ++ended.agent.start_time;
-  (void)begin(ended);
+  (void)begin(ended(record(job(2))));
   JobRecord alive = record(job(3));
   alive.agent = *identify(::getpid());
   (void)begin(alive);
@@ -70,16 +73,14 @@ TEST_F(NodeSweepTest, WhatIsDeadGoesAndNothingElse) {
 }
 
 TEST_F(NodeSweepTest, WhatIsDeadIsAccountedForUnlessItIsOfAnEarlierBoot) {
-  const auto ended = [&](uint32_t number, const char* boot = "") {
-    JobRecord r = record(job(number));
-    r.agent = *identify(::getpid());
-    ++r.agent.start_time;
+  const auto begin_ended = [&](uint32_t number, const char* boot = "") {
+    JobRecord r = ended(record(job(number)));
     r.of_cluster.account_program = "/helper";
     if (*boot) r.boot = boot;
     (void)begin(r);
   };
-  ended(1);
-  ended(2, "another");
+  begin_ended(1);
+  begin_ended(2, "another");
   std::string log = logged([&] { sweep_until_none_is_left(); });
   ASSERT_EQ(state_.spooled().size(), 1u) << log;
   EXPECT_TRUE(state_.spooled()[0].starts_with(name(1) + ".")) << state_.spooled()[0];
@@ -89,18 +90,13 @@ TEST_F(NodeSweepTest, WhatIsDeadIsAccountedForUnlessItIsOfAnEarlierBoot) {
   EXPECT_EQ(lines, 2u) << "that it is swept, and what is kept: " << log;
   std::filesystem::remove_all(state_.path() + "/spool");
   scratch_.file("state/spool", "");
-  ended(1);
+  begin_ended(1);
   log = logged([&] { sweep_until_none_is_left(); });
-  EXPECT_NE(log.find("/spool/"), std::string::npos) << "that no line is kept: " << log;
+  EXPECT_TRUE(has(log, "/spool/")) << "that no line is kept: " << log;
 }
 
 TEST_F(NodeSweepTest, WhoWaitsForASweepDoesNotWaitForAllThatAreDead) {
-  for (const uint32_t number : {1, 2}) {
-    JobRecord r = record(job(number));
-    r.agent = *identify(::getpid());
-    ++r.agent.start_time;
-    (void)begin(r);
-  }
+  for (const uint32_t number : {1, 2}) (void)begin(ended(record(job(number))));
   (void)begin(dead(3));
   {
     const Result<Fd> metrics = state_.lock_file("metrics.lock", 0);  // each waits for it
@@ -189,8 +185,7 @@ TEST_F(NodeSweepTest, UnattendedRemovalsGoOn) {
   fill_with_copies(scratch_ / ("tier/monarch/" + dir(1)));
   ASSERT_TRUE(state_.make_removal(record(job(1))).ok());
   sweep_now({});
-  EXPECT_TRUE(on_tier().empty());
-  EXPECT_TRUE(in_removing().empty());
+  nothing_is_left();
 }
 
 class SweepSpoiltTest : public NodeSweepTest {
@@ -206,12 +201,9 @@ TEST_F(SweepSpoiltTest, ASpoiltRecordGoesWithItsJobAndWhatItHad) {
   spoil(key(1));
   const std::string log = logged([&] { sweep_all({scratch_ / "tier"}); });
   wait_children();
-  EXPECT_TRUE(jobs().empty());
-  EXPECT_TRUE(on_tier().empty());
-  EXPECT_TRUE(runs().empty());
-  EXPECT_TRUE(in_removing().empty());
-  EXPECT_NE(log.find("the job's directories are removed by their names"), std::string::npos) << log;
-  EXPECT_NE(log.find(dir(1) + " have no record any more"), std::string::npos) << log;
+  nothing_is_left();
+  EXPECT_TRUE(has(log, "the job's directories are removed by their names")) << log;
+  EXPECT_TRUE(has(log, dir(1) + " have no record any more")) << log;
 }
 
 TEST_F(SweepSpoiltTest, ASpoiltRecordStaysWhileItsJobMayLive) {
@@ -220,8 +212,7 @@ TEST_F(SweepSpoiltTest, ASpoiltRecordStaysWhileItsJobMayLive) {
   const pid_t stepd = start_slurmstepd(job(1));
   sweep_all({});
   EXPECT_EQ(jobs(), Names{key(1)});
-  ::kill(stepd, SIGKILL);
-  ::waitpid(stepd, nullptr, 0);
+  end_child(stepd);
   sweep_all({});
   EXPECT_TRUE(jobs().empty());
 }
@@ -265,9 +256,8 @@ TEST_F(SweepSpoiltTest, WhatIsOlderThanTheBootIsNobodysAnyMore) {
     m->check(::mount((scratch_ / "stat").c_str(), "/proc/stat", nullptr, MS_BIND, nullptr) == 0, "mount");
     const std::string log = logged([&] { sweep_all({}); });
     m->check(jobs().empty(), "there is neither");
-    m->check(
-        log.find("c.1") == std::string::npos && log.find("removed by their names") == log.rfind("removed"),
-        "the spoilt one is told: " + log);
+    m->check(!has(log, "c.1") && log.find("removed by their names") == log.rfind("removed"),
+             "the spoilt one is told: " + log);
   });
 }
 
@@ -280,7 +270,7 @@ TEST_F(SweepSpoiltTest, WhatASpoiltRemovalWasForIsTakenAnew) {
   const std::string log = logged([&] {
     EXPECT_TRUE(take_unrecorded(state_, {job(9), "n1", "c"}, {scratch_ / "tier"}).empty());
   });
-  EXPECT_NE(log.find(dir(1) + ": "), std::string::npos) << log;
+  EXPECT_TRUE(has(log, dir(1) + ": ")) << log;
   EXPECT_EQ(on_tier(), Names{dir(1)});
   std::filesystem::remove(record_file);
   EXPECT_TRUE(take_unrecorded(state_, {job(9), "n1", "c"}, {scratch_ / "tier"}).empty())
@@ -351,8 +341,7 @@ TEST_F(UnrecordedTest, WhatIsAsideAndWhatIsNotAreTwo) {
   const pid_t stepd = start_slurmstepd(job(1));
   EXPECT_TRUE(remove_in_background(state_, take({scratch_ / "tier"}), 60000));
   EXPECT_EQ(on_tier(), Names{name(1)}) << "which a job that lives may have";
-  ::kill(stepd, SIGKILL);
-  ::waitpid(stepd, nullptr, 0);
+  end_child(stepd);
 }
 
 // What has no record may be a job's that lives: it is measured, and looked at again soon.
@@ -386,8 +375,7 @@ TEST_F(LiveTest, WhileItHasASlurmstepd) {
   EXPECT_GE(left_of(removal).tiers.at(0).occupied.value_or(0), 8192u);
   EXPECT_LT(left_of(removal).tiers.at(0).occupied.value_or(kMiB), kMiB)
       << "by what it is, not by what is full";
-  ::kill(stepd, SIGKILL);
-  ::waitpid(stepd, nullptr, 0);
+  end_child(stepd);
   JobRecord now = left_of(removal);
   now.next_try = 0;
   ASSERT_TRUE(state_.write_removal(now).ok());
@@ -415,8 +403,7 @@ TEST_F(LiveTest, WhileItsAgentIsInAGroupOfAnotherStateDirectory) {
     if (!process.empty()) (void)groups.enter(group, agent).ok();
     const bool stay = stays(take({scratch_ / "tier"}));
     EXPECT_EQ(on_tier().empty(), !stay);
-    ::kill(agent, SIGKILL);
-    ::waitpid(agent, nullptr, 0);
+    end_child(agent);
     groups.end(group, 10000);
     std::filesystem::remove_all(scratch_ / ("tier/monarch/" + dir(1)));
     for (const std::string& removal : in_removing())
@@ -535,7 +522,7 @@ TEST_F(NodeSweepTest, AtBootThereIsAConfigurationOrNothingToDo) {
       good_end = sweep_at_boot(scratch_ / "state", good).ok();
       wait_children();
     });
-    return good_end ? log.find("discovery of tiers: ") == std::string::npos ? 1 : 0 : 2;
+    return good_end ? !has(log, "discovery of tiers: ") ? 1 : 0 : 2;
   });
   if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
   EXPECT_TRUE(jobs().empty()) << "what has a record goes in any case";
@@ -579,10 +566,7 @@ TEST_F(NodeSweepTest, OldGroupsOfOtherStateDirectoriesGoOnceTheyAreEmpty) {
   Names left = {young, others, in_use, goes_on, unlike};
   std::sort(left.begin(), left.end());
   EXPECT_EQ(there(), left);
-  for (const pid_t process : {member, stepd}) {
-    ::kill(process, SIGKILL);
-    ::waitpid(process, nullptr, 0);
-  }
+  for (const pid_t process : {member, stepd}) end_child(process);
   for (const std::string& name : left) EXPECT_TRUE(groups.end(name, 10000)) << name;
 }
 
@@ -591,9 +575,7 @@ TEST_F(NodeSweepTest, AtBootTheTiersGetTheirDirectories) {
   std::filesystem::permissions(tier, std::filesystem::perms(01777));
   const std::string conf = scratch_.file("conf", "[tier.a]\npath = " + tier + "\nquota = 1M\n");
   EXPECT_TRUE(sweep_at_boot(scratch_ / "state", conf).ok());
-  struct stat st {};
-  EXPECT_EQ(::stat((tier + "/monarch").c_str(), &st), 0) << "before any user can be in the way";
-  EXPECT_EQ(st.st_mode & 07777, 0711u);
+  EXPECT_EQ(mode_of(tier + "/monarch"), 0711u) << "before any user can be in the way";
   wait_children();
 }
 
@@ -621,8 +603,7 @@ TEST_F(NodeSweepTest, WhatIsNotedOfAFailedStartGoesOnceItsJobHasNoSlurmstepd) {
   sweep(state_, {job(9), "n1", "c"});
   EXPECT_EQ(jobs(), (Names{key(2), key(3), key(6), key(7), key(9)}))
       << "it is young, it was only noted, somebody is at work on it, it runs, it is the caller's";
-  ::kill(stepd, SIGKILL);
-  ::waitpid(stepd, nullptr, 0);
+  end_child(stepd);
   sweep_now({});
   EXPECT_EQ(jobs().size(), 5u) << "it has just run";
   note(7, "0", patience::kFailedSeconds + 100);

@@ -21,6 +21,8 @@
 #include <iterator>
 #include <utility>
 
+#include "tests/scratch.h"
+
 namespace monarch {
 
 // The arguments of a system call.
@@ -119,6 +121,11 @@ inline void answer(int, siginfo_t* info, void* context) {
   const sock_fprog program{static_cast<unsigned short>(std::size(code)), code};
   return ::sigaction(SIGSYS, &act, nullptr) == 0 && ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// Whether before_call() can be had.
+inline bool can_trap() {
+  return in_child([] { return before_call(SYS_flock, [](CallArguments) { return 0; }) ? 0 : kNoTraps; }) == 0;
 }
 
 // Before prctl(2): whose parent is to be watched from then on (PR_SET_PDEATHSIG) has lost it already.

@@ -66,10 +66,6 @@ class WatchTest : public NodeTest {
     EXPECT_TRUE(eventually([&] { return title_of(made.pid) == title; }));
     return made;
   }
-  static void end(pid_t stepd) {
-    ::kill(stepd, SIGKILL);
-    ::waitpid(stepd, nullptr, 0);
-  }
   static void stop(pid_t pid) {
     ::kill(pid, SIGSTOP);
     EXPECT_TRUE(comes_to(pid, 'T'));
@@ -132,7 +128,7 @@ TEST_F(WatchTest, AJobThatRunsIsLookedAtOnce) {
   EXPECT_TRUE(eventually([&] { return need_look(); })) << "nothing of it runs";
   watch();
   EXPECT_FALSE(job_of(1).suspended) << "it may begin its next task";
-  end(stepd.pid);
+  end_child(stepd.pid);
   const Stepd later = start_stepd(1, "1", "r");
   EXPECT_TRUE(need_look()) << "the one that was seen is gone";
   watch();
@@ -268,7 +264,7 @@ TEST_F(WatchTest, AJobWithoutASlurmstepdEndsAfterItsGrace) {
     const Stepd again = start_stepd(1, "1", "r");
     watch();
     EXPECT_EQ(job_of(1).alone_since, 0) << "its next step";
-    end(again.pid);
+    end_child(again.pid);
   }
   anchor();
   watch();
@@ -314,7 +310,7 @@ TEST_F(WatchTest, AnchorsAreThoseThatLiveAsLongAsTheJob) {
     const Stepd stepd = start_stepd(of, step);
     JobRecord job = record(id(1));
     note_anchor(&job);
-    end(stepd.pid);
+    end_child(stepd.pid);
     return !job.anchors.empty();
   };
   EXPECT_TRUE(anchored("extern", 1));
@@ -330,9 +326,9 @@ TEST_F(WatchTest, ARunIsOverWithAllItsAnchors) {
               other = start_stepd(2, "batch");
   note_anchor(&job);
   EXPECT_FALSE(is_of_earlier_run(job));
-  end(of_job.pid);
+  end_child(of_job.pid);
   EXPECT_FALSE(is_of_earlier_run(job)) << "the batch script goes on";
-  end(batch.pid);
+  end_child(batch.pid);
   EXPECT_TRUE(is_of_earlier_run(job)) << "the others' slurmstepds are none of it";
   for (const pid_t no : {step.pid, other.pid, ::getpid()}) note_asker(&job, no);
   EXPECT_TRUE(is_of_earlier_run(job));
@@ -340,7 +336,7 @@ TEST_F(WatchTest, ARunIsOverWithAllItsAnchors) {
   for (int i = 0; i < 2; ++i) note_asker(&job, late.pid);
   EXPECT_FALSE(is_of_earlier_run(job)) << "it asked for an agent that was there";
   EXPECT_EQ(job.anchors.size(), 3u);
-  for (const pid_t all : {step.pid, other.pid, late.pid}) end(all);
+  for (const pid_t all : {step.pid, other.pid, late.pid}) end_child(all);
 }
 
 TEST_F(WatchTest, NotesOfJobsThatNeverBeganAreForgotten) {
@@ -360,7 +356,7 @@ TEST_F(WatchTest, NotesOfJobsThatNeverBeganAreForgotten) {
   watch();
   EXPECT_TRUE(exists(dir)) << "the job runs";
   EXPECT_FALSE(need_look()) << "it is looked at again an hour later";
-  end(stepd.pid);
+  end_child(stepd.pid);
   make_older(dir, 2);
   std::ofstream(dir + "/record.json") << "{";
   make_older(dir, 2);
@@ -378,8 +374,7 @@ class TrappedWatchTest : public WatchTest {
  protected:
   void SetUp() override {
     WatchTest::SetUp();
-    if (in_child([] { return before_call(SYS_flock, [](CallArguments) { return 0; }) ? 0 : 1; }) != 0)
-      GTEST_SKIP() << "no system call can be trapped here";
+    if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
   }
   void watch_with(long call, const CallHandler& handler) const {
     EXPECT_EQ(in_child([&] {
@@ -468,7 +463,7 @@ TEST_F(EpilogTest, AnAgentThatHangsIsToldAndHoldsNothingUp) {
     r.agent = *identify(agent);
     (void)begin(r);
     const std::string log = logged([&] { mounts->check(end(r).ok(), "the epilog ends well"); });
-    mounts->check(log.find("does not end: it waits for the PFS") != std::string::npos, log);
+    mounts->check(has(log, "does not end: it waits for the PFS"), log);
     mounts->check(jobs().empty(), "the job is gone");
   });
 }
@@ -480,10 +475,10 @@ TEST_F(EpilogTest, ALineIsLoggedAndKeptAsPolicyWantsIt) {
     const JobRecord r = record(is_wanted ? 1 : 2);
     (void)begin(r);
     const std::string log = logged([&] { EXPECT_TRUE(end(r, "/bin/true").ok()); });
-    EXPECT_EQ(log.find("counters=lost") != std::string::npos, is_wanted) << log;
+    EXPECT_EQ(has(log, "counters=lost"), is_wanted) << log;
     ASSERT_EQ(lines().size(), 1u);
     const std::string line = contents(state_.path() + "/spool/" + lines()[0]);
-    EXPECT_TRUE(lines()[0].ends_with(".kept") && line.find("/bin/true") != std::string::npos) << line;
+    EXPECT_TRUE(lines()[0].ends_with(".kept") && has(line, "/bin/true")) << line;
   }
 }
 
