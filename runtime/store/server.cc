@@ -107,8 +107,11 @@ int StoreServer::prepare() {
     names.push_back(path(copies(bucket), bucket).substr(0, 2));
   for (const std::string& name : names)
     if (os::mkdirat(directory_.get(), name.c_str(), 0711) != 0 && errno != EEXIST) return errno;
-  const Fd parts(os::openat(directory_.get(), "part", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (const Status emptied = empty_directory(parts.get()); !emptied.ok()) return emptied.error().code;
+  for (const char* left : {"part", "new"}) {
+    const Fd dir(os::openat(directory_.get(), left, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!dir && errno == ENOENT) continue;
+    if (const Status emptied = empty_directory(dir.get()); !emptied.ok()) return emptied.error().code;
+  }
   std::set<ino_t> files;
   for (uint32_t bucket = 0; bucket < copies_.size(); ++bucket)
     if (const int error = take_over(bucket, &files); error != 0) return error;
