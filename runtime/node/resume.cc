@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,12 +31,11 @@ bool is_missed(const JobRecord& record) {
 }
 
 // What it was made to start, and its stores.
-bool end_rest(const StateDir& state, const JobRecord& record) {
+bool end_rest(const StateDir& state, const JobRecord& record, int64_t end_ms) {
   const Cgroups groups(state.clock());
   const std::string group = state.cgroup_of(record);
   groups.kill(group);
-  return poll_until(state.clock(), state.clock().now_ms() + patience::kHookStepMs,
-                    [&] { return groups.processes(group).empty(); });
+  return poll_until(state.clock(), end_ms, [&] { return groups.processes(group).empty(); });
 }
 
 std::vector<JobDir> open_job_dirs(const JobRecord& record) {
@@ -49,7 +49,7 @@ std::vector<JobDir> open_job_dirs(const JobRecord& record) {
   return dirs;
 }
 
-Status resume(const StateDir& state, JobRecord* record) {
+Status resume(const StateDir& state, JobRecord* record, int64_t end_ms) {
   // Whatever becomes of this one, there is no other.
   record->resumed = true;
   MONARCH_TRY(state.write_record(*record));
@@ -59,7 +59,8 @@ Status resume(const StateDir& state, JobRecord* record) {
   if (dirs.size() != record->tiers.size()) return Error{ENOENT, "a tier is not there"};
   std::vector<StartedStore> stores = start_stores(state, record->agent_memory, dirs, *record);
   if (stores.size() != dirs.size()) return Error{ECHILD, "a store cannot be started"};
-  const Result<std::string> launched = launch_agent(state, record->agent_memory, patience::kHookStepMs,
+  const int left_ms = std::max(patience::kLeastMs, static_cast<int>(end_ms - state.clock().now_ms()));
+  const Result<std::string> launched = launch_agent(state, record->agent_memory, left_ms,
                                                     peers ? &*peers : nullptr, std::move(stores), record);
   return launched.ok() ? Status() : Status(launched.error());
 }
@@ -78,9 +79,11 @@ void resume_agents(const KeeperRequest&, const StateDir& state) {
     const Result<JobRecord> seen = state.read_record(key);
     if (!seen.ok() || !is_missed(*seen)) continue;
     std::optional<LockedJob> job = state.lock_run(*seen);
-    if (!job || !is_missed(job->record) || !has_slurmstepd(seen->job.job) || !end_rest(state, job->record))
+    const int64_t end_ms = state.clock().now_ms() + patience::kHookStepMs;  // the job's epilog waits
+    if (!job || !is_missed(job->record) || !has_slurmstepd(seen->job.job) ||
+        !end_rest(state, job->record, end_ms))
       continue;
-    const Status resumed = resume(state, &job->record);
+    const Status resumed = resume(state, &job->record, end_ms);
     const std::string what =
         fmt::format("JobId={} node={} its agent was killed", seen->job.job, seen->job.node);
     if (resumed.ok())
