@@ -176,7 +176,7 @@ bool Catalog::open_header(const std::vector<RootView>& roots, const std::vector<
   for (size_t i = 0; i < tiers.size(); ++i)
     if (h->tiers[i].dev != tiers[i].dev || h->tiers[i].ino != tiers[i].ino) return false;
   header_ = h;
-  roots_ = h->root_count;
+  roots_ = static_cast<uint32_t>(roots.size());
   return true;
 }
 
@@ -245,8 +245,9 @@ bool Catalog::resume_entries() {
 
 void Catalog::resume_directory(Ref ref) {
   const auto* d = record<DirPath>(Space::kDirs, ref);
-  if (!d || !at(Space::kDirs, ref, sizeof(DirPath) + d->len)) return;
-  const uint32_t hash = path_hash(d->root, d->path, d->len);
+  const uint32_t len = d ? read_once(d->len) : 0;
+  if (!d || !at(Space::kDirs, ref, sizeof(DirPath) + len)) return;
+  const uint32_t hash = path_hash(d->root, d->path, len);
   const auto [first, last] = directories_.equal_range(hash);
   if (std::none_of(first, last, [ref](const auto& known) { return known.second == ref; }))
     directories_.emplace(hash, ref);
