@@ -11,6 +11,7 @@
 #include "runtime/agent/grant_watch.h"
 #include "runtime/agent/membership.h"
 #include "runtime/agent/progress.h"
+#include "runtime/agent/take_over.h"
 #include "runtime/agent/use_watch.h"
 #include "runtime/layout/board_client.h"
 #include "tests/placement_fixture.h"
@@ -447,6 +448,52 @@ TEST(PeerMembership, IsReadAsTheCommandLineHasIt) {
   EXPECT_TRUE(read(0).error().text.starts_with(arguments.file + ": it takes")) << read(0).error().text;
   arguments.key_fd = pipe_with("");
   EXPECT_TRUE(read_membership(arguments, config).error().text.starts_with("the job's key"));
+}
+
+// ---- another agent goes on
+
+class TakeOverTest : public PlacementTest {
+ protected:
+  // An entry whose copy has its name on the tier.
+  Ref copied(const std::string& name, uint64_t word, struct stat* made) {
+    scratch_.file("pfs/" + name, noise(kBytes, 1));
+    const Ref ref = catalog_->add(rel(name), DT_REG);
+    const struct stat source = source_stat(name);
+    const Result<Fd> file = tier().create(ref, kBytes);
+    EXPECT_TRUE(file.ok() && ::ftruncate(file->get(), kBytes) == 0 &&
+                tier().publish(*file, ref, source, made).ok());
+    Entry& e = catalog_->entry(ref);
+    e.size = kBytes, e.mtime = nanoseconds(source.st_mtim);
+    e.state = word;
+    return ref;
+  }
+  Ref placed(const std::string& name) {
+    struct stat made;
+    const Ref ref = copied(name, state_word(State::kStaging), &made);
+    EXPECT_TRUE(catalog_->place(ref, 0, made.st_ino, source_stat(name)));
+    return ref;
+  }
+  static constexpr uint64_t kBytes = 8192;
+};
+
+TEST_F(TakeOverTest, CopiesThatStayCountAndOthersAreRemoved) {
+  prepare();
+  struct stat made;
+  const Ref kept = placed("kept"), replaced = placed("replaced"),
+            linked = catalog_->add(rel("linked"), DT_REG);
+  copied("staging", state_word(State::kStaging), &made);
+  copied("leaving", state_word(State::kNoFit, Reason::kEvicted), &made);
+  catalog_->entry(replaced).state = again_word(kept);
+  ASSERT_TRUE(tier().link(kept, linked));
+  ASSERT_EQ(::stat(copy_of("kept").c_str(), &made), 0);
+  ASSERT_TRUE(catalog_->place_link(linked, 0, made.st_ino, source_stat("kept")));
+  const uint64_t used = tier().used();
+  take_over(&*catalog_, &*hierarchy_, board_->get());
+  EXPECT_EQ(tier().used() - used, 2 * tier().space_of(kBytes)) << "the one that was replaced may be open";
+  EXPECT_EQ((*board_)->placed_bytes[0], 2 * kBytes);
+  EXPECT_EQ(files_on(), 2);
+  EXPECT_EQ(state("kept"), State::kPlaced);
+  for (const char* name : {"staging", "linked"}) EXPECT_EQ(word(name), state_word(State::kKnown)) << name;
 }
 
 }  // namespace

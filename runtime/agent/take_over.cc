@@ -16,6 +16,31 @@
 namespace monarch {
 namespace {
 
+// The tier whose copy an entry leads to, also a copy that was replaced since and may be open; kNoTier: none.
+// A further name of a copy goes: its inode leads to the first one alone.
+uint32_t tier_of_copy(const CatalogReader& catalog, Ref ref, const Entry& e) {
+  const uint64_t word = e.state.load(std::memory_order_acquire);
+  const Identity* id = catalog.identity_of(e);
+  if (!id || (state_of(word) != State::kPlaced && again_of(word) == 0)) return kNoTier;
+  const uint32_t tier = id->tier.load(std::memory_order_relaxed);
+  const Identity* known = catalog.find_copy(tier, read_once(id->tier_ino));
+  return known && read_once(known->entry) == ref ? tier : kNoTier;
+}
+
+// Whether the agent before may have left a copy that no entry leads to any more, or not yet.
+bool may_be_left(uint64_t word) {
+  const State state = state_of(word);
+  return state != State::kKnown && state != State::kPass && word != state_word(State::kNoFit);
+}
+
+void begin_anew(Catalog* catalog, std::vector<Tier>* tiers, Ref ref, uint64_t word) {
+  const State state = state_of(word);
+  if (state == State::kLarge) catalog->move(ref, word, large_word(0));
+  if (state == State::kQueued || state == State::kStaging || state == State::kPlaced)
+    catalog->move(ref, word, state_word(State::kKnown));
+  for (Tier& tier : *tiers) (void)tier.remove(ref);
+}
+
 bool is_placed(const Entry& e) { return state_of(e.state.load(std::memory_order_acquire)) == State::kPlaced; }
 
 enum class Compared { kSame, kChanged, kUnknown };
@@ -46,13 +71,20 @@ Status may_take_over(const Board& board) {
 
 void take_over(Catalog* catalog, Hierarchy* hierarchy, Board* board) {
   std::vector<Tier>& tiers = hierarchy->tiers();
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    board->placed_bytes[i] = 0;
+    if (catalog->header().tiers[i].failed != 0) tiers[i].close("its device has failed");
+  }
   catalog->walk(0, [&](Ref ref) {
     const Entry& e = catalog->entry(ref);
     const uint64_t word = e.state.load(std::memory_order_acquire);
-    if (state_of(word) == State::kPlaced && tier_of(word) < tiers.size())
-      tiers[tier_of(word)].adopt(e.size.load(std::memory_order_relaxed));
-    if (state_of(word) == State::kLarge)
-      for (Tier& tier : tiers) (void)tier.remove(ref);
+    const uint64_t bytes = e.size.load(std::memory_order_relaxed);
+    if (const uint32_t tier = tier_of_copy(catalog->reader(), ref, e); tier < tiers.size()) {
+      tiers[tier].adopt(bytes);
+      board->placed_bytes[tier] += bytes;
+    } else if (may_be_left(word)) {
+      begin_anew(catalog, &tiers, ref, word);
+    }
     return true;
   });
   // These it counts anew.

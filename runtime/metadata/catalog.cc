@@ -256,12 +256,7 @@ void Catalog::resume_directory(Ref ref) {
 // And those by which it was replaced. One that was to replace it, and was still in work, is forgotten.
 void Catalog::resume_entry(Ref ref) {
   note_entry(ref);
-  Entry& e = *record<Entry>(Space::kEntries, ref);
-  const uint64_t word = e.state.load();
-  if (state_of(word) == State::kQueued || state_of(word) == State::kStaging)
-    e.state = state_word(State::kKnown);
-  if (state_of(word) == State::kLarge) e.state = large_word(0);
-  const Ref next = again_of(word);
+  const Ref next = again_of(record<Entry>(Space::kEntries, ref)->state.load());
   if (!next || !record<Entry>(Space::kEntries, next) || again_[ref].turn == kMostAgain) return;
   const int turn = again_[ref].turn + 1;
   again_[ref].next = next;

@@ -65,8 +65,8 @@ class Catalog {
                                                  const std::vector<PrefixView>& prefixes,
                                                  const std::vector<TierView>& tiers,
                                                  const ReadPolicy& policy);
-  // Goes on with the one that an agent which was killed has left there, of the same roots and tiers: what was
-  // placed stays placed, and what was in work is known only. Nobody else writes it.
+  // Goes on with the one that an agent which was killed has left there, of the same roots and tiers: all
+  // entries have the states that they had, until take_over(). Nobody else writes it.
   static Result<std::unique_ptr<Catalog>> resume(const std::string& run_dir,
                                                  const std::vector<RootView>& roots,
                                                  const std::vector<TierView>& tiers,
