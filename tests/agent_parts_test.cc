@@ -473,6 +473,14 @@ class TakeOverTest : public PlacementTest {
     EXPECT_TRUE(catalog_->place(ref, 0, made.st_ino, source_stat(name)));
     return ref;
   }
+  void compare() {
+    watch_ = std::make_unique<ChangeWatch>(&*dataset_, board_->get(), 1000);
+    watch_->start();
+    rates_.emplace(config_, clock_);
+    compare_placed(catalog_.get(), *dataset_, watch_.get(), board_->get(), &rates_->pfs_stats,
+                   [] { return false; });
+  }
+  bool marked(const std::string& name) { return is_invalid(*board_->get(), rel(name).hash); }
   static constexpr uint64_t kBytes = 8192;
 };
 
@@ -494,6 +502,32 @@ TEST_F(TakeOverTest, CopiesThatStayCountAndOthersAreRemoved) {
   EXPECT_EQ(files_on(), 2);
   EXPECT_EQ(state("kept"), State::kPlaced);
   for (const char* name : {"staging", "linked"}) EXPECT_EQ(word(name), state_word(State::kKnown)) << name;
+}
+
+TEST_F(TakeOverTest, WhatTasksAreToldIsComparedAndWatched) {
+  prepare();
+  std::filesystem::create_directories(pfs_ + "/a");
+  std::filesystem::create_directories(pfs_ + "/b");
+  const Ref large = placed("large"), seen = catalog_->add(rel("a/seen"), DT_REG);
+  scratch_.file("pfs/a/seen", "content");
+  scratch_.file("pfs/b/new", "content");
+  catalog_->add(rel("b/new"), DT_REG);
+  ASSERT_NE(catalog_->start_chunks(large, 0, source_stat("large")), 0u);
+  const struct stat st = source_stat("a/seen");
+  ASSERT_TRUE(
+      catalog_->add_seen({seen,
+                          rel("a/seen").hash,
+                          {st.st_dev, st.st_ino, 7, 8, nanoseconds(st.st_atim), nanoseconds(st.st_mtim),
+                           nanoseconds(st.st_ctim), st.st_mode, st.st_uid, st.st_gid, 1, 4096, 0}}));
+  take_over(&*catalog_, &*hierarchy_, board_->get());
+  for (const char* name : {"large", "a/seen"}) scratch_.file(std::string("pfs/") + name, "another content");
+  compare();
+  for (const char* name : {"large", "a/seen"}) EXPECT_TRUE(marked(name)) << name;
+  EXPECT_FALSE(marked("b/new"));
+  scratch_.file("pfs/b/new", "another content");
+  EXPECT_TRUE(eventually([&] { return marked("b/new"); })) << "tasks may tell of it from now on";
+  watch_->stop();
+  watch_.reset();
 }
 
 }  // namespace

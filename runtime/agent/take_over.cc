@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/agent/take_over.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/fd.h"
@@ -41,22 +43,41 @@ void begin_anew(Catalog* catalog, std::vector<Tier>* tiers, Ref ref, uint64_t wo
   for (Tier& tier : *tiers) (void)tier.remove(ref);
 }
 
-bool is_placed(const Entry& e) { return state_of(e.state.load(std::memory_order_acquire)) == State::kPlaced; }
+// What tasks are told of a file, and read, without a look at the PFS.
+struct Told {
+  const Identity* identity = nullptr;  // nullptr: nothing
+  uint64_t size = 0;
+  int64_t mtime = 0;
+};
+
+Told told_of(const CatalogReader& catalog, const Entry& e) {
+  const State state = state_of(e.state.load(std::memory_order_acquire));
+  if (const SeenFile* seen = state == State::kDropped ? nullptr : catalog.seen_file(e))
+    return {&seen->identity, seen->size, seen->mtime};
+  if (state != State::kPlaced && state != State::kLarge) return {};
+  return {catalog.identity_of(e), e.size.load(std::memory_order_relaxed),
+          e.mtime.load(std::memory_order_relaxed)};
+}
+
+// Tasks tell the agent of such files, and may take them for watched.
+bool is_watched(const Entry& e) {
+  const State state = state_of(e.state.load(std::memory_order_acquire));
+  const uint8_t type = e.type.load(std::memory_order_relaxed);
+  return state == State::kPlaced || state == State::kLarge || type == DT_REG || type == DT_LNK;
+}
 
 enum class Compared { kSame, kChanged, kUnknown };
 
-Compared compare(const Catalog& catalog, const Entry& e, int root, const std::string& path) {
-  const Identity* id = catalog.reader().identity_of(e);
-  const Fd there(os::open_beneath(root, path.c_str(), O_PATH | O_CLOEXEC));
+Compared compare(const Catalog& catalog, const Told& told, int root, const std::string& path) {
+  const Fd there(os::open_beneath(root, path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   struct stat st;
   if (!there || os::fstat(there.get(), &st) != 0) {
     const bool gone = errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == EXDEV;
     return gone ? Compared::kChanged : Compared::kUnknown;
   }
-  const bool same = id && st.st_ino == id->pfs_ino &&
-                    static_cast<uint64_t>(st.st_size) == e.size.load(std::memory_order_relaxed) &&
-                    ns_of(st.st_mtim) == e.mtime.load(std::memory_order_relaxed) &&
-                    ns_of(st.st_ctim) == id->ctime && tells_changes(st.st_ctim, catalog.header().boot_time);
+  const bool same = st.st_ino == told.identity->pfs_ino && static_cast<uint64_t>(st.st_size) == told.size &&
+                    ns_of(st.st_mtim) == told.mtime && ns_of(st.st_ctim) == told.identity->ctime &&
+                    tells_changes(st.st_ctim, catalog.header().boot_time);
   return same ? Compared::kSame : Compared::kChanged;
 }
 
@@ -99,17 +120,23 @@ void take_over(Catalog* catalog, Hierarchy* hierarchy, Board* board) {
 void compare_placed(Catalog* catalog, const Dataset& dataset, ChangeWatch* watch, Board* board,
                     Throttle* stats, const std::function<bool()>& stopping) {
   uint64_t changed = 0, unknown = 0;
+  Ref watched = 0;
   catalog->walk(0, [&](Ref ref) {
     const Entry& e = catalog->entry(ref);
-    if (!is_placed(e)) return true;
+    if (!is_watched(e)) return true;
     const std::string path = catalog->path_of(ref);
     const uint32_t root = catalog->root_of(ref);
+    if (const Ref dir = read_once(e.dir); std::exchange(watched, dir) != dir) {
+      const size_t slash = path.rfind('/');
+      if (!stats->wait(1, stopping)) return false;
+      watch->add(root, std::string_view(path).substr(0, slash == std::string::npos ? 0 : slash));
+    }
+    const Told told = told_of(catalog->reader(), e);
+    if (!told.identity) return true;
     if (!stats->wait(1, stopping) || stopping()) return false;
-    const size_t slash = path.rfind('/');
-    watch->add(root, std::string_view(path).substr(0, slash == std::string::npos ? 0 : slash));
-    const Compared found = compare(*catalog, e, dataset.roots[root].fd.get(), path);
+    const Compared found = compare(*catalog, told, dataset.roots[root].fd.get(), path);
     unknown += found == Compared::kUnknown;
-    if (found != Compared::kChanged || !is_placed(e)) return true;
+    if (found != Compared::kChanged) return true;
     set_invalid(board, path_hash(root, path.data(), path.size()));
     tell_change(board);
     count(board, TaskCounter::invalidations);

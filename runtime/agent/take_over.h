@@ -16,12 +16,12 @@ namespace monarch {
 // An error: another agent lives, or the one before has ended in order.
 Status may_take_over(const Board& board);
 
-// Before tasks take the agent for alive. Counts what is placed, removes partial copies, and has opens compare
-// with the PFS, until all was once (compare_placed()).
+// Before tasks take the agent for alive. Counts the copies that stay, begins anew what was in work, removes
+// other copies, and has opens compare with the PFS, until all was once (compare_placed()).
 void take_over(Catalog* catalog, Hierarchy* hierarchy, Board* board);
 
 // While no agent lived nobody noticed changes by programs without the library: watches the directories of
-// all placed files, and marks those that are not as they were copied.
+// all known files, and marks those that are not as tasks are told, or as they were copied.
 void compare_placed(Catalog* catalog, const Dataset& dataset, ChangeWatch* watch, Board* board,
                     Throttle* stats, const std::function<bool()>& stopping);
 
