@@ -94,10 +94,10 @@ TEST_F(MetricsTest, WhatADiskHasSpoiltBeginsAnew) {
 }
 
 TEST_F(MetricsTest, EachJobHasItsState) {
-  JobRecord running = begin(1);
-  (void)begin(2);  // its agent is not there
-  running.agent = *identify(::getpid());
-  ASSERT_TRUE(state_.write_record(running).ok());
+  JobRecord running = begin(1), died = begin(2);
+  running.agent = died.agent = *identify(::getpid());
+  ++died.agent.start_time;
+  ASSERT_TRUE(state_.write_record(running).ok() && state_.write_record(died).ok());
   const char* const others[] = {R"({"wanted": "/data"})", R"({"failed": "0 boot"})",
                                 R"({"failed": "0 boot", "refused": true})", "{"};
   for (size_t i = 0; i < std::size(others); ++i)
