@@ -300,6 +300,7 @@ scripts = \
 	%D%/docs.t \
 	%D%/environment.t \
 	%D%/exports.t \
+	%D%/farm.t \
 	%D%/faults.t \
 	%D%/guides.t \
 	%D%/held.t \

@@ -149,6 +149,11 @@ class Cluster:
         wait_until(lambda: process.poll() is not None if process else not os.path.exists(f"/proc/{pid}"))
         return name, [*self._at_hub, *command], env
 
+    def has_ended(self, kind):
+        """Whether a daemon that was started again has ended."""
+        process = self._again[f"slurmd@{self.node_names[0]}" if kind == "slurmd" else kind]
+        return process.poll() is not None
+
     def restart(self, killed, *more):
         name, command, env = killed
         self._again[name] = e2e.start([*command, *more], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
