@@ -23,6 +23,7 @@ bench_walk_tree_SOURCES = \
 
 EXTRA_DIST += \
 	%D%/all \
+	%D%/clairvoyance \
 	%D%/cluster.py \
 	%D%/epochs \
 	%D%/figures.py \
