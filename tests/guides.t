@@ -453,12 +453,11 @@ def leaves_nothing():
     lab().nothing_left("all jobs of the guides")
 
 
+e2e.skip_all_if("shells do not bear the sanitizer's runtime" if "tsan" in e2e.SANITIZER else "")
 # A job of a moment is served only where no other has reserved the tier: smoke is the first.
 WITH_SLURM = (smoke, for_users, pytorch_ddp, first_job, status, by_default, week, container, wait, salloc, plugstack, site_nvme, site_ssd, site_ram, leaves_nothing)
 if why := slurm_lab.why_no_slurm():
     for test in WITH_SLURM:
         skip(test.__name__, why)
     WITH_SLURM = ()
-if "tsan" in e2e.SANITIZER:
-    e2e.main(lambda: skip("guides", "shells do not bear the sanitizer's runtime"))
 e2e.main(first_use, plan, tier_directory, look, policies, sites, for_admins, without_slurm, *WITH_SLURM)

@@ -179,6 +179,7 @@ def no_torch():
 
 
 @e2e.unless(no_torch)
+@e2e.unless(lambda: "ThreadSanitizer bears no threads of a forked process" if "tsan" in e2e.SANITIZER else "")
 def loaders():
     """Batches, losses and random state are the same with hints, and the hints are what is read; a failure ends the hints only."""
     job = Stopped("loaders")
