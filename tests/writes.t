@@ -687,7 +687,7 @@ os.write(w, b"second")
 print(a, len(open(sys.argv[1], "rb").read()))
 """
     task = subprocess.Popen([PYTHON, "-c", text, f"{root}/f"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,  # pylint: disable=consider-using-with
-                            env=e2e.environment(LD_PRELOAD=f"{e2e.BUILD}/libmonarch_preload.so", MONARCH_IO_RUN_DIR=run))
+                            env=e2e.environment(LD_PRELOAD=f"{e2e.SANITIZER} {e2e.BUILD}/libmonarch_preload.so", MONARCH_IO_RUN_DIR=run))
     with task:
         equal(task.stdout.readline(), b"go\n", "a program begins")
         agent = e2e.start([f"{e2e.BUILD}/monarchd", "--dataset", root, "--tier", f"t:{tier}:1G", "--run-dir", run, "--job-dir", "job"])
