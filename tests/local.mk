@@ -197,8 +197,9 @@ fuzz_sources = \
 	%D%/fuzz/record.cc \
 	%D%/fuzz/sizes.cc \
 	%D%/fuzz/spool.cc \
+	%D%/fuzz/store.cc \
 	%D%/fuzz/targets.h
-fuzz_targets = board config counters messages mounts record sizes spool
+fuzz_targets = board config counters messages mounts record sizes spool store
 if HAVE_SLURM
 fuzz_sources += %D%/fuzz/options.cc
 fuzz_targets += options
@@ -235,7 +236,8 @@ fuzzed_sources = \
 	runtime/node/program.cc \
 	runtime/node/spool.cc \
 	runtime/node/state.cc \
-	runtime/peer/messages.cc
+	runtime/peer/messages.cc \
+	runtime/store/server.cc
 EXTRA_LIBRARIES = %D%/fuzz/libfuzz.a
 %C%_fuzz_libfuzz_a_CPPFLAGS = $(AM_CPPFLAGS) $(checked_flags) $(MONARCH_CFLAGS) $(PEER_CFLAGS) $(SLURM_CFLAGS)
 %C%_fuzz_libfuzz_a_SOURCES = $(fuzz_sources) $(fuzzed_sources)

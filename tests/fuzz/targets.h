@@ -24,6 +24,7 @@ void options(const uint8_t* data, size_t size);   // the plugin's options, their
 void record(const uint8_t* data, size_t size);    // record.json
 void sizes(const uint8_t* data, size_t size);     // sizes, quotas and --tier
 void spool(const uint8_t* data, size_t size);     // entries of the spool
+void store(const uint8_t* data, size_t size);     // what an agent asks of root's store
 
 // Those that need root, since the state directory is root's; without it they are skipped, by name. dev/fuzz
 // reads this line.
