@@ -106,6 +106,7 @@ struct Told {
   std::string node = {};                     // this one's name; "": not known
   About about = {};
   std::vector<NodeReport> reports = {};  // where several were named: then `counts` is their sum
+  std::optional<OpenTimes> own_open_times = {};
 };
 
 double share(uint64_t part, uint64_t whole) {
@@ -170,6 +171,28 @@ Counts::Dataset dataset_of(const Told& told) {
   return all;
 }
 
+// This node's. Nobody counts the processes that read, and reads are not timed: so opens are held against the
+// time that there was, threads added up, and of reads it is told when there were any. Nothing: too little is
+// known, as where tasks began before they were counted.
+struct IoTime {
+  double opens, work, pfs_reads;  // seconds
+};
+std::optional<IoTime> io_time(const Told& told) {
+  const AtWork work = at_work(told.timeline.series);
+  if (!told.own_open_times || work.ms == 0 || told.own.own("late_nodes") > 0) return {};
+  const uint64_t waited = std::min(told.own.task("waited_hits"), told.own.opens_tier);
+  const double ns = spent_ns(*told.own_open_times, told.own.opens_tier - waited, told.own.task("wait_ns"));
+  return IoTime{ns / 1e9, static_cast<double>(work.ms) / 1000, static_cast<double>(work.pfs_ms) / 1000};
+}
+
+// How much less would have been read from the PFS, at least, had each byte come from there once, and all else
+// from tiers. Nothing: as of bound_of().
+std::optional<double> perfect_order(const Told& told) {
+  const uint64_t once = dataset_of(told).bytes, pfs = told.counts.bytes_pfs();
+  if (all_nodes(told) > 1 || once == 0 || pfs == 0) return {};
+  return spared(std::min(once, pfs), pfs);
+}
+
 Json to_json(const Told& told, const Advice& advice) {
   const Source& source = told.source;
   const Counts& c = told.counts;
@@ -177,6 +200,7 @@ Json to_json(const Told& told, const Advice& advice) {
   const std::optional<Bound> bound = bound_of(c);
   const Rates most = peaks_of(told.timeline);
   const std::optional<uint64_t> quiet = pfs_quiet_ms(told.timeline);
+  const std::optional<IoTime> io = io_time(told);
   const auto rate = [&](double value) {
     return series.count == 0 ? Json() : Json(static_cast<uint64_t>(value));
   };
@@ -209,6 +233,10 @@ Json to_json(const Told& told, const Advice& advice) {
       {"epochs", bound ? Json(bound->epochs) : Json()},
       {"spared_percent", spared(c.bytes_pfs(), c.bytes_read())},
       {"bound_percent", bound ? Json(bound->percent) : Json()},
+      {"perfect_order_percent", perfect_order(told)},
+      {"open_seconds", io ? Json(io->opens) : Json()},
+      {"pfs_read_seconds", io ? Json(io->pfs_reads) : Json()},
+      {"work_seconds", io ? Json(io->work) : Json()},
       {"samples", series.count},
       {"staged_seconds", seconds_or_null(series.whole_ms)},
       {"settled_seconds", seconds_or_null(series.settled_ms)},
@@ -273,6 +301,23 @@ void print_open_times(const OpenTimes& times) {
   }
 }
 
+std::string about_percent(double part, double whole) { return "~" + rounded(100 * part / whole) + "%"; }
+
+std::string io_text(const Told& told) {
+  const std::optional<IoTime> io = io_time(told);
+  const double less = perfect_order(told).value_or(0);
+  std::string text;
+  if (io)
+    text = about_percent(io->opens, io->work) + " of " + time_text(static_cast<uint64_t>(io->work)) +
+           (told.counts.nodes > 1 ? " on this node" : "") +
+           " in opens, all threads together; programs read from the PFS in " +
+           about_percent(io->pfs_reads, io->work) + " at most";
+  if (less >= 0.1)
+    text += (text.empty() ? "" : "; ") + std::string("each byte once from the PFS would be ") +
+            (dataset_of(told).estimated ? "~" : "") + rounded(less) + "% less";
+  return text;
+}
+
 std::vector<std::string> row_of(const std::string& name, const Counts& c) {
   return {name,
           std::to_string(c.opens),
@@ -330,6 +375,7 @@ void print(const Told& told, const Advice& advice) {
          instead(std::to_string(c.task("meta_pfs")), std::to_string(meta), spared(c.task("meta_pfs"), meta)));
   print_times(told.timeline);
   if (told.open_times) print_open_times(*told.open_times);
+  if (const std::string io = io_text(told); !io.empty()) line("I/O", io);
   if (!advice.text.empty()) line("Advice", paint(Colour::kDoubtful, escaped(advice.text)));
   if (told.nodes.empty() && told.reports.empty()) return;
   std::puts("");
@@ -397,13 +443,16 @@ std::string page_text(const Told& told, const Advice& advice) {
   page.advice = advice.text;
   page.several_nodes = c.nodes > 1;
   const double less = spared(c.bytes_pfs(), c.bytes_read());
+  const std::optional<IoTime> io = io_time(told);
   page.facts = {
       {less < 0 ? "More than without Monarch" : "Spared the PFS", rounded(less < 0 ? -less : less) + "%",
        "of the bytes read"},
       {"Read from the PFS", format_size(c.bytes_pfs()), "instead of " + format_size(c.bytes_read())},
       staged_fact(told),
       {"Opens of a tier's copy", rounded(share(c.opens_tier, c.opens)) + "%",
-       "of " + std::to_string(c.opens)}};
+       "of " + std::to_string(c.opens) +
+           (io && !page.several_nodes ? "; opens took " + about_percent(io->opens, io->work) + " of the time"
+                                      : "")}};
   if (told.reports.empty()) add_staging_time(told, &page);
   if (!told.reports.empty()) {
     std::vector<NodeCurves> curves;
@@ -462,9 +511,18 @@ Result<Told> told_by(const Source& source, const std::string& text, const std::s
   if (!nodes.ok()) return named(nodes.error());
   const Result<std::optional<OpenTimes>> open_times = open_times_in(*report, Whose::kAll);
   if (!open_times.ok()) return named(open_times.error());
-  return Told{
-      source,           *all, *node, *timeline, nodes.take(), *open_times, (*report)["ended"]["node"].text(),
-      about_of(*report)};
+  const Result<std::optional<OpenTimes>> own_times = open_times_in(*report, Whose::kNode);
+  if (!own_times.ok()) return named(own_times.error());
+  return Told{source,
+              *all,
+              *node,
+              *timeline,
+              nodes.take(),
+              *open_times,
+              (*report)["ended"]["node"].text(),
+              about_of(*report),
+              {},
+              *own_times};
 }
 
 int tell_report(const ReportOptions& options, const Source& source, const std::string& text,
@@ -703,7 +761,9 @@ int report_verb(const ReportOptions& options) {
                           nodes_of(job),
                           all_open_times(*job.status),
                           job.node,
-                          {is_users(job) ? std::optional<uint64_t>(job.uid) : std::nullopt, {}}});
+                          {is_users(job) ? std::optional<uint64_t>(job.uid) : std::nullopt, {}},
+                          {},
+                          job.status->counters.open_times});
   }
   if (!kept.empty()) {
     const Result<std::string> text = read_report(kept[0].path);

@@ -557,7 +557,7 @@ def report_of_file():
     whole = {**a_report(), "job": {"nodes": 4, "opens": 400, "opens_tier": 300, "read_calls_tier": 9, "read_bytes_tier": 8000,
                                    "placed_bytes": {"nvme": 1000, "ram": 5}, "tasks": {"opens_pfs": 100}, "agent": {"agent_bytes_pfs": 1000, "dataset_bytes": 4000}}}
     told = as_json("report", written("nodes.json", json.dumps(whole)))[1]
-    equal((told["nodes"], told["opens"], told["bytes_read"], told["placed_bytes"], told["epochs"], told["bound_percent"]), (4, 400, 8000, 1005, None, None),
+    equal((told["nodes"], told["opens"], told["bytes_read"], told["placed_bytes"], told["epochs"], told["bound_percent"], told["perfect_order_percent"]), (4, 400, 8000, 1005, None, None, None),
           "of several nodes, all of them; how often the dataset was read is not known")
     own = a_report(tasks={"waited_hits": 3, "fallback_large": 2})
     file = written("own.json", json.dumps({**own, "job": {**own, "nodes": 4, "read_calls_tier": 0, "read_bytes_tier": 0, "placed_bytes": {"nvme": own["tiers"][0]["placed_bytes"]}}}))

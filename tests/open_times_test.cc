@@ -53,6 +53,22 @@ TEST(OpenTimes, TellWithinWhatTimeMostOpensWere) {
   EXPECT_EQ(within_ns(times, OpenKind::kTier, 50), std::nullopt) << "the last bucket has no bound";
 }
 
+TEST(OpenTimes, AddUpToAboutWhatThreadsSpentInThem) {
+  struct {
+    uint64_t tier_0, tier_2, pfs_2, pfs_last, tier, wait_ns, ns;
+  } const cases[] = {{0, 0, 0, 0, 9, 7, 7},              // no copy was timed, and waits are known
+                     {0, 0, 2, 0, 0, 7, 3007},           // bucket 2 is of 1 to 2 us
+                     {1, 1, 0, 0, 100, 0, 87500},        // two stand for 100
+                     {0, 0, 0, 1, 0, 0, bound_ns(22)}};  // the last one has no middle
+  for (const auto& c : cases) {
+    OpenTimes times;
+    times.of(OpenKind::kTier)[0] = c.tier_0, times.of(OpenKind::kTier)[2] = c.tier_2;
+    times.of(OpenKind::kPfs)[2] = c.pfs_2, times.of(OpenKind::kPfs)[kOpenBuckets - 1] = c.pfs_last;
+    times.of(OpenKind::kWaited)[5] = 9;
+    EXPECT_DOUBLE_EQ(spent_ns(times, c.tier, c.wait_ns), static_cast<double>(c.ns));
+  }
+}
+
 TEST(OpenTimes, StayWithinBoundsWhateverIsWritten) {
   const auto board = std::make_unique<Board>();
   board->shards[7].open_times[0][3] = kMostCount;

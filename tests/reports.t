@@ -193,9 +193,11 @@ def page_of_report():
     contains(out.decode(), ["nothing was left to stage ahead after 0:00:50, 50.0% staged"], "the report itself is told, too")
     report = a_report()
     del report["job"]
-    report["agent"]["dataset_bytes"] = 50 << 20
-    contains(e2e.execute([TOOL, "report", written("part.json", json.dumps(report))])[1].decode(), ["50.0M placed of about 100M;", ", 50.0% staged"],
-             "what is placed, and how much of all that is, agree")
+    report["agent"].update(dataset_bytes=50 << 20, agent_bytes_pfs=190 << 20)
+    report["tasks"]["wait_ns"] = 9 * 10**9
+    contains(e2e.execute([TOOL, "report", written("part.json", json.dumps(report))])[1].decode(), ["50.0M placed of about 100M;", ", 50.0% staged",
+             "~9.0% of 0:01:40 in opens, all threads together; programs read from the PFS in ~0.0% at most; each byte once from the PFS would be ~50.0% less\n"],
+             "what is placed, and how much of all that is, agree; and the job's time in I/O")
     html = pathlib.Path(page).read_text(encoding="utf-8")
     lowered = html.lower()
     equal([part for part in ("<script", "<img", "<link", "http:", "https:", "url(", "@import", "src=x onerror=\"", "<style>*") if part in lowered], [],

@@ -58,6 +58,19 @@ TEST(Series, ASampleIsLeftOutBetweenTwoThatAreAlike) {
   EXPECT_EQ(s.samples[2].ms, 3000u);
 }
 
+TEST(Series, WorkBeginsWithTheFirstOpen) {
+  struct {
+    uint64_t ms, opens_pfs = 0, opens_tier = 0, read_bytes_pfs = 0, work_ms = 0, work_pfs_ms = 0;
+  } const cases[] = {{1}, {9}, {12, 0, 1, 0, 3}, {20, 1, 1, 5, 11, 8}, {30, 1, 1, 5, 21, 8}};
+  Series series;
+  for (const auto& c : cases) {
+    Sample s;
+    s.ms = c.ms, s.opens_pfs = c.opens_pfs, s.opens_tier = c.opens_tier, s.read_bytes_pfs = c.read_bytes_pfs;
+    append(s, &series);
+    EXPECT_EQ(std::pair(at_work(series).ms, at_work(series).pfs_ms), std::pair(c.work_ms, c.work_pfs_ms));
+  }
+}
+
 TEST(Series, BytesOfFilesThatAreNotKnownAreGuessedByTheirMean) {
   EXPECT_EQ(bytes_of_all(20, 2, 5), 50u);
   EXPECT_EQ(bytes_of_all(20, 2, 2), 20u);

@@ -105,6 +105,17 @@ void close_series(const Board& board, Series* series, Clock& clock) {
   append(last, series);
 }
 
+AtWork at_work(const Series& series) {
+  AtWork all;
+  for (uint64_t i = 1; i < series.count; ++i) {
+    const Sample &now = series.samples[i], &before = series.samples[i - 1];
+    if (now.opens_pfs == 0 && now.opens_tier == 0) continue;
+    all.ms += now.ms - before.ms;
+    if (now.read_bytes_pfs > before.read_bytes_pfs) all.pfs_ms += now.ms - before.ms;
+  }
+  return all;
+}
+
 bool plausible(const Series& s) {
   if (s.magic != kSeriesMagic || s.count > kSamples) return false;
   for (const uint64_t word : {s.began, s.began_ms, s.settled_ms, s.whole_ms})

@@ -62,6 +62,13 @@ uint64_t bytes_of_all(uint64_t bytes, uint64_t known, uint64_t all);
 // With a last sample, of now.
 void close_series(const Board& board, Series* series, Clock& clock = system_clock());
 
+// How long programs were at work, from the first open on, and in how much of that they read from the PFS, at
+// most: between two samples they either did or did not. A read counts when it has ended.
+struct AtWork {
+  uint64_t ms = 0, pfs_ms = 0;
+};
+AtWork at_work(const Series& series);
+
 // Whether all numbers are such as an agent can have written.
 bool plausible(const Series& series);
 

@@ -29,6 +29,15 @@ bool read_buckets(const Json& from, uint64_t* counts) {
   return known == from.size();
 }
 
+double timed_ns(const OpenTimes& times, OpenKind kind) {
+  double ns = 0;
+  for (uint32_t b = 0; b < kOpenBuckets; ++b) {
+    const uint64_t least = b == 0 ? 0 : bound_ns(b - 1), bound = b + 1 < kOpenBuckets ? bound_ns(b) : least;
+    ns += static_cast<double>(times.of(kind)[b]) * static_cast<double>(least + bound) / 2;
+  }
+  return ns;
+}
+
 }  // namespace
 
 const char* name_of(OpenKind kind) {
@@ -77,6 +86,12 @@ std::optional<uint64_t> within_ns(const OpenTimes& times, OpenKind kind, uint64_
     if (all != 0 && so_far >= enough) return bound_ns(b);
   }
   return {};
+}
+
+double spent_ns(const OpenTimes& times, uint64_t tier, uint64_t wait_ns) {
+  const double samples = static_cast<double>(std::max<uint64_t>(timed(times, OpenKind::kTier), 1));
+  return timed_ns(times, OpenKind::kTier) / samples * static_cast<double>(tier) +
+         static_cast<double>(wait_ns) + timed_ns(times, OpenKind::kPfs);
 }
 
 }  // namespace monarch

@@ -27,4 +27,9 @@ uint64_t timed(const OpenTimes& times, OpenKind kind);
 // it is the last one, which has no bound.
 std::optional<uint64_t> within_ns(const OpenTimes& times, OpenKind kind, uint64_t percent);
 
+// About how many nanoseconds all opens took, the times of all threads added up. An open is taken for one of
+// the middle of its bucket, and of kTier those that were timed for all `tier` of them; of kWaited, the wait
+// is known (TaskCounter::wait_ns).
+double spent_ns(const OpenTimes& times, uint64_t tier, uint64_t wait_ns);
+
 }  // namespace monarch
