@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admin/page.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "admin/open_times_text.h"
 #include "admin/output.h"
@@ -73,12 +75,6 @@ footer { color: var(--faint); font-size: 0.85rem; margin-top: 2rem; }
 </style>
 )";
 
-std::string number(double value) {
-  char digits[32];
-  std::snprintf(digits, sizeof digits, "%.1f", value);
-  return digits;
-}
-
 struct Curve {
   std::string name, kind;                             // in the legend, if any; CSS class of its colour
   std::function<std::optional<double>(uint64_t)> at;  // of a sample
@@ -110,56 +106,63 @@ std::string line_of(const Chart& chart, const Curve& curve, const Timeline& t) {
     if (!value) continue;
     last = x_of(chart, t.at(i).ms);
     if (points.empty()) first = last;
-    points += (points.empty() ? "" : " ") + number(last) + "," + number(y_of(chart, *value));
+    points += fmt::format("{}{:.1f},{:.1f}", points.empty() ? "" : " ", last, y_of(chart, *value));
   }
   if (points.empty()) return "";
-  std::string drawn;
-  const std::string floor = number(kHeight - kBottom);
+  std::string area;
   if (curve.looks == Curve::Looks::kArea)
-    drawn = "<polygon class=\"area " + curve.kind + "\" points=\"" + number(first) + "," + floor + " " +
-            points + " " + number(last) + "," + floor + "\"/>\n";
-  return drawn + "<polyline class=\"" + (curve.looks == Curve::Looks::kDashes ? "quota " : "line ") +
-         curve.kind + "\" points=\"" + points + "\"/>\n";
+    area = fmt::format("<polygon class=\"area {0}\" points=\"{1:.1f},{2:.1f} {3} {4:.1f},{2:.1f}\"/>\n",
+                       curve.kind, first, kHeight - kBottom, points, last);
+  return area + fmt::format("<polyline class=\"{} {}\" points=\"{}\"/>\n",
+                            curve.looks == Curve::Looks::kDashes ? "quota" : "line", curve.kind, points);
 }
 
 // A time on an axis of so many milliseconds.
 std::string when(uint64_t ms, uint64_t of) {
   constexpr uint64_t kShort = 10000;
-  if (of >= kShort) return time_text(ms / 1000);
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.2f s", static_cast<double>(ms) / 1000);
-  return seconds;
+  return of >= kShort ? time_text(ms / 1000) : fmt::format("{:.2f} s", static_cast<double>(ms) / 1000);
+}
+
+std::string text_at(double x, double y, const char* anchor, const std::string& text) {
+  return fmt::format("<text text-anchor=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", anchor, x, y,
+                     in_markup(text));
+}
+
+std::string grid_at(double y, const std::string& label) {
+  return fmt::format("<line class=\"grid\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>", kLeft,
+                     kWidth - kRight, y, y) +
+         text_at(kLeft - 6, y + 4, "end", label);
+}
+
+std::string legend_of(const std::string& kind, const std::string& name) {
+  return fmt::format("<li class=\"{}\"><span>{}</span></li>", kind, in_markup(name));
+}
+
+std::string svg_of(double height, const std::string& description, const std::string& drawn) {
+  return fmt::format("<svg viewBox=\"0 0 {:.1f} {:.1f}\" role=\"img\" aria-label=\"{}\">\n{}</svg>", kWidth,
+                     height, in_markup(description), drawn);
 }
 
 std::string axes_of(const Chart& chart) {
   std::string drawn;
   for (int i = 0; i <= 4; ++i) {
-    const double value = chart.top * i / 4, y = y_of(chart, value);
-    drawn += "<line class=\"grid\" x1=\"" + number(kLeft) + "\" x2=\"" + number(kWidth - kRight) +
-             "\" y1=\"" + number(y) + "\" y2=\"" + number(y) + "\"/><text text-anchor=\"end\" x=\"" +
-             number(kLeft - 6) + "\" y=\"" + number(y + 4) + "\">" + in_markup(chart.label(value)) +
-             "</text>\n";
+    const double value = chart.top * i / 4;
+    drawn += grid_at(y_of(chart, value), chart.label(value));
   }
-  for (const int i : {0, 2, 4}) {
-    const double x = kLeft + (kWidth - kLeft - kRight) * i / 4;
-    drawn += "<text text-anchor=\"" +
-             std::string(i == 0   ? "start"
-                         : i == 4 ? "end"
-                                  : "middle") +
-             "\" x=\"" + number(x) + "\" y=\"" + number(kHeight - 8) + "\">" +
-             when(chart.end_ms * static_cast<uint64_t>(i) / 4, chart.end_ms) + "</text>\n";
-  }
+  for (const auto& [i, anchor] : {std::pair(0u, "start"), {2u, "middle"}, {4u, "end"}})
+    drawn += text_at(kLeft + (kWidth - kLeft - kRight) * i / 4, kHeight - 8, anchor,
+                     when(chart.end_ms * i / 4, chart.end_ms));
   return drawn;
 }
 
 std::string chart_of(const Chart& chart, const Timeline& t) {
-  std::string drawn = "<section id=\"" + chart.id + "\">\n<h2>" + in_markup(chart.heading) + "</h2>\n<ul>";
-  for (const Curve& c : chart.curves)
-    if (!c.name.empty()) drawn += "<li class=\"" + c.kind + "\"><span>" + in_markup(c.name) + "</span></li>";
-  drawn += "</ul>\n<svg viewBox=\"0 0 " + number(kWidth) + " " + number(kHeight) +
-           "\" role=\"img\" aria-label=\"" + in_markup(chart.description) + "\">\n" + axes_of(chart);
-  for (const Curve& c : chart.curves) drawn += line_of(chart, c, t);
-  return drawn + "</svg>\n</section>\n";
+  std::string legend, drawn = axes_of(chart);
+  for (const Curve& c : chart.curves) {
+    if (!c.name.empty()) legend += legend_of(c.kind, c.name);
+    drawn += line_of(chart, c, t);
+  }
+  return fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n<ul>{}</ul>\n{}\n</section>\n", chart.id,
+                     in_markup(chart.heading), legend, svg_of(kHeight, chart.description, drawn));
 }
 
 // Of the first sample, that up to the second.
@@ -212,10 +215,10 @@ Chart staging(const Timeline& t) {
   return {"staged",
           "Staged part of the dataset",
           "Percent of the dataset's bytes that were staged, over time; " +
-              (last ? number(*last) + "% in the end" : "not known"),
+              (last ? fmt::format("{:.1f}% in the end", *last) : "not known"),
           {{"staged on this node", "c3", [&t](uint64_t i) { return staged_at(t, i); }, Curve::Looks::kArea}},
           100,
-          [](double value) { return number(value).substr(0, number(value).find('.')) + "%"; }};
+          [](double value) { return fmt::format("{:.0f}%", value); }};
 }
 
 Chart fill(const Timeline& t) {
@@ -246,9 +249,9 @@ Chart fill(const Timeline& t) {
 std::string table_of(const std::vector<std::vector<std::string>>& rows) {
   std::string drawn = "<div class=\"scroll\"><table>\n";
   for (size_t i = 0; i < rows.size(); ++i) {
-    const std::string cell = i == 0 ? "th" : "td";
     drawn += "<tr>";
-    for (const std::string& value : rows[i]) drawn += "<" + cell + ">" + in_markup(value) + "</" + cell + ">";
+    for (const std::string& value : rows[i])
+      drawn += fmt::format("<{0}>{1}</{0}>", i == 0 ? "th" : "td", in_markup(value));
     drawn += "</tr>\n";
   }
   return drawn + "</table></div>\n";
@@ -256,55 +259,37 @@ std::string table_of(const std::vector<std::vector<std::string>>& rows) {
 
 // ---- how long opens took
 
-constexpr double kBarsHeight = 130;
+constexpr double kBarsHeight = 130, kBarsFloor = kBarsHeight - kBottom;
 
-struct Bars {
-  double top;    // of the axis, in percent
-  double floor;  // where it begins
-  double y(double percent) const { return floor - (floor - kTop) * percent / top; }
-  // Of a bucket's right end, which is its bound.
-  static double x(uint32_t bucket) { return kLeft + (kWidth - kLeft - kRight) * (bucket + 1) / kOpenBuckets; }
-};
-
-std::string bar_axes(const Bars& bars) {
-  std::string drawn;
-  for (const double percent : {0.0, bars.top / 2, bars.top}) {
-    const std::string y = number(bars.y(percent));
-    drawn += "<line class=\"grid\" x1=\"" + number(kLeft) + "\" x2=\"" + number(kWidth - kRight) +
-             "\" y1=\"" + y + "\" y2=\"" + y + "\"/><text text-anchor=\"end\" x=\"" + number(kLeft - 6) +
-             "\" y=\"" + number(bars.y(percent) + 4) + "\">" + std::to_string(std::lround(percent)) +
-             "%</text>\n";
-  }
-  constexpr uint32_t kEach = 5;  // has a label
-  for (uint32_t b = 1; b < kOpenBuckets; b += kEach)
-    drawn += "<text text-anchor=\"middle\" x=\"" + number(Bars::x(b)) + "\" y=\"" + number(kBarsHeight - 8) +
-             "\">" + duration_text(bound_ns(b)) + "</text>\n";
-  return drawn;
-}
+// Of a bucket's right end, which is its bound.
+double bar_x(uint32_t bucket) { return kLeft + (kWidth - kLeft - kRight) * (bucket + 1) / kOpenBuckets; }
 
 // Each bar is a part of the opens of this kind that were timed.
 std::string bars_of(const OpenTimes& times, OpenKind kind) {
-  const uint64_t* counts = times.of(kind);
-  const double all = static_cast<double>(timed(times, kind));
-  const auto percent = [&](uint32_t b) { return 100 * static_cast<double>(counts[b]) / all; };
-  double most = 0;
-  for (uint32_t b = 0; b < kOpenBuckets; ++b) most = std::max(most, percent(b));
-  const Bars bars{most > 50 ? 100.0 : most > 20 ? 50.0 : 20.0, kBarsHeight - kBottom};
   constexpr const char* kKinds[] = {"c1", "c4", "c0"};
-  const std::string css = kKinds[static_cast<uint32_t>(kind)];
-  const std::string told = std::string("opens ") + kind_text(kind) + ", " +
-                           std::to_string(timed(times, kind)) + " timed: " + opens_took(times, kind);
-  std::string drawn = "<div><ul><li class=\"" + css + "\"><span>" + in_markup(told) +
-                      "</span></li></ul>\n<svg viewBox=\"0 0 " + number(kWidth) + " " + number(kBarsHeight) +
-                      "\" role=\"img\" aria-label=\"" + in_markup(told) + "\">\n" + bar_axes(bars);
+  constexpr uint32_t kEach = 5;  // has a label
+  const char* const css = kKinds[static_cast<uint32_t>(kind)];
+  const uint64_t *counts = times.of(kind), all = timed(times, kind);
+  const auto percent = [&](uint64_t n) { return 100 * static_cast<double>(n) / static_cast<double>(all); };
+  const double most = percent(*std::max_element(counts, counts + kOpenBuckets)), top = most > 50   ? 100.0
+                                                                                       : most > 20 ? 50.0
+                                                                                                   : 20.0;
+  const auto y = [&](double value) { return kBarsFloor - (kBarsFloor - kTop) * value / top; };
+  std::string drawn;
+  for (const double value : {0.0, top / 2, top}) drawn += grid_at(y(value), fmt::format("{:.0f}%", value));
+  for (uint32_t b = 1; b < kOpenBuckets; b += kEach)
+    drawn += text_at(bar_x(b), kBarsHeight - 8, "middle", duration_text(bound_ns(b)));
   for (uint32_t b = 0; b < kOpenBuckets; ++b) {
     if (counts[b] == 0) continue;
-    const double left = b == 0 ? kLeft : Bars::x(b - 1), y = std::min(bars.y(percent(b)), bars.floor - 1);
-    drawn += "<rect class=\"bar " + css + "\" x=\"" + number(left + 1) + "\" y=\"" + number(y) +
-             "\" width=\"" + number(Bars::x(b) - left - 2) + "\" height=\"" + number(bars.floor - y) +
-             "\"/>\n";
+    const double left = b == 0 ? kLeft : bar_x(b - 1),
+                 above = std::min(y(percent(counts[b])), kBarsFloor - 1);
+    drawn +=
+        fmt::format("<rect class=\"bar {}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"/>\n",
+                    css, left + 1, above, bar_x(b) - left - 2, kBarsFloor - above);
   }
-  return drawn + "</svg></div>\n";
+  const std::string told =
+      fmt::format("opens {}, {} timed: {}", kind_text(kind), all, opens_took(times, kind));
+  return fmt::format("<div><ul>{}</ul>\n{}</div>\n", legend_of(css, told), svg_of(kBarsHeight, told, drawn));
 }
 
 std::string open_times_section(const OpenTimes& times, const std::string& id, const std::string& where) {
@@ -312,14 +297,14 @@ std::string open_times_section(const OpenTimes& times, const std::string& id, co
   for (const OpenKind kind : kAllOpenKinds)
     if (timed(times, kind) > 0) drawn += bars_of(times, kind);
   if (drawn.empty()) return "";
-  const std::string note = "Of opens of tiers' copies, the first on each processor and then one of " +
-                           std::to_string(kOneTimedOf) +
-                           " is timed. Of opens that waited for the agent, and of those on the PFS that did "
-                           "not wait, all are.";
-  return "<section id=\"" + id + "\">\n<h2>How long opens took" + in_markup(where) +
-         "</h2>\n<p class=\"note\">" + in_markup(note) + "</p>\n<div class=\"bars\">\n" + drawn + "</div>\n" +
-         "<details><summary>The same in numbers</summary>\n" + table_of(open_time_rows(times)) +
-         "</details>\n</section>\n";
+  return fmt::format(
+      "<section id=\"{}\">\n<h2>How long opens took{}</h2>\n<p class=\"note\">Of opens of tiers&#39; copies, "
+      "the "
+      "first on each processor and then one of {} is timed. Of opens that waited for the agent, and of those "
+      "on "
+      "the PFS that did not wait, all are.</p>\n<div class=\"bars\">\n{}</div>\n"
+      "<details><summary>The same in numbers</summary>\n{}</details>\n</section>\n",
+      id, in_markup(where), kOneTimedOf, drawn, table_of(open_time_rows(times)));
 }
 
 // Of the n-th node; an id is one of a page.
@@ -355,27 +340,13 @@ std::string charts_of(Chart (*chart_of_node)(const Timeline&), const PageOf& pag
 }  // namespace
 
 std::string in_markup(const std::string& any) {
+  constexpr std::pair<char, const char*> kEntities[] = {
+      {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
   std::string safe;
   for (const char c : escaped(any)) {
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      case '\'':
-        safe += "&#39;";
-        break;
-      default:
-        safe += c;
-    }
+    const auto* const at =
+        std::find_if(std::begin(kEntities), std::end(kEntities), [&](const auto& e) { return e.first == c; });
+    safe += at == std::end(kEntities) ? std::string(1, c) : at->second;
   }
   return safe;
 }
@@ -384,23 +355,22 @@ std::string span_text(uint64_t ms) { return when(ms, ms); }
 
 std::string page_of(const PageOf& page, const std::vector<NodeCurves>& nodes) {
   std::string html = kHead;
-  html += "<title>" + in_markup(page.title) + "</title>\n</head>\n<body>\n<main>\n<h1>" +
-          in_markup(page.title) + "</h1>\n<p class=\"about\">" + in_markup(page.about) + "</p>\n";
+  html +=
+      fmt::format("<title>{0}</title>\n</head>\n<body>\n<main>\n<h1>{0}</h1>\n<p class=\"about\">{1}</p>\n",
+                  in_markup(page.title), in_markup(page.about));
   if (!page.advice.empty()) html += "<p class=\"advice\">" + in_markup(page.advice) + "</p>\n";
   html += "<dl>\n";
   for (const PageOf::Fact& fact : page.facts)
-    html += "<div><dt>" + in_markup(fact.name) + "</dt><dd>" + in_markup(fact.value) + "</dd><dd>" +
-            in_markup(fact.more) + "</dd></div>\n";
+    html += fmt::format("<div><dt>{}</dt><dd>{}</dd><dd>{}</dd></div>\n", in_markup(fact.name),
+                        in_markup(fact.value), in_markup(fact.more));
   html += "</dl>\n";
   for (const auto chart : {from_pfs, from_copies, staging, fill}) html += charts_of(chart, page, nodes);
-  for (const NodeCurves& node : nodes)
-    if (node.timeline.series.count == 0)
-      html += "<p class=\"note\">How it went over time" +
-              in_markup(nodes.size() > 1 ? " on " + node.node : std::string()) + " is not known.</p>\n";
+  const auto on = [&](size_t n) { return nodes.size() > 1 ? " on " + nodes[n].node : std::string(); };
   for (size_t n = 0; n < nodes.size(); ++n)
-    if (nodes[n].open_times)
-      html += open_times_section(*nodes[n].open_times, nth_id("opens", n),
-                                 nodes.size() > 1 ? " on " + nodes[n].node : "");
+    if (nodes[n].timeline.series.count == 0)
+      html += "<p class=\"note\">How it went over time" + in_markup(on(n)) + " is not known.</p>\n";
+  for (size_t n = 0; n < nodes.size(); ++n)
+    if (nodes[n].open_times) html += open_times_section(*nodes[n].open_times, nth_id("opens", n), on(n));
   if (page.nodes.size() > 1)
     html += "<section id=\"nodes\">\n<h2>Nodes</h2>\n" + table_of(page.nodes) + "</section>\n";
   return html + "</main>\n<footer>monarchctl " PACKAGE_VERSION "</footer>\n</body>\n</html>\n";
