@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "admin/kept.h"
+#include "admin/reports.h"
 #include "runtime/base/command_line.h"
 #include "runtime/base/json.h"
 #include "runtime/base/result.h"

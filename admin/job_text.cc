@@ -4,29 +4,34 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "runtime/base/escape.h"
 #include "runtime/base/size.h"
+#include "runtime/config/config.h"
 #include "runtime/metadata/board.h"
+#include "runtime/node/job_report.h"
 
 namespace monarch::admin {
 namespace {
 
-Json tiers_of(const JobStatus& status) {
-  Json tiers = Json::array();
-  const JobCounters& c = status.counters;
-  for (uint32_t i = 0; i < status.tiers; ++i)
-    tiers.push_back({{"name", status.names[i]},
-                     {"granted", status.granted[i]},
-                     {"placed_bytes", c.placed_bytes[i]},
-                     {"opens", c.opens_tier[i]},
-                     {"read_calls", c.read_calls_tier[i]},
-                     {"read_bytes", c.read_bytes_tier[i]}});
-  return tiers;
+std::string when(const NodeLine& line) {
+  if (line.told.ended == 1) return "all";
+  return *line.seconds_ago == 0 ? "now" : time_text(*line.seconds_ago) + " ago";
+}
+
+void add(NodeTold* sum, const NodeTold& n) {
+  sum->files = sum_of_counts(sum->files, n.files);
+  for (uint32_t i = 0; i < kMedia; ++i)
+    sum->placed_bytes[i] = sum_of_counts(sum->placed_bytes[i], n.placed_bytes[i]);
+  sum->opens_tier = sum_of_counts(sum->opens_tier, n.opens_tier);
+  sum->opens_pfs = sum_of_counts(sum->opens_pfs, n.opens_pfs);
+  sum->pfs_bytes = sum_of_counts(sum->pfs_bytes, n.pfs_bytes);
+  sum->peer_bytes = sum_of_counts(sum->peer_bytes, n.peer_bytes);
+  sum->served_bytes = sum_of_counts(sum->served_bytes, n.served_bytes);
 }
 
 }  // namespace
-
 bool is_users(const Job& job) { return !job.run_dir.empty() || job.uid != 0; }
 
 Opens opens_of(const JobCounters& c) {
@@ -52,7 +57,7 @@ Json job_json(const Job& job) {
               {"restart", job.restart},
               {"user", is_users(job) ? Json(user_name(job.uid)) : Json()},
               {"run_dir", text(job.run_dir)},
-              {"state", state_name(job.state)},
+              {"state", looks_of(job.state).name},
               {"reason", text(job.reason)}};
   if (!job.status) return out;
   const JobCounters& c = job.status->counters;
@@ -72,27 +77,20 @@ Json job_json(const Job& job) {
   out["hinted_files"] = c[AgentCounter::hinted_files];
   out["fallbacks"] = Json::object();
   for (const Fallback& f : kFallbacks) out["fallbacks"][f.name] = c[f.counter];
-  out["tiers"] = tiers_of(*job.status);
+  out["tiers"] = live_report(job)["tiers"];
   return out;
+}
+
+Json live_report(const Job& job) {
+  std::vector<TierInReport> tiers;
+  for (uint32_t i = 0; i < job.status->tiers; ++i)
+    tiers.push_back({job.status->names[i], Medium::kSsd, job.status->granted[i]});
+  return report(job.status->counters, tiers, Reports::kJob);
 }
 
 std::string no_job_text(const std::string& name) {
   return "no job " + (name.empty() ? "" : name + " ") + "with Monarch on this node" +
          (::geteuid() == 0 ? "" : " that is user " + user_name(::geteuid()) + "'s");
-}
-
-Colour colour_of(JobState state) {
-  switch (state) {
-    case JobState::kStagedIn:
-    case JobState::kRunning:
-      return Colour::kGood;
-    case JobState::kFailed:
-    case JobState::kAgentDied:
-    case JobState::kUnknown:
-      return Colour::kBad;
-    default:
-      return Colour::kDoubtful;
-  }
 }
 
 std::string percent_text(const std::optional<double>& value, bool estimated) {
@@ -117,5 +115,45 @@ std::string dataset_text(const Job& job) {
 }
 
 std::string user_text(const Job& job) { return is_users(job) ? user_name(job.uid) : "-"; }
+
+uint64_t told_count(const std::vector<NodeLine>& lines) {
+  return static_cast<uint64_t>(
+      std::count_if(lines.begin(), lines.end(), [](const NodeLine& line) { return line.seconds_ago; }));
+}
+
+std::vector<std::vector<std::string>> node_rows(const std::vector<NodeLine>& lines, uint64_t nodes) {
+  NodeTold sum;
+  for (const NodeLine& line : lines) add(&sum, line.told);
+  std::vector<uint32_t> media;
+  for (uint32_t i = 0; i < kMedia; ++i)
+    if (sum.placed_bytes[i] > 0) media.push_back(i);
+  std::vector<std::string> heading = {"NODE", "FILES"};
+  for (const uint32_t i : media) {
+    heading.emplace_back(name_of(static_cast<Medium>(i)));
+    for (char& c : heading.back()) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  heading.insert(heading.end(), {"OPENS", "HIT", "PFS", "PEERS", "SERVED", "TOLD"});
+  std::vector<std::vector<std::string>> rows = {heading};
+  const auto add_row = [&](const std::string& name, const NodeTold& n, const std::string& told) {
+    const uint64_t opens = n.opens_tier + n.opens_pfs;
+    std::vector<std::string> row = {name, std::to_string(n.files)};
+    for (const uint32_t i : media) row.push_back(format_size(n.placed_bytes[i]));
+    row.insert(row.end(),
+               {std::to_string(opens), percent_text(percent(n.opens_tier, opens), false),
+                format_size(n.pfs_bytes), format_size(n.peer_bytes), format_size(n.served_bytes), told});
+    rows.push_back(row);
+  };
+  for (const NodeLine& line : lines) {
+    if (line.seconds_ago) {
+      add_row(word(line.told.name), line.told, when(line));
+      continue;
+    }
+    rows.emplace_back(heading.size(), "-");
+    rows.back()[0] = word(line.told.name);
+    rows.back().back() = "nothing yet";
+  }
+  add_row("all", sum, "nodes=" + std::to_string(told_count(lines)) + "/" + std::to_string(nodes));
+  return rows;
+}
 
 }  // namespace monarch::admin

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admin/jobs.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <pwd.h>
 #include <sys/stat.h>
@@ -9,8 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -19,11 +19,13 @@
 #include "admin/output.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
+#include "runtime/config/values.h"
 #include "runtime/hierarchy/tier.h"
 #include "runtime/layout/shared_map.h"
 #include "runtime/metadata/board.h"
 #include "runtime/metadata/run_file.h"
 #include "runtime/node/identity.h"
+#include "runtime/node/job_facts.h"
 #include "runtime/node/life.h"
 #include "runtime/node/owners_files.h"
 #include "runtime/node/removal.h"
@@ -48,36 +50,11 @@ constexpr size_t kMostRuns = 64;      // of a user: anybody can make directories
 constexpr int64_t kLeftAloneNs = 30 * kSecondNs;
 constexpr useconds_t kBetweenLooksUs = 1000000;
 
-std::vector<std::string> names_in(const std::string& path) {
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), &::closedir);
-  if (!dir) return names;
-  while (const dirent* e = ::readdir(dir.get()))
-    if (e->d_name[0] != '.') names.push_back(e->d_name);
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-bool is_number(const std::string& text) {
-  return !text.empty() &&
-         std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
-}
-
-std::vector<std::string> split(const std::string& text, char at) {
-  std::vector<std::string> parts;
-  for (size_t i = 0; i <= text.size();) {
-    const size_t end = std::min(text.find(at, i), text.size());
-    parts.push_back(text.substr(i, end - i));
-    i = end + 1;
-  }
-  return parts;
-}
-
 // monarch-run.UID.PID.RANDOM
 bool name_run(const std::string& name, Job* job) {
   const std::string prefix = kUserDirPrefix;
   if (name.rfind(prefix, 0) != 0) return false;
-  const std::vector<std::string> parts = split(name.substr(prefix.size()), '.');
+  const std::vector<std::string> parts = split_list(name.substr(prefix.size()), '.');
   if (parts.size() != 3 || !is_number(parts[0]) || !is_number(parts[1])) return false;
   job->id = "run." + parts[1];
   return true;
@@ -85,15 +62,23 @@ bool name_run(const std::string& name, Job* job) {
 
 }  // namespace
 
+std::vector<std::string> names_in(const std::string& directory) {
+  std::set<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
+       at.increment(error))
+    if (const std::string name = at->path().filename(); !name.starts_with('.')) names.insert(name);
+  return {names.begin(), names.end()};
+}
+
 bool name_slurm(const std::string& name, Job* job) {
-  const std::vector<std::string> parts = split(name, '.');
-  for (size_t i = 1; i + 2 < parts.size(); ++i) {
-    if (!is_number(parts[i]) || !is_number(parts[i + 1])) continue;
-    const size_t at = name.find("." + parts[i] + "." + parts[i + 1] + ".");
-    job->id = parts[i];
-    job->restart = static_cast<uint32_t>(std::strtoul(parts[i + 1].c_str(), nullptr, 10));
+  for (size_t at = name.find('.', 1); at != std::string::npos; at = name.find('.', at + 1)) {
+    uint32_t id;
+    int end = 0;
+    if (std::sscanf(name.c_str() + at, ".%u.%u.%n", &id, &job->restart, &end) != 2 || end == 0) continue;
+    job->id = std::to_string(id);
     job->cluster = name.substr(0, at);
-    job->node = name.substr(at + parts[i].size() + parts[i + 1].size() + 3);
+    job->node = name.substr(at + static_cast<size_t>(end));
     return true;
   }
   return false;
@@ -118,11 +103,11 @@ std::set<std::string> told_by_processes() {
     if (!is_number(pid) || !is_callers(pid)) continue;  // what others name may hang
     const auto words_of = [&](const char* file) {
       std::ifstream in("/proc/" + pid + "/" + file, std::ios::binary);
-      return split(std::string(std::istreambuf_iterator<char>(in), {}), '\0');
+      return split_list(std::string(std::istreambuf_iterator<char>(in), {}), '\0');
     };
     const std::vector<std::string> words = words_of("cmdline");
-    const std::string program = words[0].substr(words[0].rfind('/') + 1);
-    for (size_t i = 0; program == "monarchd" && i + 1 < words.size(); ++i)
+    const bool is_agent = !words.empty() && ("/" + words[0]).ends_with("/monarchd");
+    for (size_t i = 0; is_agent && i + 1 < words.size(); ++i)
       if (words[i] == "--run-dir") found.insert(words[i + 1]);
     for (const std::string& word : words_of("environ"))
       if (word.rfind(variable, 0) == 0) found.insert(word.substr(variable.size()));
@@ -194,13 +179,16 @@ Job job_of(const JobRecord& record) {
 // CLUSTER.JOB.NODE, of which there is no record; the name of the node may have dots.
 Job job_of_key(const StateDir& state, const std::string& key) {
   Job job;
-  const std::vector<std::string> parts = split(key, '.');
-  for (size_t i = 1; i + 1 < parts.size() && job.id.empty(); ++i)
-    if (is_number(parts[i])) job.id = parts[i];
-  const size_t at = key.find("." + job.id + ".");
-  job.cluster = key.substr(0, at);
-  if (at != std::string::npos) job.node = key.substr(at + job.id.size() + 2);
-  if (job.id.empty()) job.id = key;
+  job.id = key;
+  for (size_t at = key.find('.', 1); at != std::string::npos; at = key.find('.', at + 1)) {
+    uint32_t id;
+    int end = 0;
+    if (std::sscanf(key.c_str() + at, ".%u.%n", &id, &end) != 1 || end == 0) continue;
+    job.id = std::to_string(id);
+    job.cluster = key.substr(0, at);
+    job.node = key.substr(at + static_cast<size_t>(end));
+    break;
+  }
   const NotedFailure failure = state.read_notes(key).failure;
   job.state = failure.run.empty() ? JobState::kPending
               : failure.refused   ? JobState::kRefused
@@ -331,30 +319,13 @@ void drop_tiers(std::vector<Job>* jobs) {
 
 }  // namespace
 
-const char* state_name(JobState state) {
-  switch (state) {
-    case JobState::kPending:
-      return "pending";
-    case JobState::kAllocating:
-      return "allocating";
-    case JobState::kStagingIn:
-      return "staging-in";
-    case JobState::kStagedIn:
-      return "staged-in";
-    case JobState::kRunning:
-      return "running";
-    case JobState::kTeardown:
-      return "teardown";
-    case JobState::kFailed:
-      return "failed";
-    case JobState::kRefused:
-      return "refused";
-    case JobState::kAgentDied:
-      return "agent-died";
-    case JobState::kUnknown:
-      return "unknown";
-  }
-  return "?";
+const StateLooks& looks_of(JobState state) {
+  static constexpr StateLooks kStates[] = {
+      {"pending", Colour::kDoubtful}, {"allocating", Colour::kDoubtful}, {"staging-in", Colour::kDoubtful},
+      {"staged-in", Colour::kGood},   {"running", Colour::kGood},        {"teardown", Colour::kDoubtful},
+      {"failed", Colour::kBad},       {"refused", Colour::kDoubtful},    {"agent-died", Colour::kBad},
+      {"unknown", Colour::kBad}};
+  return kStates[static_cast<size_t>(state)];
 }
 
 void JobWatch::look_at(std::vector<Job>* jobs) {

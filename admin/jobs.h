@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "admin/output.h"
 #include "runtime/base/result.h"
 #include "runtime/node/job_status.h"
 #include "runtime/node/nodes_report.h"
@@ -19,7 +20,7 @@
 
 namespace monarch::admin {
 
-// In the words of Slurm's burst buffers, where these have one; monarchctl(1) defines them.
+// monarchctl(1) defines them.
 enum class JobState {
   kPending,     // asked for, no agent yet
   kAllocating,  // its agent starts
@@ -32,7 +33,12 @@ enum class JobState {
   kAgentDied,
   kUnknown,  // it cannot be read
 };
-const char* state_name(JobState state);
+// Its name, in the words of Slurm's burst buffers where these have one.
+struct StateLooks {
+  const char* name;
+  Colour colour;
+};
+const StateLooks& looks_of(JobState state);
 
 // Whether a job's id is "run.PID", of `monarchctl run`.
 inline bool is_run(const std::string& id) { return id.starts_with("run."); }
@@ -107,6 +113,9 @@ bool name_slurm(const std::string& name, Job* job);
 
 // Why such a removal waits of which all that is left is away.
 std::string why_away(const JobRecord& removal);
+
+// The names in a directory, in alphabetical order, but for those that begin with a dot.
+std::vector<std::string> names_in(const std::string& directory);
 
 // Where `monarchctl run` makes run directories.
 std::vector<std::string> run_bases();

@@ -12,13 +12,11 @@ monarchctl_SOURCES = \
 	%D%/defaults.h \
 	%D%/job_text.h \
 	%D%/jobs.h \
-	%D%/kept.h \
 	%D%/monarchctl.cc \
-	%D%/node_rows.h \
 	%D%/open_times_text.h \
 	%D%/output.h \
 	%D%/page.h \
-	%D%/report_json.h \
+	%D%/reports.h \
 	%D%/screen.h \
 	%D%/simulate_chart.h \
 	%D%/slurm_facts.h \
@@ -31,10 +29,9 @@ ctl_jobs = \
 	%D%/advice.cc \
 	%D%/job_text.cc \
 	%D%/jobs.cc \
-	%D%/node_rows.cc \
 	%D%/open_times_text.cc \
 	%D%/report.cc \
-	%D%/report_json.cc \
+	%D%/reports.cc \
 	%D%/status.cc \
 	%D%/tiers.cc
 ctl_run = \
@@ -55,7 +52,6 @@ ctl_run = \
 	%D%/wait.cc
 ctl_top = \
 	%D%/clean.cc \
-	%D%/kept.cc \
 	%D%/metrics.cc \
 	%D%/output.cc \
 	%D%/page.cc \

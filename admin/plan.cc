@@ -21,8 +21,8 @@
 
 #include "admin/commands.h"
 #include "admin/defaults.h"
-#include "admin/kept.h"
 #include "admin/output.h"
+#include "admin/reports.h"
 #include "admin/slurm_ids.h"
 #include "admin/tiers.h"
 #include "admin/timeline.h"
@@ -221,16 +221,13 @@ struct Rate {
 };
 
 Result<Rate> rate_in(const std::string& file) {
-  const Result<std::string> text = read_report(file);
+  const Result<std::string> text = read_text(file);
   if (!text.ok()) return Error{text.error().code, text.error().text + kNameAReport};
-  const Result<Json> report = parse_report(*text, file);
-  if (!report.ok()) return report.error();
-  const Result<Timeline> timeline = timeline_of(*report);
-  if (!timeline.ok()) return Error{timeline.error().code, file + ": " + timeline.error().text + kNameAReport};
-  const double rate = staging_rate(*timeline);
+  const Result<Told> told = told_by(*text, file);
+  if (!told.ok()) return told.error();
+  const double rate = staging_rate(told->timeline);
   if (rate < 1) return bad_input(file + ": it does not tell a rate; name a job whose files were staged");
-  const uint64_t nodes = std::max((*report)["ended"]["nodes"].number(), (*report)["job"]["nodes"].number());
-  return Rate{rate, static_cast<uint32_t>(std::clamp<uint64_t>(nodes, 1, UINT32_MAX)), ""};
+  return Rate{rate, static_cast<uint32_t>(std::clamp<uint64_t>(told->counts.nodes, 1, UINT32_MAX)), ""};
 }
 
 Result<Rate> named_rate(const PlanOptions& options) {

@@ -26,12 +26,10 @@
 #include "admin/defaults.h"
 #include "admin/job_text.h"
 #include "admin/jobs.h"
-#include "admin/kept.h"
-#include "admin/node_rows.h"
 #include "admin/open_times_text.h"
 #include "admin/output.h"
 #include "admin/page.h"
-#include "admin/report_json.h"
+#include "admin/reports.h"
 #include "admin/slurm_ids.h"
 #include "admin/timeline.h"
 #include "build_config.h"
@@ -50,39 +48,6 @@ struct ReportOptions {
   bool as_json = false;
 };
 
-// ---- from a job that is there
-
-OpenTimes all_open_times(const JobStatus& status) {
-  OpenTimes all = status.counters.open_times;
-  add(&all, status.counters.others.open_times);
-  return all;
-}
-
-Counts counts_of(const JobStatus& status, Whose whose) {
-  JobCounters from = status.counters;
-  if (whose == Whose::kNode) from.others = NodeCounts();
-  Counts c;
-#define X(name, doc) c.tasks[#name] = from[TaskCounter::name] + from.others[TaskCounter::name];
-  MONARCH_TASK_COUNTERS(X)
-#undef X
-#define X(name, doc) c.agent[#name] = from[AgentCounter::name] + from.others[AgentCounter::name];
-  MONARCH_AGENT_COUNTERS(X)
-#undef X
-  c.opens_tier = from.others.opens_tier;
-  c.read_calls_tier = from.others.read_calls_tier;
-  c.read_bytes_tier = from.others.read_bytes_tier;
-  for (uint32_t i = 0; i < kMaxTiers; ++i) {
-    c.opens_tier += from.opens_tier[i];
-    c.read_calls_tier += from.read_calls_tier[i];
-    c.read_bytes_tier += from.read_bytes_tier[i];
-    c.placed_bytes += from.placed_bytes[i];
-  }
-  for (const uint64_t bytes : from.others.placed_bytes) c.placed_bytes += bytes;
-  c.opens = c.opens_tier + c.task("opens_pfs");
-  c.nodes = std::max<uint64_t>(from.nodes, 1);
-  return c;
-}
-
 // ---- what is printed
 
 struct Source {
@@ -96,17 +61,9 @@ std::string title_of(const Source& source) {
          (source.state.empty() ? "" : " (" + source.state + ")");
 }
 
-// What is known of a job.
-struct Told {
+// What is known of a job. Where reports of several nodes were named, `counts` is their sum.
+struct Shown : Told {
   Source source;
-  Counts counts, own;           // of all its nodes, and of this one; the same if it has no others
-  Timeline timeline;            // of this one
-  std::vector<NodeLine> nodes;  // each of them; none: not known
-  std::optional<OpenTimes> open_times = {};  // of all nodes; nothing: not known
-  std::string node = {};                     // this one's name; "": not known
-  About about = {};
-  std::vector<NodeReport> reports = {};  // where several were named: then `counts` is their sum
-  std::optional<OpenTimes> own_open_times = {};
 };
 
 double share(uint64_t part, uint64_t whole) {
@@ -142,7 +99,7 @@ Json fallbacks_of(const Counts& c) {
 }
 
 uint64_t all_nodes(const Told& told) {
-  return told.reports.empty() ? told.counts.nodes : told.reports[0].nodes;
+  return told.reports.empty() ? told.counts.nodes : told.reports[0].counts.nodes;
 }
 
 // Of how many nodes the numbers are. Of a job of several the first one alone knows the others'.
@@ -193,7 +150,7 @@ std::optional<double> perfect_order(const Told& told) {
   return spared(std::min(once, pfs), pfs);
 }
 
-Json to_json(const Told& told, const Advice& advice) {
+Json to_json(const Shown& told, const Advice& advice) {
   const Source& source = told.source;
   const Counts& c = told.counts;
   const Series& series = told.timeline.series;
@@ -330,14 +287,14 @@ std::vector<std::string> row_of(const std::string& name, const Counts& c) {
 
 Rows headings() { return {{"", "Opens", "of copies", "from the PFS", "from tiers", "from nodes", "Placed"}}; }
 
-Rows rows_of(const std::vector<NodeReport>& reports, const Counts& all) {
+Rows rows_of(const std::vector<Told>& reports, const Counts& all) {
   Rows rows = headings();
-  for (const NodeReport& one : reports) rows.push_back(row_of(one.node, one.counts));
+  for (const Told& one : reports) rows.push_back(row_of(one.node, one.own));
   rows.push_back(row_of("all", all));
   return rows;
 }
 
-void print(const Told& told, const Advice& advice) {
+void print(const Shown& told, const Advice& advice) {
   const Source& source = told.source;
   const Counts& c = told.counts;
   const std::string nodes = nodes_text(told);
@@ -397,19 +354,19 @@ Counts without(const Counts& all, const Counts& node) {
 }
 
 // "/lustre/x, 2 nodes, of ada, 2026-05-01 12:00, 0:10:00 long": what is known of it.
-std::string about_text(const Told& told) {
+std::string about_text(const Shown& told) {
   const Timeline& timeline = told.reports.empty() ? told.timeline : told.reports[0].timeline;
-  std::vector<std::string> parts = told.about.datasets;
+  std::vector<std::string> parts = told.datasets;
   const std::string nodes = nodes_text(told);
   parts.push_back(nodes.empty() ? "1 node" : nodes);
-  if (told.about.uid) parts.push_back("of " + user_name(static_cast<uid_t>(*told.about.uid)));
+  if (told.uid) parts.push_back("of " + user_name(static_cast<uid_t>(*told.uid)));
   const auto began = static_cast<time_t>(timeline.series.began);
   tm local = {};
   char date[32];
   if (began > 0 && ::localtime_r(&began, &local) && std::strftime(date, sizeof date, "%F %H:%M", &local) > 0)
     parts.push_back(date);
   uint64_t end_ms = timeline.end_ms();
-  for (const NodeReport& one : told.reports) end_ms = std::max(end_ms, one.timeline.end_ms());
+  for (const Told& one : told.reports) end_ms = std::max(end_ms, one.timeline.end_ms());
   if (timeline.series.count > 0) parts.push_back(span_text(end_ms) + " long");
   if (told.source.state.empty()) parts.push_back("ended");
   if (told.counts.own("late_nodes") > 0) parts.push_back("not all of it counted");
@@ -435,7 +392,7 @@ void add_staging_time(const Told& told, PageOf* page) {
       {"Staging time", span_text(ms), text + (page->several_nodes ? ", on this node" : "")});
 }
 
-std::string page_text(const Told& told, const Advice& advice) {
+std::string page_text(const Shown& told, const Advice& advice) {
   const Counts& c = told.counts;
   PageOf page;
   page.title = "Job " + title_of(told.source);
@@ -456,7 +413,7 @@ std::string page_text(const Told& told, const Advice& advice) {
   if (told.reports.empty()) add_staging_time(told, &page);
   if (!told.reports.empty()) {
     std::vector<NodeCurves> curves;
-    for (const NodeReport& one : told.reports) curves.push_back({one.node, one.timeline, one.open_times});
+    for (const Told& one : told.reports) curves.push_back({one.node, one.timeline, one.own_open_times});
     page.nodes = rows_of(told.reports, c);
     return page_of(page, curves);
   }
@@ -474,13 +431,13 @@ std::string page_text(const Told& told, const Advice& advice) {
   return page_of(page, curves);
 }
 
-Advice advise_on(Told* told) {
+Advice advise_on(Shown* told) {
   told->counts.running = std::string_view(told->source.kind) == "job";
   told->counts.partial = nodes_told(*told) < all_nodes(*told);
   return advise(told->counts);
 }
 
-int tell(const ReportOptions& options, Told told) {
+int tell(const ReportOptions& options, Shown told) {
   const Advice advice = advise_on(&told);
   if (!options.html.empty()) {
     if (const Status written = write_page(options.html, page_text(told, advice)); !written.ok())
@@ -494,41 +451,23 @@ int tell(const ReportOptions& options, Told told) {
   return 0;
 }
 
-// What `text` tells, a report by that name.
-Result<Told> told_by(const Source& source, const std::string& text, const std::string& name) {
-  const Result<Json> report = parse_report(text, name);
-  if (!report.ok()) return report.error();
-  const Result<Counts> all = counts_of(*report, name, Whose::kAll),
-                       node = counts_of(*report, name, Whose::kNode);
-  if (!all.ok()) return all.error();
-  if (!node.ok()) return node.error();
-  const auto named = [&](const Error& error) {
-    return Error{error.code, name + ": " + error.text + kNameAReport};
-  };
-  const Result<Timeline> timeline = timeline_of(*report);
-  if (!timeline.ok()) return named(timeline.error());
-  Result<std::vector<NodeLine>> nodes = nodes_in(*report);
-  if (!nodes.ok()) return named(nodes.error());
-  const Result<std::optional<OpenTimes>> open_times = open_times_in(*report, Whose::kAll);
-  if (!open_times.ok()) return named(open_times.error());
-  const Result<std::optional<OpenTimes>> own_times = open_times_in(*report, Whose::kNode);
-  if (!own_times.ok()) return named(own_times.error());
-  return Told{source,
-              *all,
-              *node,
-              *timeline,
-              nodes.take(),
-              *open_times,
-              (*report)["ended"]["node"].text(),
-              about_of(*report),
-              {},
-              *own_times};
-}
-
 int tell_report(const ReportOptions& options, const Source& source, const std::string& text,
                 const std::string& name) {
-  Result<Told> told = told_by(source, text, name);
-  return told.ok() ? tell(options, told.take()) : fail("report", told.error());
+  Result<Told> told = told_by(text, name);
+  return told.ok() ? tell(options, {told.take(), source}) : fail("report", told.error());
+}
+
+int tell_job(const ReportOptions& options, const Job& job) {
+  Result<Told> read = told_by(live_report(job));
+  if (!read.ok()) return fail("report", read.error());
+  Shown told{read.take(), {"job", job.id, looks_of(job.state).name, job.cluster}};
+  told.counts.of_run = is_run(job.id);
+  told.counts.nodes = nodes_in(job);
+  told.timeline.series = series_of(job);
+  told.nodes = nodes_of(job);
+  told.node = job.node;
+  if (is_users(job)) told.uid = job.uid;
+  return tell(options, std::move(told));
 }
 
 // ---- reports of several nodes
@@ -545,19 +484,20 @@ void add(Counts* sum, const Counts& one) {
 }
 
 int tell_reports(const ReportOptions& options) {
-  Result<std::vector<NodeReport>> reports = node_reports(options.all);
+  Result<std::vector<Told>> reports = told_by_nodes(options.all);
   if (!reports.ok()) return fail("report", reports.error());
-  Told told;
+  Shown told;
   told.reports = reports.take();
-  const NodeReport& first = told.reports[0];
-  told.source = {"files", first.job, "ended", first.cluster};
+  const Told& first = told.reports[0];
+  told.source = {"files", std::to_string(first.job), "ended", first.cluster};
   told.counts.nodes = told.reports.size();
-  told.about = first.about;
-  for (const NodeReport& one : told.reports) {
-    add(&told.counts, one.counts);
-    if (!one.open_times) continue;
+  told.uid = first.uid;
+  told.datasets = first.datasets;
+  for (const Told& one : told.reports) {
+    add(&told.counts, one.own);
+    if (!one.own_open_times) continue;
     if (!told.open_times) told.open_times = OpenTimes();
-    monarch::add(&*told.open_times, *one.open_times);
+    monarch::add(&*told.open_times, *one.own_open_times);
   }
   return tell(options, std::move(told));
 }
@@ -719,7 +659,7 @@ int report_of_file(const ReportOptions& options) {
   if (!options.save.empty()) return fail("report", options.what + " is a file" + kSavesEnded), kUsage;
   if (options.all.size() > 1) return tell_reports(options);
   if (options.what.empty()) return fail("report", "which one?" + std::string(kNameAReport)), kUsage;
-  const Result<std::string> text = read_report(options.what);
+  const Result<std::string> text = read_text(options.what);
   if (!text.ok()) return fail("report", text.error().text + kNameAReport);
   return tell_report(options, {"file", options.what, ""}, *text, options.what);
 }
@@ -749,24 +689,12 @@ int report_verb(const ReportOptions& options) {
     if (!is_named(job, name)) continue;
     untold = &job;
     if (!options.save.empty())
-      return fail("report", "job " + options.what + " is " + state_name(job.state) + " here" + kSavesEnded);
-    if (!job.status) continue;
-    Counts all = counts_of(*job.status, Whose::kAll);
-    all.of_run = is_run(job.id);
-    all.nodes = nodes_in(job);
-    return tell(options, {{"job", job.id, state_name(job.state), job.cluster},
-                          std::move(all),
-                          counts_of(*job.status, Whose::kNode),
-                          timeline_of(job),
-                          nodes_of(job),
-                          all_open_times(*job.status),
-                          job.node,
-                          {is_users(job) ? std::optional<uint64_t>(job.uid) : std::nullopt, {}},
-                          {},
-                          job.status->counters.open_times});
+      return fail("report",
+                  "job " + options.what + " is " + looks_of(job.state).name + " here" + kSavesEnded);
+    if (job.status) return tell_job(options, job);
   }
   if (!kept.empty()) {
-    const Result<std::string> text = read_report(kept[0].path);
+    const Result<std::string> text = read_text(kept[0].path);
     if (!text.ok()) return fail("report", with_remedy(text.error(), "run it once more, or as root"));
     const std::string id = options.what.substr(0, options.what.find('@'));
     if (!options.save.empty())
@@ -774,7 +702,7 @@ int report_verb(const ReportOptions& options) {
     return tell_report(options, {"kept", id, "ended", kept[0].cluster}, *text, kept[0].path);
   }
   if (untold && untold->state != JobState::kPending && untold->state != JobState::kTeardown)
-    return fail("report", "job " + options.what + " is " + state_name(untold->state) + " here" +
+    return fail("report", "job " + options.what + " is " + looks_of(untold->state).name + " here" +
                               (untold->reason.empty() ? "" : ": " + untold->reason) +
                               "; there is nothing to tell of it yet");
   if (is_run(options.what))
@@ -796,12 +724,13 @@ int report_of_kept(const std::string& name, const std::string& state_dir) {
 }
 
 Result<Json> json_of_kept(const std::string& name, const Kept& kept) {
-  const Result<std::string> text = read_report(kept.path);
+  const Result<std::string> text = read_text(kept.path);
   if (!text.ok()) return text.error();
-  Result<Told> told = told_by({"kept", name, "ended", kept.cluster}, *text, kept.path);
-  if (!told.ok()) return told.error();
-  const Advice advice = advise_on(&*told);
-  return to_json(*told, advice);
+  Result<Told> read = told_by(*text, kept.path);
+  if (!read.ok()) return read.error();
+  Shown told{read.take(), {"kept", name, "ended", kept.cluster}};
+  const Advice advice = advise_on(&told);
+  return to_json(told, advice);
 }
 
 void add_report(CommandLine app, int* status) {

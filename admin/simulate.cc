@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "admin/commands.h"
-#include "admin/kept.h"
+#include "admin/reports.h"
 #include "admin/output.h"
 #include "admin/simulate_chart.h"
 #include "build_config.h"
@@ -70,7 +70,7 @@ Status load(const std::string& name, const std::string& kind, Settings* settings
     if (::access(file.c_str(), F_OK) != 0)
       return bad_input("there is no '" + name + "' in " + dir + "; " + known_samples(dir));
   }
-  const Result<std::string> text = read_report(file);
+  const Result<std::string> text = read_text(file);
   if (!text.ok()) return with_remedy(text.error(), "name an INI file that you can read");
   return simulate::read_settings(file, *text, settings);
 }

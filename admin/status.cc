@@ -12,9 +12,8 @@
 #include "admin/defaults.h"
 #include "admin/job_text.h"
 #include "admin/jobs.h"
-#include "admin/kept.h"
-#include "admin/node_rows.h"
 #include "admin/output.h"
+#include "admin/reports.h"
 #include "admin/slurm_ids.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
@@ -44,7 +43,7 @@ void print_list(const std::vector<Job>& jobs, const std::vector<Ended>& ended) {
                     percent_text(staged_percent(p), p.estimated), told ? format_size(p.bytes) : "-",
                     rate_text(job), p.eta_seconds ? time_text(*p.eta_seconds) : "-", hit_text(job),
                     told ? std::to_string(job.status->counters[TaskCounter::opens_pfs]) : "-",
-                    paint(colour_of(job.state), state_name(job.state)) +
+                    paint(looks_of(job.state).colour, looks_of(job.state).name) +
                         (job.reason.empty() ? "" : ": " + escaped(job.reason))});
   }
   for (const Ended& one : ended) {
@@ -63,7 +62,7 @@ void print_job(const Job& job) {
                                                      : " of cluster " + escaped(job.cluster) + " on node " +
                                                            escaped(job.node)));
   if (const std::string user = user_text(job); user != "-") line("User", escaped(user));
-  line("State", paint(colour_of(job.state), state_name(job.state)) +
+  line("State", paint(looks_of(job.state).colour, looks_of(job.state).name) +
                     (job.reason.empty() ? "" : ": " + escaped(job.reason)));
   // Without it nobody hears what other nodes change.
   const bool has_peers = job.status && job.status->counters.nodes > 1;

@@ -78,19 +78,15 @@ Result<Timeline> timeline_of(const Json& report) {
   return t;
 }
 
-Timeline timeline_of(const Job& job) {
-  Timeline t;
-  for (uint64_t i = 0; job.status && i < job.status->tiers; ++i)
-    t.tiers.push_back({job.status->names[i], job.status->granted[i]});
+Series series_of(const Job& job) {
   const auto account = std::make_unique<JobAccount>();
-  if (::geteuid() != 0 || job.uid == 0) {
-    if (const Result<JobAccount> read = read_account(job.run_dir); read.ok()) *account = *read;
-  } else if (!read_account_as({job.uid, job.gid, {}}, kReadPatienceMs, job.run_dir, account.get())) {
-    return t;
-  }
+  if (::geteuid() == 0 && job.uid != 0)
+    return read_account_as({job.uid, job.gid, {}}, kReadPatienceMs, job.run_dir, account.get())
+               ? account->series
+               : Series();
+  if (const Result<JobAccount> read = read_account(job.run_dir); read.ok()) *account = *read;
   drop_implausible(&account->series);
-  t.series = account->series;
-  return t;
+  return account->series;
 }
 
 Rates rates_at(const Timeline& timeline, uint64_t i) {

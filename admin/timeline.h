@@ -26,8 +26,8 @@ struct Timeline {
 
 // Of a report's JSON, whoever wrote that. Without a series in it: an empty one. EINVAL: it is none.
 Result<Timeline> timeline_of(const Json& report);
-// Of a job that is there, with the identity of its owner.
-Timeline timeline_of(const Job& job);
+// Of a job that is there, with the identity of its owner; nothing is in it if it cannot be read in time.
+Series series_of(const Job& job);
 
 // In bytes per second, between a sample and the one before it.
 struct Rates {

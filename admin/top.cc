@@ -141,7 +141,7 @@ std::vector<std::string> row_of(const Job& job, const std::vector<Job>& jobs) {
   const Progress p = progress_of(job);
   return {word(name_of(job, jobs)),
           word(user_text(job)),
-          state_name(job.state),
+          looks_of(job.state).name,
           percent_text(staged_percent(p), p.estimated),
           rate_text(job),
           hit_text(job),
@@ -185,7 +185,7 @@ void print(std::vector<Job> jobs, const TopOptions& options) {
   for (const Job& job : jobs) {
     rows.push_back(row_of(job, jobs));
     rows.back().resize(kEta);
-    rows.back()[kState] = paint(colour_of(job.state), rows.back()[kState]);
+    rows.back()[kState] = paint(looks_of(job.state).colour, rows.back()[kState]);
   }
   print_table(rows);
 }
@@ -272,7 +272,7 @@ void put_table(Screen* screen, const View& view, size_t shown) {
     put_row(kAbove + static_cast<int>(i), rows[1 + view.first + i],
             [&](int line, int at, Column column, const std::string& text) {
               if (column == kState)
-                screen->put(line, at, text, colour_of(job.state));
+                screen->put(line, at, text, looks_of(job.state).colour);
               else
                 screen->put(line, at, text);
             });

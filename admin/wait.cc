@@ -22,9 +22,9 @@ constexpr int kLookMs = 200;
 constexpr int kCells = 20;  // of the bar: with the numbers a line has less than 80 columns
 
 // The agent's file, line by line; empty: it has told nothing yet.
-class Told {
+class StateFile {
  public:
-  explicit Told(const std::string& file) {
+  explicit StateFile(const std::string& file) {
     std::ifstream in(file);
     for (std::string line; std::getline(in, line);)
       if (const size_t at = line.find('='); at != std::string::npos)
@@ -41,7 +41,7 @@ class Told {
 };
 
 // Why there is nothing more to wait for; "": there is.
-std::string why_over(const Told& told) {
+std::string why_over(const StateFile& told) {
   const std::string state = told.text("state");
   if (state.empty() || state == "staging-in") return "";
   if (state == "staged-in")
@@ -52,7 +52,7 @@ std::string why_over(const Told& told) {
 }
 
 // "69.0M of 246M staged, 12.7M/s, about 0:00:14 left"
-std::string progress_line(const Told& told) {
+std::string progress_line(const StateFile& told) {
   const uint64_t staged = told.number("staged_bytes"), all = told.number("all_bytes"),
                  rate = told.number("rate");
   std::string text = format_size(staged) + (all > 0 ? " of " + format_size(all) : "") + " staged";
@@ -61,7 +61,7 @@ std::string progress_line(const Told& told) {
   return text;
 }
 
-void draw(const Told& told) {
+void draw(const StateFile& told) {
   const auto percent = static_cast<int>(std::min<uint64_t>(told.number("percent"), 100));
   const int full = kCells * percent / 100;
   std::fprintf(stderr, "\r\033[K[%s%s] %3d%%  %s", std::string(full, '#').c_str(),
@@ -76,7 +76,7 @@ void wait_until_staged(const std::string& run_dir, StagingWait wait, const std::
   std::string why;
   for (;;) {
     const bool alive = lives();  // before its last word is read
-    const Told told(run_dir + "/" + kStateFile);
+    const StateFile told(run_dir + "/" + kStateFile);
     const int64_t ms = os::monotonic_ms() - begin;
     const bool enough = told.number("percent") >= static_cast<uint64_t>(wait.percent);
     if (!enough) why = why_over(told);

@@ -239,7 +239,7 @@ def config():
 
 # Parts of monarchctl.1: which files print the fields that they are about, and where the other words are from that the first has in bold.
 FIELDS = [(["OUTPUT OF TIERS"], ["admin/tiers.cc"], []),
-          (["OUTPUT OF STATUS", "Of top"], ["admin/status.cc", "admin/top.cc", "admin/job_text.cc", "runtime/node/nodes_report.cc"], []),
+          (["OUTPUT OF STATUS", "Of top"], ["admin/status.cc", "admin/top.cc", "admin/job_text.cc", "runtime/node/nodes_report.cc"], ["runtime/node/job_report.cc"]),
           (["OUTPUT OF PLAN"], ["admin/plan.cc"], []),
           (["OUTPUT OF SIMULATE"], ["admin/simulate.cc"], []),
           (["OUTPUT OF REPORT"], ["admin/report.cc", "admin/open_times_text.cc"], ["runtime/node/open_times.cc"]),
@@ -253,7 +253,7 @@ ELSEWHERE = {"admin/metrics.cc"}  # by tests/metrics.t
 
 
 def fields_in(text):
-    return {one or other for one, other in re.findall(r'\{"(\w+)",\s+(?!TaskCounter|")|\["(\w+)"\] = ', text)}
+    return {one or other for one, other in re.findall(r'\{"(\w+)",\s+(?!TaskCounter|Colour|")|\["(\w+)"\] = ', text)}
 
 
 def rules():
@@ -285,7 +285,7 @@ def statistics():
     result(missing(tools, bold(parts["Of container-args"]), "Of container-args"), "monarchctl.1 has the tools of container-args")
     checks = re.findall(r'\{"(\w+)", check_', text_of("admin/doctor.cc"))
     result(compared(checks, tags(parts["monarchctl doctor"]), "monarchctl doctor"), "monarchctl.1 has the checks of doctor, and no others")
-    states = re.findall(r'return "([\w-]+)";', text_of("admin/jobs.cc").split("\nconst char* state_name(")[1].split("\n}\n")[0])
+    states = re.findall(r'\{"([\w-]+)", Colour::', text_of("admin/jobs.cc"))
     result(compared(states, tags(parts["monarchctl status"]), "monarchctl status"), "monarchctl.1 has the states of jobs, and no others")
     line = text_of("runtime/node/accounting.cc").split("std::string comment_line(")[1].split("\n}\n")[0]
     fields = sorted({one or other for one, other in re.findall(r'(\w+)=(?:[\d{a-z]|")|if_any\("(\w+)"', line)} - {"counters"})
