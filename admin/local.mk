@@ -18,7 +18,6 @@ monarchctl_SOURCES = \
 	%D%/page.h \
 	%D%/reports.h \
 	%D%/screen.h \
-	%D%/simulate_chart.h \
 	%D%/slurm_facts.h \
 	%D%/slurm_ids.h \
 	%D%/tiers.h \
@@ -45,7 +44,6 @@ ctl_run = \
 	%D%/plan.cc \
 	%D%/run.cc \
 	%D%/simulate.cc \
-	%D%/simulate_chart.cc \
 	%D%/slurm_facts.cc \
 	%D%/slurm_ids.cc \
 	%D%/version.cc \

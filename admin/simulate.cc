@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchctl simulate: how long a training job takes with each policy of reading, by a model of the machine.
-#include <dirent.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "admin/commands.h"
+#include "admin/jobs.h"
 #include "admin/reports.h"
 #include "admin/output.h"
-#include "admin/simulate_chart.h"
+#include "admin/page.h"
 #include "build_config.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/size.h"
@@ -51,14 +51,9 @@ struct Runs {
 
 // The samples' names, for a kind of them ("machines").
 std::string known_samples(const std::string& dir) {
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(dir.c_str()), &::closedir);
-  while (const dirent* entry = listing ? ::readdir(listing.get()) : nullptr)
-    if (const std::string name = entry->d_name; name.ends_with(".ini"))
-      names.push_back(name.substr(0, name.size() - 4));
-  std::sort(names.begin(), names.end());
   std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  for (const std::string& name : names_in(dir))
+    if (name.ends_with(".ini")) text += (text.empty() ? "" : ", ") + name.substr(0, name.size() - 4);
   return text.empty() ? "name an INI file" : "name an INI file, or one of " + text;
 }
 
@@ -131,11 +126,7 @@ Result<std::vector<Runs>> run_all(const SimulateOptions& options, const Settings
   }
 }
 
-std::string text_of(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
+std::string text_of(double value, int digits) { return fmt::format("{:.{}f}", value, digits); }
 std::string seconds_text(double seconds) { return text_of(seconds, seconds < 100 ? 2 : 0); }
 
 double sum(const std::vector<double>& values) {
@@ -179,17 +170,6 @@ void print(const std::vector<Sweep>& sweeps, const std::vector<Runs>& all) {
   print_table(rows);
 }
 
-std::string chart(const SimulateOptions& options, const std::vector<Runs>& all) {
-  std::vector<Bar> bars;
-  for (const Runs& runs : all)
-    for (const auto& [policy, outcome] : runs.outcomes) {
-      std::string label;
-      for (const std::string& value : runs.values) label += value + " ";
-      bars.push_back({label + policy->name, outcome});
-    }
-  return chart_of(options.dataset + " on " + options.machine, all[0].sources, bars);
-}
-
 Json by_source(const std::vector<std::string>& sources, const std::vector<double>& values) {
   Json object = Json::object();
   for (size_t i = 0; i < values.size(); ++i) object[sources[i]] = values[i];
@@ -223,6 +203,84 @@ void print_json_of(const SimulateOptions& options, const std::vector<Sweep>& swe
               {"dataset", options.dataset},
               {"compat", options.compat},
               {"runs", told}});
+}
+
+// ---- a chart: runs as bars, with the parts of the time
+
+constexpr int kLeft = 300, kWidth = 380, kRow = 24, kAll = 820;
+constexpr const char* kColours[] = {"#9aa0a6", "#34a853", "#fbbc04", "#ff8f00", "#a142f4", "#24c1e0"};
+constexpr char kOfPeers[] = "#1a73e8", kOfPfs[] = "#d93025";
+
+std::string text_at(double x, int y, const std::string& text, const char* more = "") {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{}\"{}>{}</text>\n", x, y, more, in_markup(text));
+}
+
+std::string box(double x, int y, double width, const char* colour) {
+  return fmt::format("<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"17\" fill=\"{}\"/>\n", x, y,
+                     width, colour);
+}
+
+struct Part {
+  std::string name;
+  const char* colour;
+};
+
+// As seconds_of() has their seconds.
+std::vector<Part> parts_of(const std::vector<std::string>& sources) {
+  constexpr size_t kTierColours = std::size(kColours) - 2;
+  std::vector<Part> parts = {{"computing", kColours[0]}, {"staging", kColours[1]}};
+  for (size_t i = 0; i < sources.size(); ++i)
+    parts.push_back({"waiting for " + sources[i], kColours[2 + i % kTierColours]});
+  parts[parts.size() - 2].colour = kOfPeers;
+  parts.back().colour = kOfPfs;
+  return parts;
+}
+std::vector<double> seconds_of(const Outcome& outcome) {
+  std::vector<double> seconds = {outcome.computing, outcome.staging};
+  seconds.insert(seconds.end(), outcome.waiting.begin(), outcome.waiting.end());
+  return seconds;
+}
+
+std::string bar_at(int y, const std::string& label, const Outcome& outcome, const std::vector<Part>& parts,
+                   double scale) {
+  std::string drawn = text_at(kLeft - 10, y + 13, label, " text-anchor=\"end\"");
+  if (!outcome.refusal.empty()) return drawn + text_at(kLeft, y + 13, outcome.refusal);
+  const std::vector<double> seconds = seconds_of(outcome);
+  double x = kLeft;
+  for (size_t i = 0; i < seconds.size(); x += seconds[i++] * scale)
+    if (seconds[i] > 0) drawn += box(x, y, seconds[i] * scale, parts[i].colour);
+  return drawn + text_at(x + 6, y + 13, text_of(outcome.seconds, 1) + " s");
+}
+
+// An SVG file. Whatever stands in the texts is shown, and does nothing.
+std::string chart(const SimulateOptions& options, const std::vector<Runs>& all) {
+  double longest = 1e-9;
+  for (const Runs& runs : all)
+    for (const auto& [policy, outcome] : runs.outcomes) longest = std::max(longest, outcome.seconds);
+  const std::string title = options.dataset + " on " + options.machine;
+  const std::vector<Part> parts = parts_of(all[0].sources);
+  std::string drawn = text_at(10, 24, title, " class=\"title\"");
+  int y = 40;
+  for (const Part& part : parts) {
+    drawn += box(kLeft, y, 17, part.colour) + text_at(kLeft + 26, y + 13, part.name);
+    y += kRow;
+  }
+  y += kRow / 2;
+  for (const Runs& runs : all)
+    for (const auto& [policy, outcome] : runs.outcomes) {
+      std::string label;
+      for (const std::string& value : runs.values) label += value + " ";
+      drawn += bar_at(y, label + policy->name, outcome, parts, kWidth / longest);
+      y += kRow;
+    }
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
+      "role=\"img\">\n"
+      "<title>{2}</title>\n"
+      "<style>text{{font:13px sans-serif;fill:#202124}}.title{{font-weight:bold}}.page{{fill:#fff}}"
+      "@media(prefers-color-scheme:dark){{text{{fill:#e8eaed}}.page{{fill:#202124}}}}</style>\n"
+      "<rect class=\"page\" width=\"100%\" height=\"100%\"/>\n{3}</svg>\n",
+      kAll, y + 10, in_markup(title), drawn);
 }
 
 int simulate_jobs(const SimulateOptions& options) {
