@@ -18,9 +18,29 @@
 
 namespace {
 
-constexpr int kFailed = 1;       // exit status
-constexpr int kUsage = 2;        // for a command line that makes no sense
 constexpr int kRunFailed = 125;  // `monarchctl run`: as env(1) and timeout(1) do
+
+using namespace monarch::admin;
+constexpr struct {
+  const char *name, *text;
+  void (*add)(monarch::CommandLine, int* status);
+} kCommands[] = {
+    {"run", "run a command with its dataset staged, without Slurm and without root", add_run},
+    {"status", "show the jobs with Monarch on this node, and how far they are", add_status},
+    {"top", "show the jobs with Monarch on this node, again and again", add_top},
+    {"hint", "tell in which order a job will use files, so that they are staged in it", add_hint},
+    {"report", "show what a job read from where, and what to do better", add_report},
+    {"plan", "tell what of a dataset fits on tiers, and what that spares the PFS", add_plan},
+    {"simulate", "tell how long a training job takes with each policy of reading, by a model", add_simulate},
+    {"tiers", "show which directories of this node are tiers, and why", add_tiers},
+    {"doctor", "check what jobs need on this node, and say how to mend it", add_doctor},
+    {"container-args", "print the arguments with which a container tool shows Monarch to a container",
+     add_container_args},
+    {"config", "check the configuration, or show what it means", add_config},
+    {"clean", "remove files that killed runs and jobs left behind", add_clean},
+    {"flush", "write the lines that wait for sacct", add_flush},
+    {"metrics", "print what jobs do on this node, for Prometheus", add_metrics},
+    {"version", "print the version", add_version}};
 
 // What was typed, as far as it was understood.
 std::string command_of(const CLI::App& app) {
@@ -92,41 +112,9 @@ int main(int argc, char** argv) {
                "monarchctl");
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("monarchctl ") + PACKAGE_VERSION);
-  const auto subcommand = [&app](const char* name, const char* text) {
-    return monarch::CommandLine(app.add_subcommand(name, text));
-  };
   int status = 0;
-  CLI::App* run =
-      app.add_subcommand("run", "run a command with its dataset staged, without Slurm and without root");
-  monarch::admin::add_run(monarch::CommandLine(run), &status);
-  monarch::admin::add_status(
-      subcommand("status", "show the jobs with Monarch on this node, and how far they are"), &status);
-  monarch::admin::add_top(subcommand("top", "show the jobs with Monarch on this node, again and again"),
-                          &status);
-  monarch::admin::add_hint(
-      subcommand("hint", "tell in which order a job will use files, so that they are staged in it"), &status);
-  monarch::admin::add_report(subcommand("report", "show what a job read from where, and what to do better"),
-                             &status);
-  monarch::admin::add_plan(
-      subcommand("plan", "tell what of a dataset fits on tiers, and what that spares the PFS"), &status);
-  monarch::admin::add_simulate(
-      subcommand("simulate", "tell how long a training job takes with each policy of reading, by a model"),
-      &status);
-  monarch::admin::add_tiers(subcommand("tiers", "show which directories of this node are tiers, and why"),
-                            &status);
-  monarch::admin::add_doctor(
-      subcommand("doctor", "check what jobs need on this node, and say how to mend it"), &status);
-  monarch::admin::add_container_args(
-      subcommand("container-args",
-                 "print the arguments with which a container tool shows Monarch to a container"),
-      &status);
-  monarch::admin::add_config(subcommand("config", "check the configuration, or show what it means"), &status);
-  monarch::admin::add_clean(subcommand("clean", "remove files that killed runs and jobs left behind"),
-                            &status);
-  monarch::admin::add_flush(subcommand("flush", "write the lines that wait for sacct"), &status);
-  monarch::admin::add_metrics(subcommand("metrics", "print what jobs do on this node, for Prometheus"),
-                              &status);
-  monarch::admin::add_version(subcommand("version", "print the version"), &status);
+  for (const auto& [name, text, add] : kCommands)
+    add(monarch::CommandLine(app.add_subcommand(name, text)), &status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -134,9 +122,9 @@ int main(int argc, char** argv) {
     (void)app.exit(e);  // --help, --version
   }
   std::cout << std::flush;
-  if (!monarch::admin::is_output_written() && status == 0) {
+  if (!is_output_written() && status == 0) {
     std::fprintf(stderr, "%s: write to standard output: %s\n", command_of(app).c_str(), std::strerror(errno));
-    return run->parsed() ? kRunFailed : kFailed;
+    return app.got_subcommand("run") ? kRunFailed : kFailure;
   }
   return status;
 }
