@@ -4,12 +4,10 @@
 #include <pwd.h>
 #include <strings.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,7 +19,6 @@
 #include "admin/tiers.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
-#include "runtime/base/size.h"
 #include "runtime/config/show.h"
 #include "runtime/node/job_facts.h"
 #include "runtime/node/state.h"
@@ -73,38 +70,19 @@ std::vector<std::string> doubts_of(const Config& config, const std::string& file
     doubts.push_back(file + " is user " + std::to_string(st.st_uid) +
                      "'s: jobs of Slurm, for which root reads it, go without Monarch; run chown root " +
                      file);
-  std::vector<TierConfig> before;
-  for (const TierConfig& tier : config.tiers) {
-    const std::string what = "tier " + tier.name + ": " + tier.path;
-    const auto doubt = [&](const std::string& why) { doubts.push_back(what + ": " + why); };
-    const TierConfig* same = same_directory(before, tier);
-    struct statvfs fs;
-    if (::stat(tier.path.c_str(), &st) != 0) {
-      doubt(std::string(std::strerror(errno)) +
-            "; on nodes where this is so, jobs go without the tier; 'monarchctl doctor' there tells how to "
-            "mend it");
-    } else if (!S_ISDIR(st.st_mode)) {
-      doubt("not a directory; name one");
-    } else if (same) {
-      doubt("the directory of tier " + same->name +
-            ", too; jobs go without the second one: name another directory");
-    } else if (const Status jobs = check_tier_jobs(tier.path); !jobs.ok()) {
-      doubt(jobs.error().text);
-    } else if (const Status keeps = check_keeps_copies(tier); !keeps.ok()) {
-      doubt(keeps.error().text);
-    } else if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) {
-      doubt("all can write it and it is not sticky; run chmod +t " + tier.path);
-    } else if (tier.kind == TierConfig::Kind::kDirectory && ::statvfs(tier.path.c_str(), &fs) == 0 &&
-               tier.quota.percent < 0 && tier.quota.bytes > fs.f_blocks * fs.f_frsize) {
-      doubt("the quota of " + format_size(tier.quota.bytes) + " is more than the file system has (" +
-            format_size(fs.f_blocks * fs.f_frsize) + "); write for example quota = 80%");
-    }
+  const Result<std::vector<Candidate>> found = look_at_tiers(config.tiers);
+  if (!found.ok()) doubts.push_back(found.error().text);
+  for (size_t i = 0; i < config.tiers.size(); ++i) {
+    const TierConfig& tier = config.tiers[i];
+    const std::string name = "tier " + tier.name + ": ";
+    if (found.ok() && (!(*found)[i].chosen || !(*found)[i].remedy.empty()))
+      doubts.push_back(name + tier.path + ": " + (*found)[i].reason +
+                       ((*found)[i].remedy.empty() ? "" : "; " + (*found)[i].remedy));
     if (tier.share == TierConfig::Share::kEqual)
-      doubts.push_back("tier " + tier.name +
-                       ": share = equal is as cpus, since nobody knows at a job's start how many others will "
+      doubts.push_back(name +
+                       "share = equal is as cpus, since nobody knows at a job's start how many others will "
                        "begin; write share = cpus");
     if (const std::string disk = doubt_of_disk(tier); !disk.empty()) doubts.push_back(disk);
-    before.push_back(tier);
   }
   for (const std::string& unknown : unknown_users(config)) doubts.push_back(unknown);
   return doubts;
