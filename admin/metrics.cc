@@ -2,8 +2,8 @@
 // monarchctl metrics: what jobs do on this node, for Prometheus.
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@
 #include "build_config.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
-#include "runtime/base/os.h"
+#include "runtime/base/replace_file.h"
 #include "runtime/config/config.h"
 #include "runtime/node/metrics.h"
 #include "runtime/node/state.h"
@@ -27,10 +27,9 @@
 namespace monarch::admin {
 namespace {
 
-constexpr char kTextfile[] = "monarch.prom",
-               kFresh[] = ".monarch.prom.new";  // the collector reads *.prom alone
+constexpr char kTextfile[] = "monarch.prom";
 constexpr int kTextfilePatienceMs = 10000;
-constexpr int kRequestPatienceMs = 5000, kSendPatienceMs = 5000;
+constexpr int kIdlePatienceS = 5, kHttpPatienceS = 20;
 constexpr size_t kMostRequest = 8192;
 
 struct MetricsOptions {
@@ -112,25 +111,16 @@ Json to_json(const std::vector<Metric>& metrics) {
 
 // ---- for node_exporter
 
-constexpr char kOtherDirectory[] = "name a directory that root can write";
-
 // Whole or not at all; no link in that directory is followed.
 Status replace(const std::string& dir, const std::string& text) {
-  const std::string path = dir + "/" + kTextfile;
   const Fd at(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!at) return with_remedy(errno_error("open " + dir), "name the directory that node_exporter reads");
-  if (::unlinkat(at.get(), kFresh, 0) != 0 && errno != ENOENT)  // of one that was killed
-    return with_remedy(errno_error("remove " + dir + "/" + kFresh), kOtherDirectory);
-  const Fd file(::openat(at.get(), kFresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!file) return with_remedy(errno_error("make " + path), kOtherDirectory);
-  errno = ENOSPC;  // of a write that is short
-  if (::fchmod(file.get(), 0644) == 0 &&
-      ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-      ::renameat(at.get(), kFresh, at.get(), kTextfile) == 0)
-    return {};
-  const Error error = errno_error("write " + path);
-  ::unlinkat(at.get(), kFresh, 0);
-  return with_remedy(error, error.code == ENOSPC ? "make room there" : kOtherDirectory);
+  ::umask(022);  // node_exporter is another user
+  const Status written = replace_file(at.get(), kTextfile, text.data(), text.size(), 0644);
+  if (written.ok()) return {};
+  return with_remedy(
+      Error{written.error().code, "write " + dir + "/" + written.error().text},
+      written.error().code == ENOSPC ? "make room there" : "name a directory that root can write");
 }
 
 // One at a time: what was looked at first is written first, so that no counter goes back in the file.
@@ -152,17 +142,11 @@ Status write_textfile(const MetricsOptions& options) {
 // The request's head, or what came of it.
 std::string read_request() {
   std::string request;
-  const int64_t end = os::monotonic_ms() + kRequestPatienceMs;
-  while (request.find("\r\n\r\n") == std::string::npos && request.find("\n\n") == std::string::npos &&
-         request.size() < kMostRequest) {
-    pollfd p = {STDIN_FILENO, POLLIN, 0};
-    const int64_t left = end - os::monotonic_ms();
-    if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) <= 0) break;
-    char buffer[1024];
-    const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
-    if (n <= 0) break;
+  char buffer[1024];
+  for (ssize_t n; request.find("\r\n\r\n") == std::string::npos &&
+                  request.find("\n\n") == std::string::npos && request.size() < kMostRequest &&
+                  (n = ::read(STDIN_FILENO, buffer, sizeof buffer)) > 0;)
     request.append(buffer, static_cast<size_t>(n));
-  }
   return request;
 }
 
@@ -181,20 +165,19 @@ Answer answer_to(const std::string& method, const std::string& path, const Metri
 }
 
 bool send(const std::string& text) {
-  const int64_t end = os::monotonic_ms() + kSendPatienceMs;
-  for (size_t done = 0; done < text.size();) {
-    pollfd p = {STDOUT_FILENO, POLLOUT, 0};
-    const int64_t left = end - os::monotonic_ms();
-    if (left <= 0 || ::poll(&p, 1, static_cast<int>(left)) <= 0) return false;
-    const ssize_t n = ::write(STDOUT_FILENO, text.data() + done, std::min<size_t>(text.size() - done, 4096));
-    if (n < 0) return false;
+  size_t done = 0;
+  for (ssize_t n;
+       done < text.size() && (n = ::write(STDOUT_FILENO, text.data() + done, text.size() - done)) > 0;)
     done += static_cast<size_t>(n);
-  }
-  return true;
+  return done == text.size();
 }
 
 int serve_one(const MetricsOptions& options) {
   ::signal(SIGPIPE, SIG_IGN);
+  const timeval idle = {kIdlePatienceS, 0};
+  (void)::setsockopt(STDIN_FILENO, SOL_SOCKET, SO_RCVTIMEO, &idle, sizeof idle);
+  (void)::setsockopt(STDOUT_FILENO, SOL_SOCKET, SO_SNDTIMEO, &idle, sizeof idle);
+  ::alarm(kHttpPatienceS);  // of one that sends or takes a byte now and then
   const std::string request = read_request();
   const std::string line = request.substr(0, request.find_first_of("\r\n"));
   const size_t method = line.find(' '), path = line.find(' ', method + 1);
