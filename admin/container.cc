@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "admin/commands.h"
-#include "runtime/base/escape.h"
+#include "admin/output.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/json.h"
 #include "runtime/base/result.h"
@@ -21,7 +21,6 @@
 namespace monarch::admin {
 namespace {
 
-constexpr int kFailure = 1;
 constexpr std::string_view kLibrary = "/libmonarch_preload.so";
 constexpr char kHook[] = "enroot-hook";
 
@@ -157,16 +156,13 @@ bool is_plain(const std::string& path) {
 }
 
 int container_args(const ContainerOptions& options) {
-  const auto fail = [](const std::string& text) {
-    std::fprintf(stderr, "monarchctl container-args: %s\n", escaped(text).c_str());
-    return kFailure;
-  };
   const Result<std::vector<Bind>> found = binds(options);
-  if (!found.ok()) return fail(found.error().text);
+  if (!found.ok()) return fail("container-args", found.error());
   for (const Bind& b : *found)
     if (!is_plain(b.path))
-      return fail("'" + b.path + "' has blanks, separators or characters of the shell in its name, which " +
-                  options.tool + " cannot be told; choose another path for the tier or the installation");
+      return fail("container-args",
+                  "'" + b.path + "' has blanks, separators or characters of the shell in its name, which " +
+                      options.tool + " cannot be told; choose another path for the tier or the installation");
   const Arguments arguments = writers().at(options.tool)(*found);
   if (options.json) {
     std::puts(Json(arguments).dump(2).c_str());

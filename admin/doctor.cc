@@ -659,19 +659,14 @@ struct DoctorOptions {
 void find_line(const std::string& as_slurm_says, Place* place) {
   Question asked([&] {
     const std::string own = default_plugstack(), plugstack = own.empty() ? as_slurm_says : own;
-    Json told = Json::array({plugstack});
-    if (const Result<std::optional<PluginLine>> line = find_plugin_line(plugstack); line.ok() && *line)
-      told = Json::array({plugstack, (*line)->file, (*line)->plugin, (*line)->words, (*line)->again});
-    return told.dump();
+    (void)find_plugin_line(plugstack).ok();
+    return plugstack;
   });
-  place->plugstack = as_slurm_says;
   const Result<std::string> answer = asked.answer(kPatienceMs);
+  place->plugstack = answer.ok() ? *answer : as_slurm_says;
   if (!answer.ok()) return;
-  const Json told = *Json::parse(*answer);
-  place->plugstack = told.at(0).text();
-  if (told.size() == 1) return;
-  place->line = PluginLine{told.at(1).text(), told.at(2).text(), {}, told.at(4).text()};
-  for (const Json& word : told.at(3).elements()) place->line->words.push_back(word.text());
+  if (Result<std::optional<PluginLine>> line = find_plugin_line(*answer); line.ok())
+    place->line = line.take();
 }
 
 // What the checks look at, as far as it can be told in time.

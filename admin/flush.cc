@@ -3,18 +3,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "admin/bounded.h"
 #include "admin/commands.h"
 #include "admin/defaults.h"
 #include "admin/output.h"
 #include "build_config.h"
-#include "runtime/base/argv.h"
 #include "runtime/base/paths.h"
 #include "runtime/node/spool.h"
 #include "runtime/node/state.h"
@@ -40,22 +38,12 @@ int flush_verb(const FlushOptions& options) {
   const size_t before = waiting(options.state_dir);
   int status = 0;
   if (before > 0) {
-    std::vector<std::string> words = {part_of_monarch("monarchd", "sbin", SBINDIR),
-                                      "--flush",
-                                      "--state-dir",
-                                      options.state_dir,
-                                      "--config",
-                                      options.config};
-    const std::vector<char*> argv = argv_of(words);
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::dup2(STDERR_FILENO, STDOUT_FILENO);
-      ::execv(argv[0], argv.data());
-      std::fprintf(stderr, "monarchctl flush: run %s: %s\n", argv[0], std::strerror(errno));
-      ::_exit(127);
-    }
-    while (pid > 0 && ::waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
-    if (pid < 0) return fail("flush", with_remedy(errno_error("fork"), "try again when fewer processes run"));
+    const std::string helper = part_of_monarch("monarchd", "sbin", SBINDIR);
+    std::fputs(run_program({helper, "--flush", "--state-dir", options.state_dir, "--config", options.config},
+                           &status)
+                   .c_str(),
+               stderr);
+    if (status == 127 << 8) return fail("flush", helper + " cannot be run; see 'monarchctl doctor'");
   }
   const size_t after = waiting(options.state_dir);
   if (options.json)

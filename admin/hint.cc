@@ -4,14 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include "admin/jobs.h"
 #include "admin/output.h"
 #include "runtime/agent/progress.h"
+#include "runtime/base/number.h"
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
 #include "runtime/layout/catalog_reader.h"
@@ -45,9 +45,7 @@ struct Names {
 // Slurm's number of the task.
 uint32_t own_rank() {
   const char* text = std::getenv("SLURM_PROCID");
-  uint32_t rank = 0;
-  if (text) std::from_chars(text, text + std::strlen(text), rank);
-  return rank;
+  return text ? to_number<uint32_t>(text).value_or(0) : 0;
 }
 
 Result<std::vector<std::string>> lines_of(const std::string& file) {
@@ -125,11 +123,8 @@ void find_all(const CatalogReader& catalog, int64_t until_ms, Names* names) {
 std::vector<Ref> refs_by_number(const std::vector<std::string>& lines, const Names& names) {
   std::vector<Ref> refs;
   for (const std::string& line : lines) {
-    size_t number = 0;
-    const char* end = line.data() + line.size();
-    const auto read = std::from_chars(line.data(), end, number);
-    const bool good = read.ec == std::errc() && read.ptr == end && number < names.refs.size();
-    refs.push_back(good ? names.refs[number] : 0);
+    const std::optional<size_t> number = to_number<size_t>(line);
+    refs.push_back(number && *number < names.refs.size() ? names.refs[*number] : 0);
   }
   return refs;
 }
