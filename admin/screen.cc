@@ -119,18 +119,15 @@ void Screen::begin() {
 int Screen::lines() const { return ::getmaxy(::stdscr); }
 int Screen::columns() const { return ::getmaxx(::stdscr); }
 
-int Screen::put(int line, int column, const std::string& text) {
+int Screen::put(int line, int column, const std::string& text, std::optional<Colour> colour) {
   if (line < 0 || column < 0 || line >= lines() || column >= columns()) return column;
   const std::string fits = cut_to(text, columns() - column);
+  if (colour)
+    ::wattr_set(::stdscr, look_of(*colour), *colour == Colour::kHeading ? short{0} : pair_of(*colour),
+                nullptr);
   ::mvwaddstr(::stdscr, line, column, fits.c_str());
-  return column + columns_of(fits);
-}
-
-int Screen::put(int line, int column, const std::string& text, Colour colour) {
-  ::wattr_set(::stdscr, look_of(colour), colour == Colour::kHeading ? short{0} : pair_of(colour), nullptr);
-  const int end = put(line, column, text);
   ::wattr_set(::stdscr, A_NORMAL, 0, nullptr);
-  return end;
+  return column + columns_of(fits);
 }
 
 void Screen::show() { ::wrefresh(::stdscr); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "admin/output.h"
@@ -31,8 +32,7 @@ class Screen {
   int columns() const;
   // As much of it as the line has room for; no line and no column outside of the page. `text` is plain, such
   // as escaped() makes it. Returns the column behind it.
-  int put(int line, int column, const std::string& text);
-  int put(int line, int column, const std::string& text, Colour colour);
+  int put(int line, int column, const std::string& text, std::optional<Colour> colour = {});
   // Shows the page, with what is different alone.
   void show();
 

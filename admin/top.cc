@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -258,25 +259,13 @@ void put_table(Screen* screen, const View& view, size_t shown) {
     for (const Column name : {kJob, kUser}) rows.back()[name] = cut_to(rows.back()[name], kMostNameColumns);
   }
   const std::vector<Place> places = places_of(rows, screen->columns());
-  const auto put_row = [&](int line, const std::vector<std::string>& row, auto put_field) {
-    for (const auto& [column, at] : places) put_field(line, at, column, row[column]);
-  };
-  put_row(kAbove - 1, rows[0], [&](int line, int at, Column column, const std::string& text) {
-    if (column == view.column)
-      screen->put(line, at, text, Colour::kHeading);
-    else
-      screen->put(line, at, text);
-  });
-  for (size_t i = 0; i < shown; ++i) {
-    const Job& job = view.jobs[view.first + i];
-    put_row(kAbove + static_cast<int>(i), rows[1 + view.first + i],
-            [&](int line, int at, Column column, const std::string& text) {
-              if (column == kState)
-                screen->put(line, at, text, looks_of(job.state).colour);
-              else
-                screen->put(line, at, text);
-            });
-  }
+  for (size_t i = 0; i <= shown; ++i)  // of which the first is the headings
+    for (const auto& [column, at] : places) {
+      std::optional<Colour> colour;
+      if (i == 0 && column == view.column) colour = Colour::kHeading;
+      if (i > 0 && column == kState) colour = looks_of(view.jobs[view.first + i - 1].state).colour;
+      screen->put(kAbove - 1 + static_cast<int>(i), at, rows[i == 0 ? 0 : view.first + i][column], colour);
+    }
 }
 
 void draw(Screen* screen, View* view) {
@@ -299,30 +288,31 @@ void draw(Screen* screen, View* view) {
 // What a person or the system wants.
 enum class Wanted { kNothing, kPage, kLook, kEnd };
 
-Wanted do_key(const Screen::Pressed& pressed, size_t page, View* view) {
+// Which job a key brings to the page's beginning, if draw() finds so many.
+std::optional<size_t> first_after(Screen::Key key, size_t page, const View& view) {
   using Key = Screen::Key;
-  const size_t first = view->first;
-  switch (pressed.key) {
+  switch (key) {
     case Key::kUp:
-      view->first = first - std::min<size_t>(first, 1);
-      return Wanted::kPage;
+      return view.first - std::min<size_t>(view.first, 1);
     case Key::kDown:
-      view->first = first + 1;  // draw() keeps it on the page
-      return Wanted::kPage;
+      return view.first + 1;
     case Key::kPageUp:
-      view->first = first - std::min(first, page);
-      return Wanted::kPage;
+      return view.first - std::min(view.first, page);
     case Key::kPageDown:
-      view->first = first + page;
-      return Wanted::kPage;
+      return view.first + page;
     case Key::kHome:
-      view->first = 0;
-      return Wanted::kPage;
+      return 0;
     case Key::kEnd:
-      view->first = view->jobs.size();
-      return Wanted::kPage;
+      return view.jobs.size();
     default:
-      break;
+      return {};
+  }
+}
+
+Wanted do_key(const Screen::Pressed& pressed, size_t page, View* view) {
+  if (const std::optional<size_t> first = first_after(pressed.key, page, *view)) {
+    view->first = *first;
+    return Wanted::kPage;
   }
   switch (pressed.character) {
     case 'q':
