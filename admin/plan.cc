@@ -3,6 +3,7 @@
 // names and sizes, no data.
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,7 +40,6 @@ namespace monarch::admin {
 namespace {
 
 constexpr int kPartial = 4;
-constexpr uint64_t kBlock = 4096;  // in which tiers count space
 constexpr int64_t kShowEachNs = 200000000;
 constexpr uint64_t kUpTo[] = {4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20, uint64_t{4} << 30, UINT64_MAX};
 
@@ -55,12 +55,17 @@ struct Bucket {
 };
 
 struct Found {
-  uint64_t files = 0, bytes = 0, space = 0, directories = 0, others = 0, links = 0, largest = 0;
+  uint64_t files = 0, bytes = 0, space = 0, directories = 0, others = 0, links = 0;
   uint64_t calls = 0, errors = 0;
   std::string first_error;
   Bucket sizes[std::size(kUpTo)];
   double seconds = 0;
 };
+
+std::string counts_text(const Found& found) {
+  return counted(found.files, "file") + ", " + format_size(found.bytes) + ", in " +
+         counted(found.directories, "directory", "directories");
+}
 
 // Lists directories one after the other, with so many calls per second to the PFS at most.
 class Walk {
@@ -76,20 +81,17 @@ class Walk {
   }
   const Found& end() {
     if (shown_ns_ != 0) std::fprintf(stderr, "\r\033[K");
-    found_.seconds = static_cast<double>(os::clock_ns(CLOCK_MONOTONIC) - begin_ns_) / 1e9;
+    found_.seconds = seconds();
     return found_;
   }
 
  private:
+  double seconds() const { return static_cast<double>(os::clock_ns(CLOCK_MONOTONIC) - begin_ns_) / 1e9; }
   template <typename Call>
   bool call(const Call& make, const std::string& path) {
     ++found_.calls;
-    const int64_t passed = os::clock_ns(CLOCK_MONOTONIC) - begin_ns_;
-    const int64_t due =
-        rate_ == 0
-            ? 0
-            : static_cast<int64_t>(1e9 * static_cast<double>(found_.calls) / static_cast<double>(rate_));
-    if (due > passed) ::usleep(static_cast<useconds_t>((due - passed) / 1000));
+    const double due = rate_ == 0 ? 0 : static_cast<double>(found_.calls) / static_cast<double>(rate_);
+    if (const double left = due - seconds(); left > 0) ::usleep(static_cast<useconds_t>(left * 1e6));
     show();
     if (make() == 0) return true;
     if (++found_.errors == 1) found_.first_error = errno_error(path).text;
@@ -124,8 +126,7 @@ class Walk {
       return;
     }
     found_.bytes += bytes;
-    found_.space += (bytes + kBlock - 1) / kBlock * kBlock;
-    found_.largest = std::max(found_.largest, bytes);
+    found_.space += (bytes + kSpaceBlock - 1) / kSpaceBlock * kSpaceBlock;
     size_t i = 0;
     while (bytes > kUpTo[i]) ++i;
     ++found_.sizes[i].files;
@@ -137,9 +138,7 @@ class Walk {
     const int64_t now = os::clock_ns(CLOCK_MONOTONIC);
     if (!terminal || now - shown_ns_ < kShowEachNs) return;
     shown_ns_ = now;
-    std::fprintf(stderr, "\r\033[K%s, %s, %s", counted(found_.files, "file").c_str(),
-                 format_size(found_.bytes).c_str(),
-                 counted(found_.directories, "directory", "directories").c_str());
+    std::fprintf(stderr, "\r\033[K%s", counts_text(found_).c_str());
   }
 
   const uint64_t rate_;
@@ -262,134 +261,139 @@ std::optional<Rate> last_rate(const std::string& state_dir) {
 // Of all nodes together: no more is known of the PFS than what as many nodes have had at once.
 double rate_together(const Rate& rate, uint32_t nodes) { return rate.bytes * std::min(nodes, rate.nodes); }
 
-// Until all that is to be placed is. Nodes read a share each and get the rest from each other; nodes that do
-// not stage what their programs open, epoch by epoch.
-std::optional<double> staging_seconds(const Found& found, double part, const PlanOptions& options, bool peers,
-                                      const Rate& rate) {
-  if (options.nodes > 1 && !peers) return {};
-  const double placed = std::min(1.0, part * options.nodes) * static_cast<double>(found.bytes);
-  return placed / rate_together(rate, options.nodes);
-}
+// All that is told.
+struct Plan {
+  const PlanOptions& options;
+  bool peers;  // nodes get files from each other, by the configuration
+  const Found& found;
+  std::vector<Room> rooms = {};
+  double part = 1;  // of the dataset, what a node has room for
+  std::optional<Rate> rate = {};
+
+  Reads reads() const { return reads_of(part, options.nodes, options.epochs); }
+  // Until all that is to be placed is. Nodes read a share each and get the rest from each other; nodes that
+  // do not stage what their programs open, epoch by epoch.
+  std::optional<double> staging_seconds() const {
+    if (!rate || (options.nodes > 1 && !peers)) return {};
+    const double placed = std::min(1.0, part * options.nodes) * static_cast<double>(found.bytes);
+    return placed / rate_together(*rate, options.nodes);
+  }
+  uint64_t bytes(double times) const {
+    return static_cast<uint64_t>(times * static_cast<double>(found.bytes));
+  }
+};
 
 double percent(double part, double whole) { return whole <= 0 ? 0 : 100 * part / whole; }
+double percent(uint64_t part, uint64_t whole) {
+  return percent(static_cast<double>(part), static_cast<double>(whole));
+}
 
-void print_json_of(const PlanOptions& options, const Found& found, const std::vector<Room>& rooms,
-                   double part, const Reads& reads, const std::optional<Rate>& rate,
-                   const std::optional<double>& staging) {
+void print_json_of(const Plan& plan) {
+  const PlanOptions& options = plan.options;
+  const Found& found = plan.found;
+  const Reads reads = plan.reads();
   Json sizes = Json::array(), tiers = Json::array();
   for (size_t i = 0; i < std::size(kUpTo); ++i)
     sizes.push_back({{"up_to", kUpTo[i] == UINT64_MAX ? Json() : Json(kUpTo[i])},
                      {"files", found.sizes[i].files},
                      {"bytes", found.sizes[i].bytes}});
-  for (const Room& room : rooms)
-    tiers.push_back(
-        {{"name", room.name},
-         {"path", room.path.empty() ? Json() : Json(room.path)},
-         {"capacity", room.capacity},
-         {"filled", room.filled},
-         {"percent", percent(static_cast<double>(room.filled), static_cast<double>(found.space))}});
-  const auto bytes = [&](double times) {
-    return static_cast<uint64_t>(times * static_cast<double>(found.bytes));
-  };
-  print_json(
-      {{"version", PACKAGE_VERSION},
-       {"datasets", options.datasets},
-       {"files", found.files},
-       {"bytes", found.bytes},
-       {"space", found.space},
-       {"directories", found.directories},
-       {"others", found.others},
-       {"links", found.links},
-       {"errors", found.errors},
-       {"calls", found.calls},
-       {"seconds", found.seconds},
-       {"sizes", sizes},
-       {"tiers", tiers},
-       {"fits_percent", 100 * part},
-       {"nodes", options.nodes},
-       {"epochs", options.epochs},
-       {"pfs_bytes_per_second", rate ? Json(static_cast<uint64_t>(std::llround(rate->bytes))) : Json()},
-       {"like", rate ? Json(rate->of) : Json()},
-       {"staging_seconds", staging},
-       {"pfs_without", bytes(reads.without)},
-       {"pfs_alone", bytes(reads.alone)},
-       {"pfs_peers", options.nodes > 1 ? Json(bytes(reads.peers)) : Json()},
-       {"spared_alone", percent(reads.without - reads.alone, reads.without)},
-       {"spared_peers",
-        options.nodes > 1 ? Json(percent(reads.without - reads.peers, reads.without)) : Json()}});
+  for (const Room& room : plan.rooms)
+    tiers.push_back({{"name", room.name},
+                     {"path", room.path.empty() ? Json() : Json(room.path)},
+                     {"capacity", room.capacity},
+                     {"filled", room.filled},
+                     {"percent", percent(room.filled, found.space)}});
+  const auto of_peers = [&](auto value) { return options.nodes > 1 ? Json(value) : Json(); };
+  print_json({{"version", PACKAGE_VERSION},
+              {"datasets", options.datasets},
+              {"files", found.files},
+              {"bytes", found.bytes},
+              {"space", found.space},
+              {"directories", found.directories},
+              {"others", found.others},
+              {"links", found.links},
+              {"errors", found.errors},
+              {"calls", found.calls},
+              {"seconds", found.seconds},
+              {"sizes", sizes},
+              {"tiers", tiers},
+              {"fits_percent", 100 * plan.part},
+              {"nodes", options.nodes},
+              {"epochs", options.epochs},
+              {"pfs_bytes_per_second",
+               plan.rate ? Json(static_cast<uint64_t>(std::llround(plan.rate->bytes))) : Json()},
+              {"like", plan.rate ? Json(plan.rate->of) : Json()},
+              {"staging_seconds", plan.staging_seconds()},
+              {"pfs_without", plan.bytes(reads.without)},
+              {"pfs_alone", plan.bytes(reads.alone)},
+              {"pfs_peers", of_peers(plan.bytes(reads.peers))},
+              {"spared_alone", percent(reads.without - reads.alone, reads.without)},
+              {"spared_peers", of_peers(percent(reads.without - reads.peers, reads.without))}});
 }
 
-std::string percent_text(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f%%", value);
-  return text;
+std::string percent_text(double value) { return fmt::format("{:.1f}%", value); }
+
+std::string staging_text(const Plan& plan) {
+  const std::optional<double> seconds = plan.staging_seconds();
+  const uint32_t nodes = plan.options.nodes;
+  if (!plan.rate)
+    return "How long staging takes is told with --like JOBID|FILE, a job that read from this file system; no "
+           "report of one is kept here";
+  if (!seconds)
+    return "Nodes that do not get files from each other stage what their programs open, epoch by epoch";
+  return fmt::format("Staging takes about {}, if {} {}/s from the PFS, as {} of {}{} did while it staged{}",
+                     time_text(static_cast<uint64_t>(std::llround(*seconds))),
+                     nodes > 1 ? "all nodes together read" : "the node reads",
+                     format_size(static_cast<uint64_t>(std::llround(rate_together(*plan.rate, nodes)))),
+                     counted(std::min(nodes, plan.rate->nodes), "node"),
+                     names_job(plan.rate->of) ? "job " : "the job of ", escaped(plan.rate->of),
+                     plan.options.like.empty()
+                         ? ", the last one here; if that read from another file system, name one by --like"
+                         : "");
 }
 
-// `peers`: whether nodes get files from each other, by the configuration.
-void print(const PlanOptions& options, const Found& found, const std::vector<Room>& rooms, double part,
-           const Reads& reads, bool peers, const std::optional<Rate>& rate,
-           const std::optional<double>& staging) {
-  const auto bytes = [&](double times) {
-    return format_size(static_cast<uint64_t>(times * static_cast<double>(found.bytes)));
-  };
-  std::printf("%s, %s, in %s", counted(found.files, "file").c_str(), format_size(found.bytes).c_str(),
-              counted(found.directories, "directory", "directories").c_str());
+void print(const Plan& plan) {
+  const Found& found = plan.found;
+  std::string others, links;
   if (found.others > 0)
-    std::printf("; %s never staged",
-                counted(found.others, "link, device or mount point is", "links, devices and mount points are")
-                    .c_str());
+    others = "; " +
+             counted(found.others, "link, device or mount point is", "links, devices and mount points are") +
+             " never staged";
   if (found.links > 0)
-    std::printf("; %s",
-                counted(found.links, "is a further name of another", "are further names of others").c_str());
-  std::printf("\nasked in %.1f s with %s\n\n", found.seconds, counted(found.calls, "call").c_str());
+    links = "; " + counted(found.links, "is a further name of another", "are further names of others");
+  std::printf("%s%s%s\nasked in %.1f s with %s\n\n", counts_text(found).c_str(), others.c_str(),
+              links.c_str(), found.seconds, counted(found.calls, "call").c_str());
   std::vector<std::vector<std::string>> rows = {{"SIZE", "FILES", "BYTES", "OF-ALL"}};
   for (size_t i = 0; i < std::size(kUpTo); ++i)
-    rows.push_back(
-        {kUpTo[i] == UINT64_MAX ? "more" : "<=" + format_size(kUpTo[i]), std::to_string(found.sizes[i].files),
-         format_size(found.sizes[i].bytes),
-         percent_text(percent(static_cast<double>(found.sizes[i].bytes), static_cast<double>(found.bytes)))});
+    rows.push_back({kUpTo[i] == UINT64_MAX ? "more" : "<=" + format_size(kUpTo[i]),
+                    std::to_string(found.sizes[i].files), format_size(found.sizes[i].bytes),
+                    percent_text(percent(found.sizes[i].bytes, found.bytes))});
   print_table(rows);
   std::puts("");
   rows = {{"TIER", "ROOM", "FILLED", "OF-ALL"}};
-  for (const Room& room : rooms)
-    rows.push_back(
-        {word(room.name), format_size(room.capacity), format_size(room.filled),
-         percent_text(percent(static_cast<double>(room.filled), static_cast<double>(found.space)))});
+  for (const Room& room : plan.rooms)
+    rows.push_back({word(room.name), format_size(room.capacity), format_size(room.filled),
+                    percent_text(percent(room.filled, found.space))});
   print_table(rows);
-  if (part < 1)
-    std::printf(
-        "%s does not fit on a node, whose tiers have room for %s of it\n",
-        format_size(found.space - static_cast<uint64_t>(part * static_cast<double>(found.space))).c_str(),
-        percent_text(100 * part).c_str());
-  std::printf("\nRead from the PFS in %s on %s:\n", counted(options.epochs, "epoch").c_str(),
-              counted(options.nodes, "node").c_str());
-  rows = {{"HOW", "BYTES", "SPARED"}, {"without Monarch", bytes(reads.without), "-"}};
+  if (plan.part < 1)
+    std::printf("%s does not fit on a node, whose tiers have room for %s of it\n",
+                format_size(found.space - static_cast<uint64_t>(plan.part * static_cast<double>(found.space)))
+                    .c_str(),
+                percent_text(100 * plan.part).c_str());
+  std::printf("\nRead from the PFS in %s on %s:\n", counted(plan.options.epochs, "epoch").c_str(),
+              counted(plan.options.nodes, "node").c_str());
+  const Reads reads = plan.reads();
+  rows = {{"HOW", "BYTES", "SPARED"}, {"without Monarch", format_size(plan.bytes(reads.without)), "-"}};
   const auto row = [&](const char* how, double read) {
     const double spared = percent(reads.without - read, reads.without);
-    rows.push_back({how, bytes(read), found.bytes == 0 ? "-" : percent_text(spared)});
+    rows.push_back({how, format_size(plan.bytes(read)), found.bytes == 0 ? "-" : percent_text(spared)});
   };
-  peers &= options.nodes > 1;
+  const bool several = plan.options.nodes > 1, peers = plan.peers && several;
   row("with Monarch", peers ? reads.peers : reads.alone);
   if (peers) row("with [peer] enabled = off", reads.alone);
-  if (!peers && options.nodes > 1) row("with [peer] enabled = on", reads.peers);
+  if (!peers && several) row("with [peer] enabled = on", reads.peers);
   print_table(rows);
-  std::puts("");
-  if (staging)
-    std::printf("Staging takes about %s, if %s %s/s from the PFS, as %s of %s%s did while it staged%s\n",
-                time_text(static_cast<uint64_t>(std::llround(*staging))).c_str(),
-                options.nodes > 1 ? "all nodes together read" : "the node reads",
-                format_size(static_cast<uint64_t>(std::llround(rate_together(*rate, options.nodes)))).c_str(),
-                counted(std::min(options.nodes, rate->nodes), "node").c_str(),
-                names_job(rate->of) ? "job " : "the job of ", escaped(rate->of).c_str(),
-                !options.like.empty()
-                    ? ""
-                    : ", the last one here; if that read from another file system, name one by --like");
-  else if (rate)
-    std::puts("Nodes that do not get files from each other stage what their programs open, epoch by epoch");
-  else
-    std::puts(
-        "How long staging takes is told with --like JOBID|FILE, a job that read from this file system; no "
-        "report of one is kept here");
+  std::puts(("\n" + staging_text(plan)).c_str());
 }
 
 int plan(PlanOptions options) {
@@ -415,13 +419,8 @@ int plan(PlanOptions options) {
     return fail("plan", with_remedy_if_none(dataset.error(), remedy_for_dataset(dataset.error().code)));
   const Result<Config> config = config_of(options);
   if (!config.ok())
-    return fail(
-        "plan",
-        is_of_word(config.error())
-            ? config.error()
-            : with_remedy(config.error(),
-                          (lacks_remedy(config.error()) ? "" : "mend it, ") +
-                              std::string("name another one by --config FILE, or give --capacity SIZE")));
+    return fail("plan", with_config_remedy(config.error()).text +
+                            (is_of_word(config.error()) ? "" : ", or give --capacity SIZE"));
   Result<std::vector<Room>> rooms = rooms_of(options, *config);
   if (!rooms.ok()) return fail("plan", rooms.error());
   Walk walk(*rate);
@@ -432,17 +431,14 @@ int plan(PlanOptions options) {
                 found.first_error + (found.first_error.ends_with(std::strerror(EACCES))
                                          ? std::string("; ") + remedy_for_dataset(EACCES)
                                          : ": nothing of the dataset can be looked at; ask its owner"));
+  Plan plan{options, config->peer.enabled, found, rooms.take(), 1, pfs_rate};
   uint64_t left = found.space;
-  for (Room& room : *rooms) {
-    room.filled = std::min(room.capacity / kBlock * kBlock, left);
+  for (Room& room : plan.rooms) {
+    room.filled = std::min(room.capacity / kSpaceBlock * kSpaceBlock, left);
     left -= room.filled;
   }
-  const double part = found.space == 0 ? 1 : 1 - static_cast<double>(left) / static_cast<double>(found.space);
-  const Reads reads = reads_of(part, options.nodes, options.epochs);
-  const std::optional<double> staging =
-      pfs_rate ? staging_seconds(found, part, options, config->peer.enabled, *pfs_rate) : std::nullopt;
-  options.json ? print_json_of(options, found, *rooms, part, reads, pfs_rate, staging)
-               : print(options, found, *rooms, part, reads, config->peer.enabled, pfs_rate, staging);
+  if (found.space > 0) plan.part = 1 - static_cast<double>(left) / static_cast<double>(found.space);
+  options.json ? print_json_of(plan) : print(plan);
   if (found.errors == 0) return 0;
   fail("plan", counted(found.errors, "file or directory", "files or directories") +
                    " cannot be looked at, and these numbers are of the rest; the first: " +

@@ -6,6 +6,7 @@
 // it, once; when that is gone, too, monarchctl cleans up after the command; what is left when both were
 // killed at once is swept by the next run.
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -13,7 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -36,7 +36,6 @@
 #include "runtime/agent/sweep.h"
 #include "runtime/agent/use_watch.h"
 #include "runtime/base/argv.h"
-#include "runtime/base/escape.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
 #include "runtime/base/paths.h"
@@ -44,6 +43,7 @@
 #include "runtime/base/size.h"
 #include "runtime/config/config.h"
 #include "runtime/config/user_options.h"
+#include "runtime/config/values.h"
 #include "runtime/hierarchy/tier.h"
 #include "runtime/metadata/board.h"
 #include "runtime/node/closing.h"
@@ -72,6 +72,9 @@ struct RunOptions {
   StagingWait staged;
 };
 
+// A line on standard error.
+void tell(const std::string& text) { (void)fail("run", text); }
+
 std::string run_base() {
   // The catalog is read at each open: in memory, if there is a place for it.
   struct stat st;
@@ -82,9 +85,7 @@ std::string run_base() {
 
 std::string random_id() {
   std::random_device random;
-  char text[64];
-  std::snprintf(text, sizeof text, "%s%u.%d.%08x", kUserDirPrefix, ::geteuid(), ::getpid(), random());
-  return text;
+  return fmt::format("{}{}.{}.{:08x}", kUserDirPrefix, ::geteuid(), ::getpid(), random());
 }
 
 // Whether all of the board is there still: what is mapped of a file beyond its end is not to be touched.
@@ -101,8 +102,7 @@ class RunDirs {
   RunDirs& operator=(const RunDirs&) = delete;
   ~RunDirs() {
     for (const Made& made : made_)
-      if (const Status s = remove(made); !s.ok())
-        std::fprintf(stderr, "monarchctl run: clean up: %s\n", s.error().text.c_str());
+      if (const Status s = remove(made); !s.ok()) tell("clean up: " + s.error().text);
   }
 
   const std::string& id() const { return id_; }  // of the directories on tiers
@@ -188,8 +188,7 @@ class AgentProcess {
     tell_failure(status);
     if (status == 0 || std::exchange(end_, AgentEnd::kResumed) == AgentEnd::kResumed) return;
     Fd ready;  // nobody waits for it
-    if (const Status s = spawn(&ready); !s.ok())
-      std::fprintf(stderr, "monarchctl run: start another agent: %s\n", s.error().text.c_str());
+    if (const Status s = spawn(&ready); !s.ok()) tell("start another agent: " + s.error().text);
   }
 
   bool lives() const {
@@ -208,13 +207,10 @@ class AgentProcess {
     if (const std::optional<int> status = reap(kStopPatienceMs)) {
       tell_failure(*status);
     } else {
-      std::fprintf(stderr, "monarchctl run: the agent needs more than %d s to end; removing the copies\n",
-                   kStopPatienceMs / 1000);
+      tell(fmt::format("the agent needs more than {} s to end; removing the copies", kStopPatienceMs / 1000));
       ::kill(pid_, SIGKILL);
       if (!reap(kKillPatienceMs))
-        std::fprintf(
-            stderr, "monarchctl run: the agent (pid %d) hangs in the dataset's file system; not waited for\n",
-            pid_);
+        tell(fmt::format("the agent (pid {}) hangs in the dataset's file system; not waited for", pid_));
     }
     pid_ = -1;
   }
@@ -275,15 +271,14 @@ class AgentProcess {
   }
 
   void tell_failure(int status) const {
-    if (WIFSIGNALED(status))
-      std::fprintf(stderr, "monarchctl run: the agent was ended by signal %d\n", WTERMSIG(status));
+    if (WIFSIGNALED(status)) tell("the agent was ended by signal " + std::to_string(WTERMSIG(status)));
     std::ifstream text(errors_);
     if (status != 0 && text.peek() != std::ifstream::traits_type::eof()) std::cerr << text.rdbuf();
   }
 
   static Status wait_ready(const Fd& pipe) {
     std::string text;
-    for (;;) {
+    while (!text.ends_with('\n')) {
       pollfd p = {pipe.get(), POLLIN, 0};
       const int rc = ::poll(&p, 1, kReadyPatienceMs);
       if (rc < 0 && errno == EINTR) continue;
@@ -292,18 +287,14 @@ class AgentProcess {
                      "the agent did not get ready in 30 s; does the dataset's file system answer?"};
       char buffer[4096];
       const ssize_t n = rc > 0 ? ::read(pipe.get(), buffer, sizeof buffer) : 0;
-      if (n > 0) text.append(buffer, static_cast<size_t>(n));
-      if (n <= 0 || text.back() == '\n') break;
-    }
-    if (text == "ready\n") return {};
-    if (text.starts_with(kAlone)) {
-      std::fprintf(stderr, "monarchctl run: this node gets no files from the job's other nodes: %s",
-                   text.c_str() + kAlone.size());
-      return {};
+      if (n <= 0) break;
+      text.append(buffer, static_cast<size_t>(n));
     }
     if (text.empty()) return Error{ECHILD, "the agent ended before it was ready"};
     text.pop_back();
-    return Error{ECHILD, text};
+    if (text.starts_with(kAlone))
+      tell("this node gets no files from the job's other nodes: " + text.substr(kAlone.size()));
+    return text == "ready" || text.starts_with(kAlone) ? Status() : Status(Error{ECHILD, text});
   }
 
   pid_t pid_ = -1;
@@ -319,22 +310,23 @@ void note_begin(const std::string& run_dir) {
   std::ofstream(run_dir + "/" + kBeganFile) << os::monotonic_ms();
 }
 
-// Ahead of the value that the variable has, if any.
-void prepend(const char* variable, const std::string& path) {
-  const char* own = ::getenv(variable);
-  ::setenv(variable, (own && *own ? path + ":" + own : path).c_str(), 1);
-}
-
 void set_command_environment(const std::string& run_dir, const RunOptions& options) {
+  const auto value = [](const char* variable) {
+    const char* text = ::getenv(variable);
+    return std::string(text ? text : "");
+  };
+  const auto joined = [](const std::string& a, const std::string& b) {
+    return a + (a.empty() || b.empty() ? "" : ":") + b;
+  };
   // After the user's own: a sanitizer's runtime must come first, and wrappers such as Darshan's see the
   // program's calls before they are redirected.
-  const char* own = ::getenv("LD_PRELOAD");
-  const std::string ours = part_of_monarch("libmonarch_preload.so", "lib/monarch", PKGLIBDIR);
-  ::setenv("LD_PRELOAD", (own && *own ? std::string(own) + ":" + ours : ours).c_str(), 1);
+  const std::string library = part_of_monarch("libmonarch_preload.so", "lib/monarch", PKGLIBDIR);
+  ::setenv("LD_PRELOAD", joined(value("LD_PRELOAD"), library).c_str(), 1);
   ::setenv("MONARCH_IO_RUN_DIR", run_dir.c_str(), 1);
   ::setenv("MONARCH_IO_STATE", (run_dir + "/state").c_str(), 1);
   if (options.hints != "torch") return;
-  prepend("PYTHONPATH", part_of_monarch("python", "share/monarch", PKGDATADIR));
+  const std::string python = part_of_monarch("python", "share/monarch", PKGDATADIR);
+  ::setenv("PYTHONPATH", joined(python, value("PYTHONPATH")).c_str(), 1);
   ::setenv("MONARCH_IO_HINTS", "torch", 1);
 }
 
@@ -382,13 +374,11 @@ int run_command(const RunOptions& options, const std::string& run_dir, AgentProc
     if (!run_dir.empty()) set_command_environment(run_dir, options);
     ::execvp(argv[0], argv.data());
     const int error = errno;
-    std::fprintf(stderr, "monarchctl run: %s: %s; %s\n", argv[0], std::strerror(error),
-                 remedy_for_command(argv[0], error));
+    tell(errno_error(argv[0], error).text + "; " + remedy_for_command(argv[0], error));
     ::_exit(error == ENOENT ? kNotFound : kNotExecutable);
   }
   if (pid < 0) {
-    std::fprintf(stderr, "monarchctl run: fork: %s; try again when fewer processes run\n",
-                 std::strerror(errno));
+    tell(errno_error("fork").text + "; try again when fewer processes run");
     ::sigprocmask(SIG_SETMASK, &before, nullptr);
     return kOwnFailure;
   }
@@ -485,11 +475,10 @@ Result<std::vector<TierConfig>> choose_tiers(const std::vector<std::string>& dat
     if (usable.ok() && comment_in(c.path) != std::string::npos)
       usable = bad_input(c.path + " has a blank before # or ;");
     if (usable.ok()) tiers.push_back(c.tier);
-    const std::string what = usable.ok()
-                                 ? escaped(c.path) + ", quota " + format_size(c.tier.quota.of(c.size)) +
-                                       ", as 'monarchctl tiers' chooses"
-                                 : "not used: " + escaped(usable.error().text);
-    std::fprintf(stderr, "monarchctl run: tier %s: %s\n", c.tier.name.c_str(), what.c_str());
+    tell("tier " + c.tier.name + ": " +
+         (usable.ok()
+              ? c.path + ", quota " + format_size(c.tier.quota.of(c.size)) + ", as 'monarchctl tiers' chooses"
+              : "not used: " + usable.error().text));
   }
   if (tiers.empty())
     return bad_input(
@@ -503,13 +492,10 @@ Status write_config(const std::string& path, const std::string& user_file,
                     const std::vector<TierConfig>& tiers) {
   std::ofstream out(path);
   if (!user_file.empty()) out << std::ifstream(user_file).rdbuf() << "\n";
-  const auto text = [](const Quota& q) {
-    return q.percent < 0 ? std::to_string(q.bytes) : std::to_string(q.percent) + "%";
-  };
   for (const TierConfig& t : tiers)
     out << "[tier." << t.name << "]\npath = " << t.path << "\ndriver = " << name_of(t.kind)
-        << "\nquota = " << text(t.quota) << "\nmedium = " << name_of(t.medium)
-        << "\nmin_free = " << text(t.min_free) << "\n";
+        << "\nquota = " << quota_text(t.quota) << "\nmedium = " << name_of(t.medium)
+        << "\nmin_free = " << quota_text(t.min_free) << "\n";
   out.close();
   return out ? Status() : Status(errno_error("write " + path));
 }
@@ -594,24 +580,19 @@ void tell_at_end(const RunOptions& options, const JobCounters& counters, const A
   of.agent = agent.end();
   if (counters[AgentCounter::no_fit_files] > 0) of.report = "give them more by --tier NAME:PATH:SIZE";
   if (!options.report.empty() && options.report != kStandardOutput)
-    of.report += (of.report.empty() ? "" : "; ") + ("report: monarchctl report " + escaped(options.report));
-  std::fprintf(stderr, "monarchctl run: %s\n", closing_text(counters, of).c_str());
+    of.report += (of.report.empty() ? "" : "; ") + ("report: monarchctl report " + options.report);
+  tell(closing_text(counters, of));
 }
 
 int run(const RunOptions& options) {
-  const auto fail = [](const Error& error) {
-    std::fprintf(stderr, "monarchctl run: %s\n", error.text.c_str());
-    return kOwnFailure;
-  };
   Prepared job;
-  if (const Status s = prepare(options, &job); !s.ok()) return fail(s.error());
+  if (const Status s = prepare(options, &job); !s.ok()) return fail("run", s.error()), kOwnFailure;
   sweep(job.config);
   RunDirs dirs(job.config);
   AgentProcess agent;
   Result<BoardFile> board = start(options, job, &dirs, &agent);
   if (!board.ok()) {
-    std::fprintf(stderr, "monarchctl run: %s; the command runs without Monarch\n",
-                 board.error().text.c_str());
+    tell(board.error().text + "; the command runs without Monarch");
     return run_command(options, "");
   }
   if (options.staged.percent > 0)
@@ -621,11 +602,8 @@ int run(const RunOptions& options) {
   const int status = run_command(options, dirs.run_dir(), &agent);
   const bool reports = options.json || !options.report.empty();
   if (!is_whole(file)) {
-    std::fprintf(
-        stderr,
-        "monarchctl run: the command has cut %s/board: nothing is known of what it read; have it leave "
-        "that directory alone\n",
-        dirs.run_dir().c_str());
+    tell("the command has cut " + dirs.run_dir() +
+         "/board: nothing is known of what it read; have it leave that directory alone");
     return status == 0 && reports ? kOwnFailure : status;
   }
   const JobCounters counters = counters_of(*board->get());
@@ -641,7 +619,7 @@ int run(const RunOptions& options) {
   if (!reports) return status;
   if (series.count > 0) close_series(*board->get(), &series);
   if (const Status s = write_report(options, *board->get(), series, nodes.get(), job.config); !s.ok()) {
-    std::fprintf(stderr, "monarchctl run: %s\n", s.error().text.c_str());
+    tell(s.error().text);
     if (status == 0) return kOwnFailure;
   }
   return status;

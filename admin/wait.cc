@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admin/wait.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -86,11 +87,9 @@ void wait_until_staged(const std::string& run_dir, StagingWait wait, const std::
     if (terminal) draw(told);
     if (enough || !why.empty()) {
       if (terminal) std::fprintf(stderr, "\r\033[K");
-      std::fprintf(stderr, "monarchctl run: %llu%% of the dataset is staged after %lld s (%s, %s): %s\n",
-                   static_cast<unsigned long long>(told.number("percent")), static_cast<long long>(ms / 1000),
-                   counted(told.number("staged_files"), "file").c_str(),
-                   format_size(told.number("staged_bytes")).c_str(),
-                   enough ? "the command begins" : why.c_str());
+      fail("run", fmt::format("{}% of the dataset is staged after {} s ({}, {}): {}", told.number("percent"),
+                              ms / 1000, counted(told.number("staged_files"), "file"),
+                              format_size(told.number("staged_bytes")), enough ? "the command begins" : why));
       return;
     }
     ::usleep(kLookMs * 1000);
