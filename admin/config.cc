@@ -21,7 +21,6 @@
 #include "runtime/base/escape.h"
 #include "runtime/config/show.h"
 #include "runtime/node/job_facts.h"
-#include "runtime/node/state.h"
 
 namespace monarch::admin {
 namespace {

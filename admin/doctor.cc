@@ -18,7 +18,6 @@
 #include <set>
 #include <sstream>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "admin/bounded.h"
@@ -29,7 +28,6 @@
 #include "admin/tiers.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
-#include "runtime/base/fd.h"
 #include "runtime/base/nearest.h"
 #include "runtime/base/paths.h"
 #include "runtime/base/uring.h"

@@ -13,7 +13,6 @@ monarchctl_SOURCES = \
 	%D%/job_text.h \
 	%D%/jobs.h \
 	%D%/monarchctl.cc \
-	%D%/open_times_text.h \
 	%D%/output.h \
 	%D%/page.h \
 	%D%/reports.h \
@@ -28,7 +27,6 @@ ctl_jobs = \
 	%D%/advice.cc \
 	%D%/job_text.cc \
 	%D%/jobs.cc \
-	%D%/open_times_text.cc \
 	%D%/report.cc \
 	%D%/reports.cc \
 	%D%/status.cc \

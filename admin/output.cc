@@ -85,6 +85,8 @@ void print_table(const std::vector<std::vector<std::string>>& rows) {
   }
 }
 
+void print_fact(const char* what, const std::string& text) { std::printf("%-11s %s\n", what, text.c_str()); }
+
 std::string counted(uint64_t n, const char* one, const char* several) {
   const std::string number = std::to_string(n) + " ";
   return n == 1 ? number + one : several ? number + several : number + one + "s";

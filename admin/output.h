@@ -47,6 +47,9 @@ std::string word(const std::string& text);
 // Columns are as wide as they have to be; the last one may have any text of one line.
 void print_table(const std::vector<std::vector<std::string>>& rows);
 
+// Of a job: what the text is about, "" for more of the same, and the text.
+void print_fact(const char* what, const std::string& text);
+
 // "1 file", "2 files"; `several`: where that is not `one` and an s.
 std::string counted(uint64_t n, const char* one, const char* several = nullptr);
 

@@ -9,7 +9,6 @@
 #include <optional>
 #include <utility>
 
-#include "admin/open_times_text.h"
 #include "admin/output.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"

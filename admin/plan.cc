@@ -29,7 +29,6 @@
 #include "admin/timeline.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
-#include "runtime/base/fd.h"
 #include "runtime/base/os.h"
 #include "runtime/base/size.h"
 #include "runtime/config/config.h"

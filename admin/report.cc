@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchctl report: what a job read from where, what that spared the PFS, and one line of advice.
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -21,12 +21,10 @@
 #include <vector>
 
 #include "admin/advice.h"
-#include "admin/bounded.h"
 #include "admin/commands.h"
 #include "admin/defaults.h"
 #include "admin/job_text.h"
 #include "admin/jobs.h"
-#include "admin/open_times_text.h"
 #include "admin/output.h"
 #include "admin/page.h"
 #include "admin/reports.h"
@@ -206,19 +204,16 @@ Json to_json(const Shown& told, const Advice& advice) {
       {"advice", advice.text}};
 }
 
-void line(const char* what, const std::string& text) { std::printf("%-11s %s\n", what, text.c_str()); }
-
-std::string rounded(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f", value);
-  return text;
-}
+std::string rounded(double value) { return fmt::format("{:.1f}", value); }
 
 // "1.2G instead of 3.6G: 66.7% less"
 std::string instead(const std::string& now, const std::string& else_, double percent) {
   if (else_ == "0") return now + "; nothing was read through Monarch";
-  return now + " instead of " + else_ + ": " + rounded(percent < 0 ? -percent : percent) + "% " +
-         (percent < 0 ? "more" : "less");
+  return fmt::format("{} instead of {}: {:.1f}% {}", now, else_, std::abs(percent),
+                     percent < 0 ? "more" : "less");
+}
+std::string instead(uint64_t now, uint64_t else_) {
+  return instead(std::to_string(now), std::to_string(else_), spared(now, else_));
 }
 
 // How long it took until the dataset was staged.
@@ -237,23 +232,24 @@ std::string staging_text(const Timeline& timeline) {
 
 void print_times(const Timeline& timeline) {
   if (timeline.series.count == 0) return;
-  line("Staging", staging_text(timeline));
+  print_fact("Staging", staging_text(timeline));
   const Rates most = peaks_of(timeline);
   const auto rate = [](double value) { return format_size(static_cast<uint64_t>(value)) + "/s"; };
-  line("Peak rates", rate(most.pfs) + " from the PFS, " + rate(most.tiers) + " from tiers" +
-                         (most.peers > 0 ? ", " + rate(most.peers) + " from other nodes" : ""));
+  print_fact("Peak rates", rate(most.pfs) + " from the PFS, " + rate(most.tiers) + " from tiers" +
+                               (most.peers > 0 ? ", " + rate(most.peers) + " from other nodes" : ""));
   if (const std::optional<uint64_t> quiet = pfs_quiet_ms(timeline))
-    line("",
-         "the PFS was read for " + time_text(*quiet / 1000) + " of " + time_text(timeline.end_ms() / 1000));
+    print_fact("", "the PFS was read for " + time_text(*quiet / 1000) + " of " +
+                       time_text(timeline.end_ms() / 1000));
 }
 
 void print_open_times(const OpenTimes& times) {
   const char* what = "Open times";
   for (const OpenKind kind : kAllOpenKinds) {
     if (timed(times, kind) == 0) continue;
-    line(what, std::string(kind_text(kind)) + ": " + opens_took(times, kind) +
-                   (kind == OpenKind::kTier ? " (about one of " + std::to_string(kOneTimedOf) + " was timed)"
-                                            : ""));
+    print_fact(
+        what,
+        std::string(kind_text(kind)) + ": " + opens_took(times, kind) +
+            (kind == OpenKind::kTier ? " (about one of " + std::to_string(kOneTimedOf) + " was timed)" : ""));
     what = "";
   }
 }
@@ -263,16 +259,15 @@ std::string about_percent(double part, double whole) { return "~" + rounded(100 
 std::string io_text(const Told& told) {
   const std::optional<IoTime> io = io_time(told);
   const double less = perfect_order(told).value_or(0);
-  std::string text;
+  std::string time, spare;
   if (io)
-    text = about_percent(io->opens, io->work) + " of " + time_text(static_cast<uint64_t>(io->work)) +
-           (told.counts.nodes > 1 ? " on this node" : "") +
-           " in opens, all threads together; programs read from the PFS in " +
-           about_percent(io->pfs_reads, io->work) + " at most";
+    time = fmt::format("{} of {}{} in opens, all threads together; programs read from the PFS in {} at most",
+                       about_percent(io->opens, io->work), time_text(static_cast<uint64_t>(io->work)),
+                       told.counts.nodes > 1 ? " on this node" : "", about_percent(io->pfs_reads, io->work));
   if (less >= 0.1)
-    text += (text.empty() ? "" : "; ") + std::string("each byte once from the PFS would be ") +
-            (dataset_of(told).estimated ? "~" : "") + rounded(less) + "% less";
-  return text;
+    spare = fmt::format("each byte once from the PFS would be {}{:.1f}% less",
+                        dataset_of(told).estimated ? "~" : "", less);
+  return time + (time.empty() || spare.empty() ? "" : "; ") + spare;
 }
 
 std::vector<std::string> row_of(const std::string& name, const Counts& c) {
@@ -298,42 +293,41 @@ void print(const Shown& told, const Advice& advice) {
   const Source& source = told.source;
   const Counts& c = told.counts;
   const std::string nodes = nodes_text(told);
-  line("Job", escaped(title_of(source) + (nodes.empty() ? "" : ", " + nodes)));
-  line("Opens", std::to_string(c.opens) + ", of a tier's copy " + std::to_string(c.opens_tier) + " (" +
-                    rounded(share(c.opens_tier, c.opens)) + "%)" +
-                    (c.task("waited_hits") > 0
-                         ? ", of which " + std::to_string(c.task("waited_hits")) + " waited for it"
-                         : ""));
-  line("Read", format_size(c.bytes_read()) + ": " + format_size(c.read_bytes_tier) + " from tiers, " +
-                   format_size(c.task("read_bytes_pfs")) + " from the PFS");
+  print_fact("Job", escaped(title_of(source) + (nodes.empty() ? "" : ", " + nodes)));
+  print_fact("Opens", fmt::format("{}, of a tier's copy {} ({:.1f}%){}", c.opens, c.opens_tier,
+                                  share(c.opens_tier, c.opens),
+                                  c.task("waited_hits") > 0
+                                      ? fmt::format(", of which {} waited for it", c.task("waited_hits"))
+                                      : ""));
+  print_fact("Read", format_size(c.bytes_read()) + ": " + format_size(c.read_bytes_tier) + " from tiers, " +
+                         format_size(c.task("read_bytes_pfs")) + " from the PFS");
   const Counts::Dataset all = dataset_of(told);
-  line("Staged",
-       format_size(c.placed_bytes) + " placed" +
-           (all.bytes == 0 ? ""
-                           : " of " + (all.estimated ? "about " + format_size(all.bytes)
-                                                     : format_size(all.bytes) + " known")) +
-           "; " + format_size(c.own("agent_bytes_pfs")) + " from the PFS" +
-           (c.own("peer_bytes") > 0 ? ", " + format_size(c.own("peer_bytes")) + " from other nodes" : ""));
-  line("PFS bytes", instead(format_size(c.bytes_pfs()), format_size(c.bytes_read()),
-                            spared(c.bytes_pfs(), c.bytes_read())));
+  print_fact(
+      "Staged",
+      format_size(c.placed_bytes) + " placed" +
+          (all.bytes == 0 ? ""
+                          : " of " + (all.estimated ? "about " + format_size(all.bytes)
+                                                    : format_size(all.bytes) + " known")) +
+          "; " + format_size(c.own("agent_bytes_pfs")) + " from the PFS" +
+          (c.own("peer_bytes") > 0 ? ", " + format_size(c.own("peer_bytes")) + " from other nodes" : ""));
+  print_fact("PFS bytes", instead(format_size(c.bytes_pfs()), format_size(c.bytes_read()),
+                                  spared(c.bytes_pfs(), c.bytes_read())));
   if (const std::optional<Bound> bound = bound_of(c))
-    line("", "the dataset was read " + rounded(bound->epochs) +
-                 " times; with what is placed, f(E-1)/E = " + rounded(bound->percent) + "% can be spared");
+    print_fact("",
+               fmt::format(
+                   "the dataset was read {:.1f} times; with what is placed, f(E-1)/E = {:.1f}% can be spared",
+                   bound->epochs, bound->percent));
   if (const uint64_t late = c.own("late_nodes"); late > 0)
-    line("", "what tasks of " + counted(late, "node") + " read before their agent was ready is not counted");
-  line("PFS reads",
-       instead(std::to_string(c.calls_pfs()), std::to_string(c.calls()), spared(c.calls_pfs(), c.calls())));
-  line("PFS opens",
-       instead(std::to_string(c.opens_pfs()), std::to_string(c.opens), spared(c.opens_pfs(), c.opens)) +
-           ", listings included");
+    print_fact(
+        "", "what tasks of " + counted(late, "node") + " read before their agent was ready is not counted");
+  print_fact("PFS reads", instead(c.calls_pfs(), c.calls()));
+  print_fact("PFS opens", instead(c.opens_pfs(), c.opens) + ", listings included");
   const uint64_t meta = c.task("meta_served") + c.task("meta_pfs");
-  if (meta > 0)
-    line("PFS stats",
-         instead(std::to_string(c.task("meta_pfs")), std::to_string(meta), spared(c.task("meta_pfs"), meta)));
+  if (meta > 0) print_fact("PFS stats", instead(c.task("meta_pfs"), meta));
   print_times(told.timeline);
   if (told.open_times) print_open_times(*told.open_times);
-  if (const std::string io = io_text(told); !io.empty()) line("I/O", io);
-  if (!advice.text.empty()) line("Advice", paint(Colour::kDoubtful, escaped(advice.text)));
+  if (const std::string io = io_text(told); !io.empty()) print_fact("I/O", io);
+  if (!advice.text.empty()) print_fact("Advice", paint(Colour::kDoubtful, escaped(advice.text)));
   if (told.nodes.empty() && told.reports.empty()) return;
   std::puts("");
   print_table(told.reports.empty() ? node_rows(told.nodes, c.nodes) : rows_of(told.reports, c));
@@ -342,14 +336,13 @@ void print(const Shown& told, const Advice& advice) {
 // ---- the page
 
 Counts without(const Counts& all, const Counts& node) {
-  const auto less = [](uint64_t a, uint64_t b) { return a - std::min(a, b); };
   Counts rest = all;
-  for (auto& [name, value] : rest.tasks) value = less(value, node.task(name.c_str()));
-  for (auto& [name, value] : rest.agent) value = less(value, node.own(name.c_str()));
-  rest.opens = less(all.opens, node.opens);
-  rest.opens_tier = less(all.opens_tier, node.opens_tier);
-  rest.read_bytes_tier = less(all.read_bytes_tier, node.read_bytes_tier);
-  rest.placed_bytes = less(all.placed_bytes, node.placed_bytes);
+  for (auto& [name, value] : rest.tasks) value = sub_sat(value, node.task(name.c_str()));
+  for (auto& [name, value] : rest.agent) value = sub_sat(value, node.own(name.c_str()));
+  rest.opens = sub_sat(all.opens, node.opens);
+  rest.opens_tier = sub_sat(all.opens_tier, node.opens_tier);
+  rest.read_bytes_tier = sub_sat(all.read_bytes_tier, node.read_bytes_tier);
+  rest.placed_bytes = sub_sat(all.placed_bytes, node.placed_bytes);
   return rest;
 }
 
@@ -582,16 +575,18 @@ int tell_line(const ReportOptions& options, const std::string& state, const std:
                               "or its line waits on the node (monarchctl flush)");
   const Advice advice = advise_by_line(fields);
   if (options.as_json) {
-    Json out = {{"version", PACKAGE_VERSION}, {"source", "sacct"}, {"name", options.what}, {"state", state}};
     Json told = Json::object();
     for (const auto& [key, value] : fields) told[key] = value;
-    out["line"] = told;
-    out["rule"] = advice.rule;
-    out["advice"] = advice.text;
-    print_json(out);
+    print_json({{"version", PACKAGE_VERSION},
+                {"source", "sacct"},
+                {"name", options.what},
+                {"state", state},
+                {"line", told},
+                {"rule", advice.rule},
+                {"advice", advice.text}});
     return 0;
   }
-  line("Job", options.what + " (" + escaped(state) + "), by its line in sacct");
+  print_fact("Job", options.what + " (" + escaped(state) + "), by its line in sacct");
   constexpr struct {
     const char *key, *text;
   } kTexts[] = {{"hit", "Hits"},      {"pfs", "PFS bytes"}, {"ops", "PFS reads"}, {"meta", "PFS opens"},
@@ -601,9 +596,9 @@ int tell_line(const ReportOptions& options, const std::string& state, const std:
     const auto* known = std::find_if(std::begin(kTexts), std::end(kTexts),
                                      [&, &k = key](const auto& t) { return k == t.key; });
     if (key != "monarch")
-      line(known == std::end(kTexts) ? escaped(key).c_str() : known->text, escaped(value));
+      print_fact(known == std::end(kTexts) ? escaped(key).c_str() : known->text, escaped(value));
   }
-  if (!advice.text.empty()) line("Advice", paint(Colour::kDoubtful, escaped(advice.text)));
+  if (!advice.text.empty()) print_fact("Advice", paint(Colour::kDoubtful, escaped(advice.text)));
   return 0;
 }
 

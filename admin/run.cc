@@ -31,7 +31,6 @@
 #include "admin/output.h"
 #include "admin/tiers.h"
 #include "admin/wait.h"
-#include "build_config.h"
 #include "runtime/agent/membership.h"
 #include "runtime/agent/sweep.h"
 #include "runtime/agent/use_watch.h"

@@ -55,44 +55,43 @@ void print_list(const std::vector<Job>& jobs, const std::vector<Ended>& ended) {
 }
 
 void print_job(const Job& job) {
-  const auto line = [](const char* what, const std::string& text) {
-    std::printf("%-11s %s\n", what, text.c_str());
-  };
-  line("Job", escaped(job.id) + (job.cluster.empty() ? ""
-                                                     : " of cluster " + escaped(job.cluster) + " on node " +
-                                                           escaped(job.node)));
-  if (const std::string user = user_text(job); user != "-") line("User", escaped(user));
-  line("State", paint(looks_of(job.state).colour, looks_of(job.state).name) +
-                    (job.reason.empty() ? "" : ": " + escaped(job.reason)));
+  print_fact("Job", escaped(job.id) + (job.cluster.empty() ? ""
+                                                           : " of cluster " + escaped(job.cluster) +
+                                                                 " on node " + escaped(job.node)));
+  if (const std::string user = user_text(job); user != "-") print_fact("User", escaped(user));
+  print_fact("State", paint(looks_of(job.state).colour, looks_of(job.state).name) +
+                          (job.reason.empty() ? "" : ": " + escaped(job.reason)));
   // Without it nobody hears what other nodes change.
   const bool has_peers = job.status && job.status->counters.nodes > 1;
   if (job.state == JobState::kAgentDied)
-    line("", std::string("its agent has ended by itself or was killed: ") +
-                 (has_peers ? "all is read from the PFS"
-                            : "placed files are read from the tier still, the others from the PFS"));
+    print_fact("", std::string("its agent has ended by itself or was killed: ") +
+                       (has_peers ? "all is read from the PFS"
+                                  : "placed files are read from the tier still, the others from the PFS"));
   if (!job.status) return;
   const JobCounters& c = job.status->counters;
   const Progress p = progress_of(job);
-  line("Dataset", dataset_text(job));
-  line("Files", std::to_string(p.files) +
-                    (p.all_files ? " of " + std::to_string(*p.all_files)
-                                 : " (not all are found yet, or none is listed)") +
-                    (p.all_files ? " (" + percent_text(percent(p.files, p.all_files), false) + ")" : ""));
-  line("Bytes",
-       format_size(p.bytes) +
-           (p.all_bytes ? std::string(" of ") + (p.estimated ? "about " : "") + format_size(*p.all_bytes) +
-                              " (" + percent_text(staged_percent(p), p.estimated) + ")"
-                        : "") +
-           (job.status->full ? "; the tiers are full" : ""));
+  print_fact("Dataset", dataset_text(job));
+  print_fact("Files",
+             std::to_string(p.files) +
+                 (p.all_files ? " of " + std::to_string(*p.all_files)
+                              : " (not all are found yet, or none is listed)") +
+                 (p.all_files ? " (" + percent_text(percent(p.files, p.all_files), false) + ")" : ""));
+  print_fact("Bytes", format_size(p.bytes) +
+                          (p.all_bytes ? std::string(" of ") + (p.estimated ? "about " : "") +
+                                             format_size(*p.all_bytes) + " (" +
+                                             percent_text(staged_percent(p), p.estimated) + ")"
+                                       : "") +
+                          (job.status->full ? "; the tiers are full" : ""));
   if (const uint64_t hinted = c[AgentCounter::hinted_files]; hinted > 0)
-    line("Order", counted(hinted, "file") + " prefetched as hints told");
+    print_fact("Order", counted(hinted, "file") + " prefetched as hints told");
   if (job.bytes_per_second)
-    line("Rate", rate_text(job) + (p.eta_seconds ? ", all staged in " + time_text(*p.eta_seconds) : ""));
+    print_fact("Rate",
+               rate_text(job) + (p.eta_seconds ? ", all staged in " + time_text(*p.eta_seconds) : ""));
   const Opens opens = opens_of(c);
-  line("Opens", std::to_string(opens.all) + ", of a tier's copy " + std::to_string(opens.tier) + " (" +
-                    hit_text(job) + ")");
+  print_fact("Opens", std::to_string(opens.all) + ", of a tier's copy " + std::to_string(opens.tier) + " (" +
+                          hit_text(job) + ")");
   for (const Fallback& f : kFallbacks)
-    if (c[f.counter] > 0) line("", std::to_string(c[f.counter]) + " on the PFS: fallback_" + f.name);
+    if (c[f.counter] > 0) print_fact("", std::to_string(c[f.counter]) + " on the PFS: fallback_" + f.name);
   if (job.status->tiers == 0) return;
   std::puts("");
   std::vector<std::vector<std::string>> rows = {{"TIER", "GRANTED", "PLACED", "USED", "OPENS", "READ"}};
@@ -120,12 +119,11 @@ void print_others(const Job& job) {
   std::puts("");
   if (const std::vector<NodeLine> nodes = nodes_of(job); !nodes.empty())
     return print_table(node_rows(nodes, count));
-  std::printf(
-      "%-11s nodes=1/%llu: these are the numbers of this node; those of the others are not known here%s\n",
-      "Nodes", static_cast<unsigned long long>(count),
-      job.status->counters.nodes > 1
-          ? ", but on the job's first node"
-          : ": its nodes do not get files from each other, and each tells its own");
+  print_fact("Nodes", "nodes=1/" + std::to_string(count) +
+                          ": these are the numbers of this node; those of the others are not known here" +
+                          (job.status->counters.nodes > 1
+                               ? ", but on the job's first node"
+                               : ": its nodes do not get files from each other, and each tells its own"));
 }
 
 // Of a part it notes the name.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // monarchctl tiers: which directories of this node are tiers, which are not, and why.
+#include <fmt/core.h>
 #include <sys/stat.h>
 
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,7 +16,6 @@
 #include "runtime/base/size.h"
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/discovery.h"
-#include "runtime/node/state.h"
 
 namespace monarch::admin {
 namespace {
@@ -106,24 +105,19 @@ int tiers(TiersOptions options) {
   if (!found.ok()) return fail("tiers", found.error());
   options.json ? print_all(*found, options.config) : print_candidates(*found);
   const size_t usable = chosen(*found).size();
-  if (usable == 0 && !configured.empty()) {
-    std::fprintf(
-        stderr,
-        "monarchctl tiers: none of the tiers that %s names can be used on this node, for the reasons "
-        "above; mend that, or name others\n",
-        options.config.c_str());
-    return kFailure;
-  }
-  if (usable == 0) {
-    std::fprintf(stderr, "monarchctl tiers: this node has no tier; name one in %s, as [tier.NAME]\n",
-                 options.config.empty() ? otherwise.c_str() : options.config.c_str());
-    return kFailure;
-  }
+  const std::string& file = options.config.empty() ? otherwise : options.config;
+  if (usable == 0)
+    return fail(
+        "tiers",
+        configured.empty()
+            ? "this node has no tier; name one in " + file + ", as [tier.NAME]"
+            : "none of the tiers that " + file +
+                  " names can be used on this node, for the reasons above; mend that, or name others");
   if (usable >= configured.size()) return 0;
-  std::fprintf(stderr,
-               "monarchctl tiers: %zu of the %zu tiers that %s names cannot be used on this node, for the "
-               "reasons above; 'monarchctl doctor' tells how to mend that\n",
-               configured.size() - usable, configured.size(), options.config.c_str());
+  fail("tiers",
+       fmt::format("{} of the {} tiers that {} names cannot be used on this node, for the reasons above; "
+                   "'monarchctl doctor' tells how to mend that",
+                   configured.size() - usable, configured.size(), file));
   return kPartial;
 }
 

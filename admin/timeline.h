@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a job went on one node over time, as `monarchctl report` tells and draws it.
+// How a job went on one node over time, and how long its opens took, as `monarchctl report` tells and draws
+// it.
 #pragma once
 
 #include <optional>
@@ -9,6 +10,7 @@
 #include "admin/jobs.h"
 #include "runtime/base/json.h"
 #include "runtime/metadata/series.h"
+#include "runtime/node/open_times.h"
 
 namespace monarch::admin {
 
@@ -45,5 +47,22 @@ std::optional<double> staged_at(const Timeline& timeline, uint64_t sample);
 
 // After which the PFS was not read any more; nothing: it was read to the end, or never.
 std::optional<uint64_t> pfs_quiet_ms(const Timeline& timeline);
+
+// ---- how long its opens took
+
+// "of tiers' copies"
+const char* kind_text(OpenKind kind);
+// "4us"; "~33ms", where two digits are not all.
+std::string duration_text(uint64_t ns);
+// Of the opens of a kind that were timed, of which there are some: "half took less than 4us, 99% less than
+// 16us".
+std::string opens_took(const OpenTimes& times, OpenKind kind);
+
+// The field "open_times" of `monarchctl report --json`.
+Json open_times_told(const OpenTimes& times);
+
+// Rows as wide as the first, which has the headings: the buckets between the first and the last one that has
+// any, and how many were timed of each kind.
+std::vector<std::vector<std::string>> open_time_rows(const OpenTimes& times);
 
 }  // namespace monarch::admin
