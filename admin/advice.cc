@@ -11,14 +11,14 @@ namespace monarch::admin {
 namespace {
 
 // So many percent of the opens are worth a line.
-bool many(const Counts& c, const char* fallback) { return c.task(fallback) * 20 > c.opens; }
+bool many(const Counts& c, TaskCounter fallback) { return c[fallback] * 20 > c.opens; }
 
 // Epoch 1, or one node of several, tells nothing of what a job reads in all.
 bool has_ended_whole(const Counts& c) { return !c.running && !c.partial; }
 
 std::string missing(const Counts& c) {
   const Counts::Dataset all = c.dataset();
-  return (all.estimated ? "about " : "") + format_size(all.bytes - std::min(all.bytes, c.placed_bytes)) +
+  return (all.estimated ? "about " : "") + format_size(all.bytes - std::min(all.bytes, c.placed())) +
          " for " + counted(all.no_room, "file");
 }
 
@@ -34,37 +34,40 @@ struct Rule {
 };
 // In the order of what matters most.
 constexpr Rule kRules[] = {
-    {"late", [](const Counts& c) { return c.own("late_nodes") > 0 && c.opens == 0; },
+    {"late", [](const Counts& c) { return c[AgentCounter::late_nodes] > 0 && c.opens == 0; },
      [](const Counts&) { return std::string(kLateText); }},
     {"nothing-attached", [](const Counts& c) { return c.opens == 0 && !c.partial; },
      [](const Counts& c) {
        return "no program opened a file of the dataset through Monarch" +
-              (c.own("staged_files") > 0
-                   ? " although " + counted(c.own("staged_files"), "file was staged", "files were staged")
+              (c[AgentCounter::staged_files] > 0
+                   ? " although " +
+                         counted(c[AgentCounter::staged_files], "file was staged", "files were staged")
                    : std::string()) +
               ": does the job read the path that was given, and is the program one that is seen (not static, "
               "not Go)? "
               "MONARCH_IO_LOG=stderr tells";
      }},
-    {"agent-died", [](const Counts& c) { return c.agent_died || many(c, "fallback_no_agent"); },
+    {"agent-died", [](const Counts& c) { return c.agent_died || many(c, TaskCounter::fallback_no_agent); },
      [](const Counts& c) {
-       if (!many(c, "fallback_no_agent")) return std::string(kAgentDiedText);
-       return counted(c.task("fallback_no_agent"), "open") +
+       if (!many(c, TaskCounter::fallback_no_agent)) return std::string(kAgentDiedText);
+       return counted(c[TaskCounter::fallback_no_agent], "open") +
               " went to the PFS since the agent had ended early: its log and the kernel's tell why; if "
               "memory was short, "
               "raise memory_max";
      }},
-    {"tier-failed", [](const Counts& c) { return c.own("tier_errors") + c.task("fallback_tier_error") > 0; },
+    {"tier-failed",
+     [](const Counts& c) { return c[AgentCounter::tier_errors] + c[TaskCounter::fallback_tier_error] > 0; },
      [](const Counts& c) {
-       return "a tier failed " + counted(c.own("tier_errors") + c.task("fallback_tier_error"), "time") +
+       return "a tier failed " +
+              counted(c[AgentCounter::tier_errors] + c[TaskCounter::fallback_tier_error], "time") +
               ": tell the administrator to look at the device (dmesg)";
      }},
-    {"pfs-failed", [](const Counts& c) { return c.own("source_errors") > 0; },
+    {"pfs-failed", [](const Counts& c) { return c[AgentCounter::source_errors] > 0; },
      [](const Counts& c) {
-       return counted(c.own("source_errors"), "file") +
+       return counted(c[AgentCounter::source_errors], "file") +
               " could not be read from the PFS: the agent's log names the first";
      }},
-    {"tier-too-small", [](const Counts& c) { return c.own("no_fit_files") > 0; },
+    {"tier-too-small", [](const Counts& c) { return c[AgentCounter::no_fit_files] > 0; },
      [](const Counts& c) {
        const std::string small = "the tiers were too small by " + missing(c);
        if (c.of_run) return small + ": give them more by --tier NAME:PATH:SIZE, or name fewer directories";
@@ -73,50 +76,51 @@ constexpr Rule kRules[] = {
               "A larger part does not help if --monarch-capacity, the administrator's job_capacity or a "
               "full disk bounds the job";
      }},
-    {"excluded", [](const Counts& c) { return many(c, "fallback_excluded"); },
+    {"excluded", [](const Counts& c) { return many(c, TaskCounter::fallback_excluded); },
      [](const Counts& c) {
-       return counted(c.task("fallback_excluded"), "open") +
+       return counted(c[TaskCounter::fallback_excluded], "open") +
               " went to the PFS because MONARCH_IO_EXCLUDE names the file or the program";
      }},
-    {"mounts", [](const Counts& c) { return many(c, "fallback_mount"); },
+    {"mounts", [](const Counts& c) { return many(c, TaskCounter::fallback_mount); },
      [](const Counts& c) {
-       return counted(c.task("fallback_mount"), "open") +
+       return counted(c[TaskCounter::fallback_mount], "open") +
               " went to the PFS because the container mounts something over a part of the dataset: mount it "
               "elsewhere, see "
               "'monarchctl container-args'";
      }},
-    {"large-files", [](const Counts& c) { return many(c, "fallback_large"); },
+    {"large-files", [](const Counts& c) { return many(c, TaskCounter::fallback_large); },
      [](const Counts& c) {
-       return counted(c.task("fallback_large"), "open") +
+       return counted(c[TaskCounter::fallback_large], "open") +
               " of large files came before these were staged: begin later, by " +
               asked(c, "--monarch-wait=full", "--wait full") +
               ", or raise "
               "stage_wait_max or stage_wait in monarch.conf";
      }},
-    {"slow-staging", [](const Counts& c) { return many(c, "fallback_timeout"); },
+    {"slow-staging", [](const Counts& c) { return many(c, TaskCounter::fallback_timeout); },
      [](const Counts& c) {
-       return counted(c.task("fallback_timeout"), "open") +
+       return counted(c[TaskCounter::fallback_timeout], "open") +
               " did not wait any longer for the agent: the PFS is slow, or pfs_bandwidth is; " +
               asked(c, "--monarch-prefetch=all stages ahead", "--wait full begins when all is staged");
      }},
-    {"written", [](const Counts& c) { return many(c, "fallback_invalid"); },
+    {"written", [](const Counts& c) { return many(c, TaskCounter::fallback_invalid); },
      [](const Counts& c) {
-       return counted(c.task("fallback_invalid"), "open was of a file", "opens were of files") +
+       return counted(c[TaskCounter::fallback_invalid], "open was of a file", "opens were of files") +
               " that the job had written: write results outside of the dataset";
      }},
-    {"changed", [](const Counts& c) { return many(c, "fallback_dropped"); },
+    {"changed", [](const Counts& c) { return many(c, TaskCounter::fallback_dropped); },
      [](const Counts& c) {
-       return counted(c.task("fallback_dropped"), "open was of a file", "opens were of files") +
+       return counted(c[TaskCounter::fallback_dropped], "open was of a file", "opens were of files") +
               " that changed on the PFS meanwhile, or whose copies another program removed: do not change a "
               "dataset in use, and keep cleaners away from the tiers";
      }},
     {"never-opened",
      [](const Counts& c) {
-       return has_ended_whole(c) && c.own("prefetch_files") > 0 && c.opens * 2 < c.own("staged_files") &&
-              c.own("staged_files") >= 20;
+       return has_ended_whole(c) && c[AgentCounter::prefetch_files] > 0 &&
+              c.opens * 2 < c[AgentCounter::staged_files] && c[AgentCounter::staged_files] >= 20;
      },
      [](const Counts& c) {
-       return counted(c.own("staged_files") - std::min(c.own("staged_files"), c.opens), "file") +
+       return counted(c[AgentCounter::staged_files] - std::min(c[AgentCounter::staged_files], c.opens),
+                      "file") +
               " were staged and not opened through Monarch: programs that are not seen (static, Go) may have "
               "read them; if the job "
               "reads a part of the dataset, name that part";
@@ -134,22 +138,12 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-uint64_t Counts::task(const char* name) const {
-  const auto at = tasks.find(name);
-  return at == tasks.end() ? 0 : at->second;
-}
-
-uint64_t Counts::own(const char* name) const {
-  const auto at = agent.find(name);
-  return at == agent.end() ? 0 : at->second;
-}
-
 Counts::Dataset Counts::dataset() const {
-  const uint64_t known = own("dataset_bytes"), no_room = own("no_fit_files"),
-                 all = own("staged_files") + no_room;
+  const uint64_t no_room = (*this)[AgentCounter::no_fit_files], sized = (*this)[AgentCounter::sized_files],
+                 all = (*this)[AgentCounter::staged_files] + no_room;
   // Older reports do not say of how many files the bytes are.
-  const uint64_t sized = agent.count("sized_files") ? own("sized_files") : all;
-  return {bytes_of_all(known, sized, all), no_room, sized < all};
+  const uint64_t known = sized == 0 ? all : sized;
+  return {bytes_of_all((*this)[AgentCounter::dataset_bytes], known, all), no_room, known < all};
 }
 
 Advice advise(const Counts& counts) {

@@ -3,26 +3,32 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <optional>
+#include <iterator>
+#include <numeric>
 #include <string>
+
+#include "runtime/metadata/board.h"
 
 namespace monarch::admin {
 
 // Of a node, or of a job's nodes together.
-struct Counts {
-  std::map<std::string, uint64_t> tasks, agent;  // by the names of monarchctl(1)
-  uint64_t opens = 0, opens_tier = 0, read_calls_tier = 0, read_bytes_tier = 0, placed_bytes = 0, nodes = 1;
-
-  uint64_t task(const char* name) const;  // 0: it is not there
-  uint64_t own(const char* name) const;   // the agent's
+struct Counts : NodeCounts {
+  uint64_t opens = 0, nodes = 1;
 
   // As the formulas of monarch(7).
-  uint64_t bytes_read() const { return read_bytes_tier + task("read_bytes_pfs"); }
-  uint64_t bytes_pfs() const { return own("agent_bytes_pfs") + task("read_bytes_pfs"); }
-  uint64_t calls() const { return read_calls_tier + task("read_calls_pfs"); }
-  uint64_t calls_pfs() const { return own("agent_reads_pfs") + task("read_calls_pfs"); }
-  uint64_t opens_pfs() const { return own("agent_opens_pfs") + own("walk_dirs") + task("opens_pfs"); }
+  uint64_t bytes_read() const { return read_bytes_tier + (*this)[TaskCounter::read_bytes_pfs]; }
+  uint64_t bytes_pfs() const { return bytes_from_pfs(*this); }
+  uint64_t calls() const { return read_calls_tier + (*this)[TaskCounter::read_calls_pfs]; }
+  uint64_t calls_pfs() const {
+    return (*this)[AgentCounter::agent_reads_pfs] + (*this)[TaskCounter::read_calls_pfs];
+  }
+  uint64_t opens_pfs() const {
+    return (*this)[AgentCounter::agent_opens_pfs] + (*this)[AgentCounter::walk_dirs] +
+           (*this)[TaskCounter::opens_pfs];
+  }
+  uint64_t placed() const {
+    return std::accumulate(std::begin(placed_bytes), std::end(placed_bytes), uint64_t{0});
+  }
   bool of_run = false;      // of `monarchctl run`, without Slurm
   bool agent_died = false;  // of the node whose report it is; before the job ended
   bool running = false;     // the job may read the rest later

@@ -311,11 +311,11 @@ std::string nth_id(const std::string& id, size_t n) { return n == 0 ? id : id + 
 
 // Of each node, where it is known; with the same axes, so that they can be compared.
 std::string charts_of(Chart (*chart_of_node)(const Timeline&), const PageOf& page,
-                      const std::vector<NodeCurves>& nodes) {
+                      const std::vector<Told>& nodes) {
   std::vector<Chart> charts;  // without curves: not known
   double top = 0;
   uint64_t end_ms = 0;
-  for (const NodeCurves& node : nodes) {
+  for (const Told& node : nodes) {
     charts.push_back(node.timeline.series.count == 0 ? Chart() : chart_of_node(node.timeline));
     top = std::max(top, charts.back().top);
     end_ms = std::max(end_ms, node.timeline.end_ms());
@@ -352,7 +352,7 @@ std::string in_markup(const std::string& any) {
 
 std::string span_text(uint64_t ms) { return when(ms, ms); }
 
-std::string page_of(const PageOf& page, const std::vector<NodeCurves>& nodes) {
+std::string page_of(const PageOf& page, const std::vector<Told>& nodes) {
   std::string html = kHead;
   html +=
       fmt::format("<title>{0}</title>\n</head>\n<body>\n<main>\n<h1>{0}</h1>\n<p class=\"about\">{1}</p>\n",
@@ -369,7 +369,8 @@ std::string page_of(const PageOf& page, const std::vector<NodeCurves>& nodes) {
     if (nodes[n].timeline.series.count == 0)
       html += "<p class=\"note\">How it went over time" + in_markup(on(n)) + " is not known.</p>\n";
   for (size_t n = 0; n < nodes.size(); ++n)
-    if (nodes[n].open_times) html += open_times_section(*nodes[n].open_times, nth_id("opens", n), on(n));
+    html += open_times_section(nodes.size() > 1 ? nodes[n].own.open_times : nodes[n].counts.open_times,
+                               nth_id("opens", n), on(n));
   if (page.nodes.size() > 1)
     html += "<section id=\"nodes\">\n<h2>Nodes</h2>\n" + table_of(page.nodes) + "</section>\n";
   return html + "</main>\n<footer>monarchctl " PACKAGE_VERSION "</footer>\n</body>\n</html>\n";

@@ -2,12 +2,10 @@
 // monarchctl report --html: a page for a browser, in one file that loads nothing.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "admin/timeline.h"
-#include "runtime/layout/board_layout.h"
+#include "admin/reports.h"
 
 namespace monarch::admin {
 
@@ -16,13 +14,6 @@ std::string in_markup(const std::string& any);
 
 // So long a time, with parts of seconds where it is short.
 std::string span_text(uint64_t ms);
-
-// How it went on one node.
-struct NodeCurves {
-  std::string node;  // empty: the one that there is
-  Timeline timeline;
-  std::optional<OpenTimes> open_times = {};  // nothing: not known
-};
 
 struct PageOf {
   struct Fact {
@@ -35,7 +26,8 @@ struct PageOf {
   // the headings.
   std::vector<std::vector<std::string>> nodes;
 };
-// With the curves of one node or more. Whatever stands in these texts is shown, and does nothing.
-std::string page_of(const PageOf& page, const std::vector<NodeCurves>& nodes);
+// With what one node has told, of all, or several, each of itself. Whatever stands in these texts is shown,
+// and does nothing.
+std::string page_of(const PageOf& page, const std::vector<Told>& nodes);
 
 }  // namespace monarch::admin

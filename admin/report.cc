@@ -81,7 +81,7 @@ std::optional<Bound> bound_of(const Counts& c) {
   const uint64_t all = c.dataset().bytes;
   if (c.nodes > 1 || all == 0 || c.bytes_read() == 0) return {};
   const double epochs = static_cast<double>(c.bytes_read()) / static_cast<double>(all);
-  const double placed = std::min(1.0, static_cast<double>(c.placed_bytes) / static_cast<double>(all));
+  const double placed = std::min(1.0, static_cast<double>(c.placed()) / static_cast<double>(all));
   return Bound{epochs, epochs > 1 ? 100 * placed * (epochs - 1) / epochs : 0};
 }
 
@@ -89,10 +89,8 @@ Json seconds_or_null(uint64_t ms) { return ms == 0 ? Json() : Json(static_cast<d
 
 // Opens on the PFS by why.
 Json fallbacks_of(const Counts& c) {
-  constexpr std::string_view kPrefix = "fallback_";
   Json all = Json::object();
-  for (const auto& [name, opens] : c.tasks)
-    if (name.starts_with(kPrefix)) all[name.substr(kPrefix.size())] = opens;
+  for (const Fallback& f : kFallbacks) all[f.name] = c[f.counter];
   return all;
 }
 
@@ -105,7 +103,7 @@ uint64_t nodes_told(const Told& told) {
   if (!told.reports.empty()) return told.reports.size();
   if (!told.nodes.empty()) return told_count(told.nodes);
   const Counts &all = told.counts, &own = told.own;
-  return all.opens == own.opens && all.placed_bytes == own.placed_bytes ? 1 : all.nodes;
+  return all.opens == own.opens && all.placed() == own.placed() ? 1 : all.nodes;
 }
 
 // "": of the one that there is.
@@ -134,9 +132,10 @@ struct IoTime {
 };
 std::optional<IoTime> io_time(const Told& told) {
   const AtWork work = at_work(told.timeline.series);
-  if (!told.own_open_times || work.ms == 0 || told.own.own("late_nodes") > 0) return {};
-  const uint64_t waited = std::min(told.own.task("waited_hits"), told.own.opens_tier);
-  const double ns = spent_ns(*told.own_open_times, told.own.opens_tier - waited, told.own.task("wait_ns"));
+  if (!told.has_open_times || work.ms == 0 || told.own[AgentCounter::late_nodes] > 0) return {};
+  const uint64_t waited = std::min(told.own[TaskCounter::waited_hits], told.own.opens_tier);
+  const double ns =
+      spent_ns(told.own.open_times, told.own.opens_tier - waited, told.own[TaskCounter::wait_ns]);
   return IoTime{ns / 1e9, static_cast<double>(work.ms) / 1000, static_cast<double>(work.pfs_ms) / 1000};
 }
 
@@ -170,21 +169,21 @@ Json to_json(const Shown& told, const Advice& advice) {
       {"node", told.node.empty() ? Json() : Json(told.node)},
       {"opens", c.opens},
       {"opens_tier", c.opens_tier},
-      {"waited_hits", c.task("waited_hits")},
+      {"waited_hits", c[TaskCounter::waited_hits]},
       {"hit", share(c.opens_tier, c.opens) / 100},
       {"bytes_read", c.bytes_read()},
       {"bytes_tier", c.read_bytes_tier},
       {"bytes_pfs", c.bytes_pfs()},
-      {"bytes_peers", c.own("peer_bytes")},
+      {"bytes_peers", c[AgentCounter::peer_bytes]},
       {"calls", c.calls()},
       {"calls_pfs", c.calls_pfs()},
       {"opens_pfs", c.opens_pfs()},
       {"fallbacks", fallbacks_of(c)},
-      {"meta_pfs", c.task("meta_pfs")},
-      {"meta_served", c.task("meta_served")},
+      {"meta_pfs", c[TaskCounter::meta_pfs]},
+      {"meta_served", c[TaskCounter::meta_served]},
       {"dataset_bytes", dataset_of(told).bytes},
       {"dataset_estimated", dataset_of(told).estimated},
-      {"placed_bytes", c.placed_bytes},
+      {"placed_bytes", c.placed()},
       {"epochs", bound ? Json(bound->epochs) : Json()},
       {"spared_percent", spared(c.bytes_pfs(), c.bytes_read())},
       {"bound_percent", bound ? Json(bound->percent) : Json()},
@@ -196,7 +195,7 @@ Json to_json(const Shown& told, const Advice& advice) {
       {"staged_seconds", seconds_or_null(series.whole_ms)},
       {"settled_seconds", seconds_or_null(series.settled_ms)},
       {"pfs_quiet_seconds", quiet ? Json(static_cast<double>(*quiet) / 1000) : Json()},
-      {"open_times", told.open_times ? open_times_told(*told.open_times) : Json()},
+      {"open_times", told.has_open_times ? open_times_told(c.open_times) : Json()},
       {"by_node", told.nodes.empty() ? Json() : by_node(told.nodes)},
       {"most_per_second",
        {{"from_pfs", rate(most.pfs)}, {"from_tiers", rate(most.tiers)}, {"from_peers", rate(most.peers)}}},
@@ -276,8 +275,8 @@ std::vector<std::string> row_of(const std::string& name, const Counts& c) {
           rounded(share(c.opens_tier, c.opens)) + "%",
           format_size(c.bytes_pfs()),
           format_size(c.read_bytes_tier),
-          format_size(c.own("peer_bytes")),
-          format_size(c.placed_bytes)};
+          format_size(c[AgentCounter::peer_bytes]),
+          format_size(c.placed())};
 }
 
 Rows headings() { return {{"", "Opens", "of copies", "from the PFS", "from tiers", "from nodes", "Placed"}}; }
@@ -296,20 +295,20 @@ void print(const Shown& told, const Advice& advice) {
   print_fact("Job", escaped(title_of(source) + (nodes.empty() ? "" : ", " + nodes)));
   print_fact("Opens", fmt::format("{}, of a tier's copy {} ({:.1f}%){}", c.opens, c.opens_tier,
                                   share(c.opens_tier, c.opens),
-                                  c.task("waited_hits") > 0
-                                      ? fmt::format(", of which {} waited for it", c.task("waited_hits"))
-                                      : ""));
+                                  c[TaskCounter::waited_hits] > 0 ? fmt::format(", of which {} waited for it",
+                                                                                c[TaskCounter::waited_hits])
+                                                                  : ""));
   print_fact("Read", format_size(c.bytes_read()) + ": " + format_size(c.read_bytes_tier) + " from tiers, " +
-                         format_size(c.task("read_bytes_pfs")) + " from the PFS");
+                         format_size(c[TaskCounter::read_bytes_pfs]) + " from the PFS");
   const Counts::Dataset all = dataset_of(told);
-  print_fact(
-      "Staged",
-      format_size(c.placed_bytes) + " placed" +
-          (all.bytes == 0 ? ""
-                          : " of " + (all.estimated ? "about " + format_size(all.bytes)
-                                                    : format_size(all.bytes) + " known")) +
-          "; " + format_size(c.own("agent_bytes_pfs")) + " from the PFS" +
-          (c.own("peer_bytes") > 0 ? ", " + format_size(c.own("peer_bytes")) + " from other nodes" : ""));
+  print_fact("Staged", format_size(c.placed()) + " placed" +
+                           (all.bytes == 0 ? ""
+                                           : " of " + (all.estimated ? "about " + format_size(all.bytes)
+                                                                     : format_size(all.bytes) + " known")) +
+                           "; " + format_size(c[AgentCounter::agent_bytes_pfs]) + " from the PFS" +
+                           (c[AgentCounter::peer_bytes] > 0
+                                ? ", " + format_size(c[AgentCounter::peer_bytes]) + " from other nodes"
+                                : ""));
   print_fact("PFS bytes", instead(format_size(c.bytes_pfs()), format_size(c.bytes_read()),
                                   spared(c.bytes_pfs(), c.bytes_read())));
   if (const std::optional<Bound> bound = bound_of(c))
@@ -317,15 +316,15 @@ void print(const Shown& told, const Advice& advice) {
                fmt::format(
                    "the dataset was read {:.1f} times; with what is placed, f(E-1)/E = {:.1f}% can be spared",
                    bound->epochs, bound->percent));
-  if (const uint64_t late = c.own("late_nodes"); late > 0)
+  if (const uint64_t late = c[AgentCounter::late_nodes]; late > 0)
     print_fact(
         "", "what tasks of " + counted(late, "node") + " read before their agent was ready is not counted");
   print_fact("PFS reads", instead(c.calls_pfs(), c.calls()));
   print_fact("PFS opens", instead(c.opens_pfs(), c.opens) + ", listings included");
-  const uint64_t meta = c.task("meta_served") + c.task("meta_pfs");
-  if (meta > 0) print_fact("PFS stats", instead(c.task("meta_pfs"), meta));
+  const uint64_t meta = c[TaskCounter::meta_served] + c[TaskCounter::meta_pfs];
+  if (meta > 0) print_fact("PFS stats", instead(c[TaskCounter::meta_pfs], meta));
   print_times(told.timeline);
-  if (told.open_times) print_open_times(*told.open_times);
+  print_open_times(c.open_times);
   if (const std::string io = io_text(told); !io.empty()) print_fact("I/O", io);
   if (!advice.text.empty()) print_fact("Advice", paint(Colour::kDoubtful, escaped(advice.text)));
   if (told.nodes.empty() && told.reports.empty()) return;
@@ -336,13 +335,13 @@ void print(const Shown& told, const Advice& advice) {
 // ---- the page
 
 Counts without(const Counts& all, const Counts& node) {
-  Counts rest = all;
-  for (auto& [name, value] : rest.tasks) value = sub_sat(value, node.task(name.c_str()));
-  for (auto& [name, value] : rest.agent) value = sub_sat(value, node.own(name.c_str()));
+  Counts rest;
+  for (uint32_t i = 0; i < kTaskCounters; ++i) rest.task[i] = sub_sat(all.task[i], node.task[i]);
+  for (uint32_t i = 0; i < kAgentCounters; ++i) rest.agent[i] = sub_sat(all.agent[i], node.agent[i]);
   rest.opens = sub_sat(all.opens, node.opens);
   rest.opens_tier = sub_sat(all.opens_tier, node.opens_tier);
   rest.read_bytes_tier = sub_sat(all.read_bytes_tier, node.read_bytes_tier);
-  rest.placed_bytes = sub_sat(all.placed_bytes, node.placed_bytes);
+  rest.placed_bytes[0] = sub_sat(all.placed(), node.placed());
   return rest;
 }
 
@@ -362,7 +361,7 @@ std::string about_text(const Shown& told) {
   for (const Told& one : told.reports) end_ms = std::max(end_ms, one.timeline.end_ms());
   if (timeline.series.count > 0) parts.push_back(span_text(end_ms) + " long");
   if (told.source.state.empty()) parts.push_back("ended");
-  if (told.counts.own("late_nodes") > 0) parts.push_back("not all of it counted");
+  if (told.counts[AgentCounter::late_nodes] > 0) parts.push_back("not all of it counted");
   std::string text;
   for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
   return text;
@@ -370,7 +369,7 @@ std::string about_text(const Shown& told) {
 
 PageOf::Fact staged_fact(const Told& told) {
   const Counts::Dataset all = dataset_of(told);
-  const uint64_t placed = told.counts.placed_bytes;
+  const uint64_t placed = told.counts.placed();
   if (all.bytes == 0) return {"Dataset staged", format_size(placed), ""};
   return {"Dataset staged", rounded(std::min(share(placed, all.bytes), 100.0)) + "%",
           format_size(placed) + " of " + (all.estimated ? "about " : "") + format_size(all.bytes)};
@@ -405,15 +404,12 @@ std::string page_text(const Shown& told, const Advice& advice) {
                                       : "")}};
   if (told.reports.empty()) add_staging_time(told, &page);
   if (!told.reports.empty()) {
-    std::vector<NodeCurves> curves;
-    for (const Told& one : told.reports) curves.push_back({one.node, one.timeline, one.own_open_times});
     page.nodes = rows_of(told.reports, c);
-    return page_of(page, curves);
+    return page_of(page, told.reports);
   }
-  const std::vector<NodeCurves> curves = {{"", told.timeline, told.open_times}};
   if (!told.nodes.empty()) {
     page.nodes = node_rows(told.nodes, c.nodes);
-    return page_of(page, curves);
+    return page_of(page, {told});
   }
   page.nodes = headings();
   page.nodes.push_back(row_of(c.nodes > 1 ? "this node" : "the node", told.own));
@@ -421,7 +417,7 @@ std::string page_text(const Shown& told, const Advice& advice) {
     page.nodes.push_back(row_of("the others", without(c, told.own)));
     page.nodes.push_back(row_of("all", c));
   }
-  return page_of(page, curves);
+  return page_of(page, {told});
 }
 
 Advice advise_on(Shown* told) {
@@ -465,17 +461,6 @@ int tell_job(const ReportOptions& options, const Job& job) {
 
 // ---- reports of several nodes
 
-void add(Counts* sum, const Counts& one) {
-  for (const auto& [name, value] : one.tasks) sum->tasks[name] += value;
-  for (const auto& [name, value] : one.agent) sum->agent[name] += value;
-  sum->opens += one.opens;
-  sum->opens_tier += one.opens_tier;
-  sum->read_calls_tier += one.read_calls_tier;
-  sum->read_bytes_tier += one.read_bytes_tier;
-  sum->placed_bytes += one.placed_bytes;
-  sum->agent_died |= one.agent_died;
-}
-
 int tell_reports(const ReportOptions& options) {
   Result<std::vector<Told>> reports = told_by_nodes(options.all);
   if (!reports.ok()) return fail("report", reports.error());
@@ -488,9 +473,9 @@ int tell_reports(const ReportOptions& options) {
   told.datasets = first.datasets;
   for (const Told& one : told.reports) {
     add(&told.counts, one.own);
-    if (!one.own_open_times) continue;
-    if (!told.open_times) told.open_times = OpenTimes();
-    monarch::add(&*told.open_times, *one.own_open_times);
+    told.counts.opens += one.own.opens;
+    told.counts.agent_died |= one.own.agent_died;
+    told.has_open_times |= one.has_open_times;
   }
   return tell(options, std::move(told));
 }

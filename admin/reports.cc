@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <fstream>
 #include <iostream>
-#include <map>
 #include <system_error>
 
 #include "admin/jobs.h"
@@ -33,53 +32,44 @@ uint64_t number(const Json& object, const char* name, bool* good) {
   return 0;
 }
 
-std::map<std::string, uint64_t> numbers(const Json& object, const char* name, bool* good) {
-  std::map<std::string, uint64_t> all;
-  const Json& of = object[name];
-  *good &= of.is_object();
-  if (!*good) return all;
-  for (const auto& [key, value] : of.members()) all[key] = number(of, key.c_str(), good);
-  return all;
-}
-
 Result<Counts> counts_of(const Json& report, Whose whose) {
   const bool all = whose == Whose::kAll && report.find("job");
-  const Json& of = all ? report["job"] : report;
-  if (!of.is_object()) return no_report();
+  const Json &of = all ? report["job"] : report, &tasks = of["tasks"], &agent = of["agent"];
+  if (!tasks.is_object() || !agent.is_object()) return no_report();
   bool good = true;
   Counts c;
-  c.tasks = numbers(of, "tasks", &good);
-  c.agent = numbers(of, "agent", &good);
+#define X(name, doc) c.task[static_cast<uint32_t>(TaskCounter::name)] = number(tasks, #name, &good);
+  MONARCH_TASK_COUNTERS(X)
+#undef X
+#define X(name, doc) c.agent[static_cast<uint32_t>(AgentCounter::name)] = number(agent, #name, &good);
+  MONARCH_AGENT_COUNTERS(X)
+#undef X
   c.opens = number(of, "opens", &good);
   c.opens_tier = number(of, "opens_tier", &good);
-  const Json* ended = report.find("ended");
-  c.of_run = !ended;
-  if (ended) c.agent_died = (*ended)["agent_died"].boolean();
-  if (ended && whose == Whose::kAll) c.nodes = std::max<uint64_t>(number(*ended, "nodes", &good), 1);
+  const Json& ended = report["ended"];
+  c.of_run = ended.is_null();
+  c.agent_died = ended["agent_died"].boolean();
+  if (whose == Whose::kAll) c.nodes = std::max<uint64_t>(number(all ? of : ended, "nodes", &good), 1);
   if (all) {
-    c.nodes = number(of, "nodes", &good);
     c.read_calls_tier = number(of, "read_calls_tier", &good);
     c.read_bytes_tier = number(of, "read_bytes_tier", &good);
-    for (const auto& [medium, bytes] : numbers(of, "placed_bytes", &good)) c.placed_bytes += bytes;
+    for (const auto& [medium, bytes] : of["placed_bytes"].members())
+      c.placed_bytes[0] += number(of["placed_bytes"], medium.c_str(), &good);
   } else {
     for (const Json& tier : report["tiers"].elements()) {
       if (!tier.is_object()) return no_report();
       c.read_calls_tier += number(tier, "read_calls", &good);
       c.read_bytes_tier += number(tier, "read_bytes", &good);
-      c.placed_bytes += number(tier, "placed_bytes", &good);
+      c.placed_bytes[0] += number(tier, "placed_bytes", &good);
     }
   }
   if (!good) return no_report();
+  if (const Json* times = of.find("open_times")) {
+    const Result<OpenTimes> read = open_times_of(*times);
+    if (!read.ok()) return read.error();
+    c.open_times = *read;
+  }
   return c;
-}
-
-Result<std::optional<OpenTimes>> open_times_in(const Json& report, Whose whose) {
-  const bool all = whose == Whose::kAll && report["job"].is_object();
-  const Json* times = (all ? report["job"] : report).find("open_times");
-  if (!times) return std::optional<OpenTimes>();
-  const Result<OpenTimes> read = open_times_of(*times);
-  if (!read.ok()) return read.error();
-  return std::optional<OpenTimes>(*read);
 }
 
 }  // namespace
@@ -97,9 +87,8 @@ Result<Told> told_by(const Json& report) {
   take(counts_of(report, Whose::kNode), &told.own);
   take(timeline_of(report), &told.timeline);
   if (const Json& nodes = report["job"]["by_node"]; !nodes.is_null()) take(node_lines_of(nodes), &told.nodes);
-  take(open_times_in(report, Whose::kAll), &told.open_times);
-  take(open_times_in(report, Whose::kNode), &told.own_open_times);
   if (fault.code != 0) return fault;
+  told.has_open_times = report.find("open_times");
   if (report["uid"].is_number_unsigned()) told.uid = report["uid"].number();
   for (const Json& dataset : report["datasets"].elements())
     if (dataset.is_string()) told.datasets.push_back(dataset.text());

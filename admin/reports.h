@@ -41,10 +41,10 @@ Status check_one(const std::string& name, const std::set<std::string>& clusters)
 
 // What a report tells of a job.
 struct Told {
-  Counts counts, own;                                   // of all its nodes, and of the one that wrote it
-  std::optional<OpenTimes> open_times, own_open_times;  // likewise; nothing: an older release's
-  Timeline timeline;                                    // of this one
-  std::vector<NodeLine> nodes;                          // each of them; none: not known
+  Counts counts, own;           // of all its nodes, and of the one that wrote it
+  bool has_open_times = false;  // an older release's report has none
+  Timeline timeline;            // of this one
+  std::vector<NodeLine> nodes;  // each of them; none: not known
   std::optional<uint64_t> uid;  // its owner; nothing: not known, as what follows if empty
   std::vector<std::string> datasets;
   std::string node, cluster;  // of one that has ended
