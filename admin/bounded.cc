@@ -64,4 +64,17 @@ std::string run_program(const std::vector<std::string>& words, int* status) {
   return text;
 }
 
+Result<std::string> ask_program(const std::vector<std::string>& words, int patience_ms) {
+  Question asked([&] {
+    int status;
+    const std::string said = run_program(words, &status);
+    if (status == 127 << 8) return "!there is no " + words[0] + " here";
+    return (status == 0 ? "=" : "!") + said;
+  });
+  const Result<std::string> answer = asked.answer(patience_ms);
+  if (!answer.ok()) return answer.error();
+  if (answer->starts_with('=')) return answer->substr(1);
+  return Error{ECHILD, answer->substr(1, answer->find('\n') - 1)};
+}
+
 }  // namespace monarch::admin

@@ -30,4 +30,7 @@ class Question {
 // included, at most 1 MiB of it; *status as of waitpid(2), 127 << 8 if there is no such program.
 std::string run_program(const std::vector<std::string>& words, int* status);
 
+// What such a program prints, asked in a child. ETIMEDOUT; ECHILD: it failed, and the text is its first line.
+Result<std::string> ask_program(const std::vector<std::string>& words, int patience_ms);
+
 }  // namespace monarch::admin

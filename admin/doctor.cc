@@ -670,13 +670,8 @@ void find_line(const std::string& as_slurm_says, Place* place) {
 // What the checks look at, as far as it can be told in time.
 Place find_place(const DoctorOptions& options) {
   Place place;
-  Question asked([] {
-    int status;
-    const std::string text = run_program({"scontrol", "show", "config"}, &status);
-    return status == 0 ? text : std::string();
-  });
-  const Result<std::string> shown = asked.answer(kPatienceMs);
-  if (shown.ok()) place.slurm = parse_show_config(*shown);
+  if (const Result<std::string> shown = ask_program({"scontrol", "show", "config"}, kPatienceMs); shown.ok())
+    place.slurm = parse_show_config(*shown);
   const auto value = [&](const char* key) { return slurm_value(place, key).value_or(""); };
   const std::string slurm_conf = value("SLURM_CONF"), named = value("PlugStackConfig");
   place.plugin_dir = value("PluginDir");

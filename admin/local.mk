@@ -18,7 +18,6 @@ monarchctl_SOURCES = \
 	%D%/reports.h \
 	%D%/screen.h \
 	%D%/slurm_facts.h \
-	%D%/slurm_ids.h \
 	%D%/tiers.h \
 	%D%/timeline.h \
 	%D%/wait.h
@@ -43,7 +42,6 @@ ctl_run = \
 	%D%/run.cc \
 	%D%/simulate.cc \
 	%D%/slurm_facts.cc \
-	%D%/slurm_ids.cc \
 	%D%/version.cc \
 	%D%/wait.cc
 ctl_top = \

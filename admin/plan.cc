@@ -24,7 +24,7 @@
 #include "admin/defaults.h"
 #include "admin/output.h"
 #include "admin/reports.h"
-#include "admin/slurm_ids.h"
+#include "admin/slurm_facts.h"
 #include "admin/tiers.h"
 #include "admin/timeline.h"
 #include "build_config.h"

@@ -28,7 +28,7 @@
 #include "admin/output.h"
 #include "admin/page.h"
 #include "admin/reports.h"
-#include "admin/slurm_ids.h"
+#include "admin/slurm_facts.h"
 #include "admin/timeline.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
@@ -598,31 +598,22 @@ std::vector<std::string> rows_of(const std::string& said, const std::string& num
 }
 
 int report_of_sacct(const ReportOptions& options) {
-  const Result<std::string> answer = ask_sacct(options.what, "JobID,State,SystemComment");
-  const std::string hint =
-      "; name a job with Monarch on this node ('monarchctl status'), one that sacct has, or a file of "
-      "'monarchctl run --report'";
-  if (!answer.ok())
+  const auto refuse = [&](const std::string& sacct) {
     return fail("report",
-                "job " + options.what + " is not on this node, and sacct: " + answer.error().text + hint);
-  const bool known = !answer->empty() && (*answer)[0] == '=';
-  const std::string said = answer->empty() ? "" : answer->substr(1, answer->find('\n') - 1);
-  const std::vector<std::string> rows =
-      known ? rows_of(answer->substr(1), options.what.substr(0, options.what.find('@')))
-            : std::vector<std::string>();
-  if (rows.empty())
-    return fail("report", "job " + options.what + " is not on this node, and sacct " +
-                              (known          ? "does not know it"
-                               : said.empty() ? "failed"
-                                              : "failed (" + said + ")") +
-                              hint);
+                "job " + options.what + " is not on this node, and sacct " + sacct +
+                    "; name a job with Monarch on this node ('monarchctl status'), one that sacct has, or a "
+                    "file of 'monarchctl run --report'");
+  };
+  const Result<std::string> answer = ask_sacct(options.what, "JobID,State,SystemComment");
+  if (!answer.ok()) return refuse("failed (" + answer.error().text + ")");
+  const std::vector<std::string> rows = rows_of(*answer, options.what.substr(0, options.what.find('@')));
+  if (rows.empty()) return refuse("does not know it");
   const size_t name_end = rows[0].find('|'), state_end = rows[0].find('|', name_end + 1);
   if (rows.size() > 1)
     return fail("report",
                 "job " + options.what + " has " + std::to_string(rows.size()) +
                     " parts, such as an array's elements; name one: " + rows[0].substr(0, name_end));
-  if (state_end == std::string::npos)
-    return fail("report", "job " + options.what + " is not on this node, and sacct: " + rows[0] + hint);
+  if (state_end == std::string::npos) return refuse("says " + rows[0]);
   return tell_line(options, rows[0].substr(name_end + 1, state_end - name_end - 1),
                    rows[0].substr(state_end + 1));
 }

@@ -114,10 +114,10 @@ Result<std::string> read_text(const std::string& name) {
   std::error_code error;
   if (name != "-" && std::filesystem::is_directory(name, error)) return errno_error("read " + name, EISDIR);
   std::istream& in = name == "-" ? std::cin : file;
-  std::vector<char> room(kMostFile);
-  in.read(room.data(), static_cast<std::streamsize>(room.size()));
+  text.resize(kMostFile);
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (in.bad()) return errno_error("read " + name, EIO);
-  text.assign(room.data(), static_cast<size_t>(in.gcount()));
+  text.resize(static_cast<size_t>(in.gcount()));
   return text;
 }
 

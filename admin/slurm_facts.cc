@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admin/slurm_facts.h"
 
-#include <dirent.h>
 #include <elf.h>
 #include <glob.h>
 #include <sys/stat.h>
@@ -18,13 +17,17 @@
 #include <memory>
 #include <sstream>
 
+#include "admin/bounded.h"
+#include "admin/jobs.h"
 #include "runtime/node/identity.h"
+#include "runtime/node/job_facts.h"
 
 namespace monarch::admin {
 namespace {
 
 constexpr char kPlugin[] = "spank_monarch.so";
 constexpr int kMostDepth = 8;  // of includes
+constexpr int kPartsPatienceMs = 2000, kSacctPatienceMs = 10000;
 
 std::vector<std::string> words_of(const std::string& line) {
   std::istringstream in(line.substr(0, line.find('#')));
@@ -118,6 +121,27 @@ bool take(const std::string& file, uint64_t offset, T* to) {
   const char* from = bytes_at(file, offset, sizeof(T));
   if (from) std::memcpy(to, from, sizeof(T));
   return from != nullptr;
+}
+
+Result<std::string> ask(std::vector<std::string> words, const std::string& name, int patience_ms) {
+  const size_t at = name.find('@');
+  words.insert(words.end(), {"-j", name.substr(0, at)});
+  if (at != std::string::npos) words.insert(words.end(), {"-M", name.substr(at + 1)});
+  return ask_program(words, patience_ms);
+}
+
+// Of lines NAME|NUMBER those whose name is a part's of that job.
+std::vector<JobPart> parts_in(const std::string& answer, const std::string& job) {
+  std::vector<JobPart> parts;
+  std::istringstream in(answer);
+  for (std::string line; std::getline(in, line);) {
+    const size_t end = std::min(line.find('|'), line.size());
+    const std::string name = line.substr(0, end), number = line.substr(std::min(end + 1, line.size()));
+    const bool is_part = name.find_first_of("_+") != std::string::npos && name.starts_with(job) &&
+                         (name.size() == job.size() || name[job.size()] == '_' || name[job.size()] == '+');
+    if (is_part && is_number(number)) parts.push_back({name, number});
+  }
+  return parts;
 }
 
 }  // namespace
@@ -214,14 +238,13 @@ std::optional<int64_t> oldest_slurmd() {
   ::clock_gettime(CLOCK_REALTIME, &now);
   ::clock_gettime(CLOCK_BOOTTIME, &since_boot);
   std::optional<int64_t> oldest;
-  const std::unique_ptr<DIR, int (*)(DIR*)> proc(::opendir("/proc"), &::closedir);
-  while (const dirent* e = proc ? ::readdir(proc.get()) : nullptr) {
-    const std::string dir = std::string("/proc/") + e->d_name;
+  for (const std::string& pid : names_in("/proc")) {
+    const std::string dir = "/proc/" + pid;
     struct stat st;
     std::string name;
-    if (!std::isdigit(e->d_name[0]) || ::stat(dir.c_str(), &st) != 0 || st.st_uid != 0) continue;
+    if (!is_number(pid) || ::stat(dir.c_str(), &st) != 0 || st.st_uid != 0) continue;
     if (!std::getline(std::ifstream(dir + "/comm"), name) || name != "slurmd") continue;
-    const Result<ProcessId> one = identify(std::atoi(e->d_name));
+    const Result<ProcessId> one = identify(std::atoi(pid.c_str()));
     if (!one.ok()) continue;
     const auto age = since_boot.tv_sec - static_cast<int64_t>(one->start_time) / ::sysconf(_SC_CLK_TCK);
     oldest = std::min(oldest.value_or(now.tv_sec), now.tv_sec - age);
@@ -238,6 +261,34 @@ std::string release_of(uint32_t number) {
 std::string release_of(const std::string& version) {
   const size_t dot = version.find('.');
   return dot == std::string::npos ? version : version.substr(0, version.find('.', dot + 1));
+}
+
+Result<std::string> ask_sacct(const std::string& name, const char* fields) {
+  return ask({"sacct", "-nPX", "-o", fields}, name, kSacctPatienceMs);
+}
+
+std::vector<JobPart> parts_of(const std::string& name) {
+  const std::string job = name.substr(0, name.find('@'));
+  Result<std::string> answer = ask({"squeue", "-hr", "-t", "all", "-o", "%i|%A"}, name, kPartsPatienceMs);
+  if (!answer.ok() || answer->empty())
+    answer = ask({"sacct", "-nPX", "-o", "JobID,JobIDRaw"}, name, kPartsPatienceMs);
+  return parts_in(answer.ok() ? *answer : "", job);
+}
+
+std::string names_of(const std::vector<JobPart>& parts) {
+  constexpr size_t kMost = 16;
+  std::string names;
+  for (size_t i = 0; i < std::min(kMost, parts.size()); ++i) names += (i ? ", " : "") + parts[i].name;
+  return names + (parts.size() > kMost ? " ..." : "");
+}
+
+std::string by_own_number(const std::string& name) {
+  const size_t at = std::min(name.find('@'), name.size());
+  const std::string own = name.substr(0, at);
+  if (own.find_first_of("_+") == std::string::npos) return name;
+  for (const JobPart& part : parts_of(name))
+    if (part.name == own) return part.number + name.substr(at);
+  return name;
 }
 
 }  // namespace monarch::admin

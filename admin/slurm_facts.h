@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this node's Slurm says of itself, and how Monarch's plugin is set up in it.
+// What this node's Slurm says of itself and of jobs, and how Monarch's plugin is set up in it.
 #pragma once
 
 #include <cstdint>
@@ -42,5 +42,23 @@ std::optional<int64_t> oldest_slurmd();
 // 0x160508 and "22.05.8-2" as 22.05: plugins fit all releases with the same.
 std::string release_of(uint32_t version_number);
 std::string release_of(const std::string& version);
+
+// ---- jobs of several names: elements of an array (4711_3) and components of a heterogeneous job (4711+1),
+// each of which has a number of its own, by which all of Monarch knows it
+
+// What sacct prints of a job, NUMBER or NUMBER@CLUSTER.
+Result<std::string> ask_sacct(const std::string& name, const char* fields);
+
+struct JobPart {
+  std::string name, number;  // "4711_3", "4712"
+};
+// Those of a job that squeue knows, or else sacct; none: it has none, or neither tells within seconds.
+std::vector<JobPart> parts_of(const std::string& name);
+
+// "4711_1, 4711_2 ..."
+std::string names_of(const std::vector<JobPart>& parts);
+
+// The name by the part's own number; as it is where it names no part, or nobody tells.
+std::string by_own_number(const std::string& name);
 
 }  // namespace monarch::admin

@@ -14,7 +14,7 @@
 #include "admin/jobs.h"
 #include "admin/output.h"
 #include "admin/reports.h"
-#include "admin/slurm_ids.h"
+#include "admin/slurm_facts.h"
 #include "build_config.h"
 #include "runtime/base/escape.h"
 #include "runtime/base/size.h"

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
-#include <optional>
 #include <functional>
+#include <iterator>
 #include <memory>
+#include <optional>
 
 #include "runtime/node/job_report.h"
 #include "runtime/node/owners_files.h"
