@@ -140,7 +140,7 @@ int clean(const CleanOptions& options) {
     list.push_back({{"kind", left.kind},
                     {"name", left.name},
                     {"removed", !options.dry_run && left.error.empty()},
-                    {"error", left.error.empty() ? Json() : Json(left.error)}});
+                    {"error", or_null(left.error)}});
     if (options.json) continue;
     if (left.error.empty())
       std::printf("%s %s %s\n", options.dry_run ? "would remove" : "removed", left.kind,

@@ -625,26 +625,22 @@ constexpr Check kChecks[] = {{"agent", check_monarchd},  {"account", check_accou
                              {"selinux", check_selinux}, {"containers", check_containers},
                              {"slurm", check_slurm},     {"slurmdbd", check_slurmdbd}};
 
-std::string dump(const Findings& findings) {
+// The findings of one, as they are printed.
+Json list_of(const char* check, const Findings& findings) {
   Json list = Json::array();
-  for (const Finding& f : findings) list.push_back({static_cast<unsigned>(f.level), f.text, f.remedy});
-  return list.dump();
+  for (const Finding& f : findings)
+    list.push_back({{"check", check},
+                    {"level", kLevels[static_cast<size_t>(f.level)]},
+                    {"text", f.text},
+                    {"remedy", or_null(f.remedy)}});
+  return list;
 }
 
-Findings parse(const std::string& text) {
-  Findings findings;
-  const std::optional<Json> list = Json::parse(text);
-  for (const Json& f : list->elements())
-    findings.push_back({static_cast<Level>(f.at(0).number()), f.at(1).text(), f.at(2).text()});
-  return findings;
-}
-
-Findings answer_of(Question* question) {
+Json answer_of(const char* check, Question* question) {
   const Result<std::string> answer = question->answer(kPatienceMs);
-  if (!answer.ok())
-    return {{Level::kFail, answer.error().text,
-             "does a file system or a daemon hang? 'dmesg' and the logs may tell"}};
-  return parse(*answer);
+  if (answer.ok()) return *Json::parse(*answer);
+  return list_of(check, {{Level::kFail, answer.error().text,
+                          "does a file system or a daemon hang? 'dmesg' and the logs may tell"}});
 }
 
 struct DoctorOptions {
@@ -692,32 +688,34 @@ int doctor(const DoctorOptions& options) {
   const Place place = find_place(options);
   std::vector<Question> questions;
   questions.reserve(std::size(kChecks));
-  for (const Check& check : kChecks) questions.emplace_back([&] { return dump(check.run(place)); });
+  for (const Check& check : kChecks)
+    questions.emplace_back([&] { return list_of(check.name, check.run(place)).dump(); });
   Json list = Json::array();
-  size_t counts[4] = {};
-  constexpr Colour kColours[] = {Colour::kGood, Colour::kDoubtful, Colour::kDoubtful, Colour::kBad};
-  for (size_t i = 0; i < questions.size(); ++i)
-    for (const Finding& f : answer_of(&questions[i])) {
-      const auto level = static_cast<size_t>(f.level);
+  std::map<std::string, size_t> counts;
+  const std::map<std::string, Colour> colours = {{"ok", Colour::kGood},
+                                                 {"skip", Colour::kDoubtful},
+                                                 {"warn", Colour::kDoubtful},
+                                                 {"FAIL", Colour::kBad}};
+  for (size_t i = 0; i < questions.size(); ++i) {
+    const Json found = answer_of(kChecks[i].name, &questions[i]);
+    for (const Json& f : found.elements()) {
+      const std::string& level = f["level"].text();
       ++counts[level];
-      const Json remedy = f.remedy.empty() ? Json() : Json(f.remedy);
-      list.push_back(
-          {{"check", kChecks[i].name}, {"level", kLevels[level]}, {"text", f.text}, {"remedy", remedy}});
+      list.push_back(f);
       if (options.json) continue;
-      std::printf("%s%s %-10s %s\n", paint(kColours[level], kLevels[level]).c_str(),
-                  std::string(4 - std::strlen(kLevels[level]), ' ').c_str(), kChecks[i].name,
-                  escaped(f.text).c_str());
-      if (!f.remedy.empty()) std::printf("                -> %s\n", escaped(f.remedy).c_str());
+      std::printf("%s%s %-10s %s\n", paint(colours.at(level), level).c_str(),
+                  std::string(4 - level.size(), ' ').c_str(), kChecks[i].name,
+                  escaped(f["text"].text()).c_str());
+      if (!f["remedy"].is_null()) std::printf("                -> %s\n", escaped(f["remedy"].text()).c_str());
       std::fflush(stdout);
     }
-  const size_t failed = counts[static_cast<size_t>(Level::kFail)];
+  }
   if (options.json)
-    print_json({{"version", PACKAGE_VERSION}, {"failed", failed}, {"checks", list}});
+    print_json({{"version", PACKAGE_VERSION}, {"failed", counts["FAIL"]}, {"checks", list}});
   else
-    std::printf("%zu failed, %s, %zu skipped%s\n", failed,
-                counted(counts[static_cast<size_t>(Level::kWarn)], "warning").c_str(),
-                counts[static_cast<size_t>(Level::kSkip)], is_root() ? "" : "; root sees more");
-  return failed > 0 ? kFailure : 0;
+    std::printf("%zu failed, %s, %zu skipped%s\n", counts["FAIL"], counted(counts["warn"], "warning").c_str(),
+                counts["skip"], is_root() ? "" : "; root sees more");
+  return counts["FAIL"] > 0 ? kFailure : 0;
 }
 
 }  // namespace

@@ -48,21 +48,20 @@ uint64_t nodes_in(const Job& job) {
 }
 
 Json job_json(const Job& job) {
-  const auto text = [](const std::string& t) { return t.empty() ? Json() : Json(t); };
   const Progress p = progress_of(job);
   Json out = {{"job", job.id},
-              {"cluster", text(job.cluster)},
-              {"node", text(job.node)},
+              {"cluster", or_null(job.cluster)},
+              {"node", or_null(job.node)},
               {"nodes", nodes_in(job)},
               {"restart", job.restart},
               {"user", is_users(job) ? Json(user_name(job.uid)) : Json()},
-              {"run_dir", text(job.run_dir)},
+              {"run_dir", or_null(job.run_dir)},
               {"state", looks_of(job.state).name},
-              {"reason", text(job.reason)}};
+              {"reason", or_null(job.reason)}};
   if (!job.status) return out;
   const JobCounters& c = job.status->counters;
   const Opens opens = opens_of(c);
-  out["dataset"] = text(job.status->dataset);
+  out["dataset"] = or_null(job.status->dataset);
   out["datasets"] = job.status->datasets;
   out["files"] = {{"staged", p.files}, {"all", p.all_files}, {"percent", percent(p.files, p.all_files)}};
   out["bytes"] = {

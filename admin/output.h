@@ -35,6 +35,8 @@ const char* remedy_for_dataset(int code);
 // In ASCII: what others chose may be for a terminal to obey. Bytes that are not UTF-8, as paths may have, are
 // replaced.
 void print_json(const Json& json);
+// Null for "".
+inline Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
 // Writes a page or a picture; "-" is standard output.
 Status write_page(const std::string& file, const std::string& text);

@@ -298,7 +298,7 @@ void print_json_of(const Plan& plan) {
                      {"bytes", found.sizes[i].bytes}});
   for (const Room& room : plan.rooms)
     tiers.push_back({{"name", room.name},
-                     {"path", room.path.empty() ? Json() : Json(room.path)},
+                     {"path", or_null(room.path)},
                      {"capacity", room.capacity},
                      {"filled", room.filled},
                      {"percent", percent(room.filled, found.space)}});

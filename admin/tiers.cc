@@ -28,19 +28,18 @@ struct TiersOptions {
 };
 
 Json to_json(const Candidate& c) {
-  const auto text_or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
   const bool asked = c.size > 0;
   Json tier;
   if (c.chosen)
     tier = {
         {"name", c.tier.name}, {"quota", c.tier.quota.of(c.size)}, {"min_free", c.tier.min_free.of(c.size)}};
-  return {{"path", text_or_null(c.path)},
-          {"mount_point", text_or_null(c.mount_point)},
-          {"device", text_or_null(c.device)},
-          {"device_number", text_or_null(c.device_number)},
-          {"fstype", text_or_null(c.fstype)},
+  return {{"path", or_null(c.path)},
+          {"mount_point", or_null(c.mount_point)},
+          {"device", or_null(c.device)},
+          {"device_number", or_null(c.device_number)},
+          {"fstype", or_null(c.fstype)},
           {"disks", c.disks},
-          {"transport", text_or_null(c.transport)},
+          {"transport", or_null(c.transport)},
           {"medium", c.medium ? Json(name_of(*c.medium)) : Json()},
           {"size", asked ? Json(c.size) : Json()},
           {"free", asked && !c.mount_point.empty() ? Json(c.free) : Json()},
@@ -53,9 +52,7 @@ Json to_json(const Candidate& c) {
 void print_all(const std::vector<Candidate>& candidates, const std::string& config) {
   Json list = Json::array();
   for (const Candidate& c : candidates) list.push_back(to_json(c));
-  const Json all = {
-      {"version", PACKAGE_VERSION}, {"config", config.empty() ? Json() : Json(config)}, {"tiers", list}};
-  print_json(all);
+  print_json({{"version", PACKAGE_VERSION}, {"config", or_null(config)}, {"tiers", list}});
 }
 
 // Refuses what no job would have.

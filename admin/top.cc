@@ -8,10 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "admin/commands.h"
@@ -191,11 +193,7 @@ void print(std::vector<Job> jobs, const TopOptions& options) {
   print_table(rows);
 }
 
-void sleep_for(double seconds) {
-  const auto ns = static_cast<int64_t>(seconds * kSecondNs);
-  timespec left = {ns / kSecondNs, ns % kSecondNs};
-  while (::nanosleep(&left, &left) != 0 && errno == EINTR) continue;
-}
+void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
 int as_text(const TopOptions& options) {
   JobWatch watch(options.state_dir);
