@@ -60,6 +60,24 @@ bool name_run(const std::string& name, Job* job) {
   return true;
 }
 
+// Takes cluster, id, and node from CLUSTER.JOB.NODE, or with a number before the node if `restart` is not
+// nullptr.
+bool name_parts(const std::string& name, uint32_t* restart, Job* job) {
+  for (size_t at = name.find('.', 1); at != std::string::npos; at = name.find('.', at + 1)) {
+    const char* const rest = name.c_str() + at;
+    uint32_t id;
+    int end = 0;  // of what is before the node
+    (void)(restart ? std::sscanf(rest, ".%u.%u.%n", &id, restart, &end)
+                   : std::sscanf(rest, ".%u.%n", &id, &end));
+    if (end == 0) continue;
+    job->id = std::to_string(id);
+    job->cluster = name.substr(0, at);
+    job->node = name.substr(at + static_cast<size_t>(end));
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<std::string> names_in(const std::string& directory) {
@@ -71,18 +89,7 @@ std::vector<std::string> names_in(const std::string& directory) {
   return {names.begin(), names.end()};
 }
 
-bool name_slurm(const std::string& name, Job* job) {
-  for (size_t at = name.find('.', 1); at != std::string::npos; at = name.find('.', at + 1)) {
-    uint32_t id;
-    int end = 0;
-    if (std::sscanf(name.c_str() + at, ".%u.%u.%n", &id, &job->restart, &end) != 2 || end == 0) continue;
-    job->id = std::to_string(id);
-    job->cluster = name.substr(0, at);
-    job->node = name.substr(at + static_cast<size_t>(end));
-    return true;
-  }
-  return false;
-}
+bool name_slurm(const std::string& name, Job* job) { return name_parts(name, &job->restart, job); }
 
 namespace {
 
@@ -179,16 +186,7 @@ Job job_of(const JobRecord& record) {
 // CLUSTER.JOB.NODE, of which there is no record; the name of the node may have dots.
 Job job_of_key(const StateDir& state, const std::string& key) {
   Job job;
-  job.id = key;
-  for (size_t at = key.find('.', 1); at != std::string::npos; at = key.find('.', at + 1)) {
-    uint32_t id;
-    int end = 0;
-    if (std::sscanf(key.c_str() + at, ".%u.%n", &id, &end) != 1 || end == 0) continue;
-    job.id = std::to_string(id);
-    job.cluster = key.substr(0, at);
-    job.node = key.substr(at + static_cast<size_t>(end));
-    break;
-  }
+  if (!name_parts(key, nullptr, &job)) job.id = key;
   const NotedFailure failure = state.read_notes(key).failure;
   job.state = failure.run.empty() ? JobState::kPending
               : failure.refused   ? JobState::kRefused

@@ -261,7 +261,7 @@ std::string io_text(const Told& told) {
   std::string time, spare;
   if (io)
     time = fmt::format("{} of {}{} in opens, all threads together; programs read from the PFS in {} at most",
-                       about_percent(io->opens, io->work), time_text(static_cast<uint64_t>(io->work)),
+                       about_percent(io->opens, io->work), span_text(static_cast<uint64_t>(1000 * io->work)),
                        told.counts.nodes > 1 ? " on this node" : "", about_percent(io->pfs_reads, io->work));
   if (less >= 0.1)
     spare = fmt::format("each byte once from the PFS would be {}{:.1f}% less",
