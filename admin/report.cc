@@ -59,9 +59,10 @@ std::string title_of(const Source& source) {
          (source.state.empty() ? "" : " (" + source.state + ")");
 }
 
-// What is known of a job. Where reports of several nodes were named, `counts` is their sum.
+// What is known of a job.
 struct Shown : Told {
   Source source;
+  std::vector<Told> reports = {};  // of several nodes, if these were named: `counts` is their sum
 };
 
 double share(uint64_t part, uint64_t whole) {
@@ -94,12 +95,12 @@ Json fallbacks_of(const Counts& c) {
   return all;
 }
 
-uint64_t all_nodes(const Told& told) {
+uint64_t all_nodes(const Shown& told) {
   return told.reports.empty() ? told.counts.nodes : told.reports[0].counts.nodes;
 }
 
 // Of how many nodes the numbers are. Of a job of several the first one alone knows the others'.
-uint64_t nodes_told(const Told& told) {
+uint64_t nodes_told(const Shown& told) {
   if (!told.reports.empty()) return told.reports.size();
   if (!told.nodes.empty()) return told_count(told.nodes);
   const Counts &all = told.counts, &own = told.own;
@@ -107,7 +108,7 @@ uint64_t nodes_told(const Told& told) {
 }
 
 // "": of the one that there is.
-std::string nodes_text(const Told& told) {
+std::string nodes_text(const Shown& told) {
   const uint64_t all = all_nodes(told), some = nodes_told(told);
   if (all <= 1) return "";
   if (some == 1 && told.reports.empty())
@@ -116,7 +117,7 @@ std::string nodes_text(const Told& told) {
 }
 
 // With the files that were listed and not looked at, as staging_text() has them.
-Counts::Dataset dataset_of(const Told& told) {
+Counts::Dataset dataset_of(const Shown& told) {
   Counts::Dataset all = told.counts.dataset();
   const Series& series = told.timeline.series;
   const uint64_t listed = series.count > 0 ? series.samples[series.count - 1].dataset_bytes : 0;
@@ -130,7 +131,7 @@ Counts::Dataset dataset_of(const Told& told) {
 struct IoTime {
   double opens, work, pfs_reads;  // seconds
 };
-std::optional<IoTime> io_time(const Told& told) {
+std::optional<IoTime> io_time(const Shown& told) {
   const AtWork work = at_work(told.timeline.series);
   if (!told.has_open_times || work.ms == 0 || told.own[AgentCounter::late_nodes] > 0) return {};
   const uint64_t waited = std::min(told.own[TaskCounter::waited_hits], told.own.opens_tier);
@@ -141,7 +142,7 @@ std::optional<IoTime> io_time(const Told& told) {
 
 // How much less would have been read from the PFS, at least, had each byte come from there once, and all else
 // from tiers. Nothing: as of bound_of().
-std::optional<double> perfect_order(const Told& told) {
+std::optional<double> perfect_order(const Shown& told) {
   const uint64_t once = dataset_of(told).bytes, pfs = told.counts.bytes_pfs();
   if (all_nodes(told) > 1 || once == 0 || pfs == 0) return {};
   return spared(std::min(once, pfs), pfs);
@@ -255,7 +256,7 @@ void print_open_times(const OpenTimes& times) {
 
 std::string about_percent(double part, double whole) { return "~" + rounded(100 * part / whole) + "%"; }
 
-std::string io_text(const Told& told) {
+std::string io_text(const Shown& told) {
   const std::optional<IoTime> io = io_time(told);
   const double less = perfect_order(told).value_or(0);
   std::string time, spare;
@@ -367,7 +368,7 @@ std::string about_text(const Shown& told) {
   return text;
 }
 
-PageOf::Fact staged_fact(const Told& told) {
+PageOf::Fact staged_fact(const Shown& told) {
   const Counts::Dataset all = dataset_of(told);
   const uint64_t placed = told.counts.placed();
   if (all.bytes == 0) return {"Dataset staged", format_size(placed), ""};
@@ -375,7 +376,7 @@ PageOf::Fact staged_fact(const Told& told) {
           format_size(placed) + " of " + (all.estimated ? "about " : "") + format_size(all.bytes)};
 }
 
-void add_staging_time(const Told& told, PageOf* page) {
+void add_staging_time(const Shown& told, PageOf* page) {
   const Series& s = told.timeline.series;
   const uint64_t ms = s.whole_ms > 0 ? s.whole_ms : s.settled_ms;
   if (ms == 0) return;

@@ -39,18 +39,17 @@ std::vector<Kept> kept_reports(const std::string& state_dir, const std::string& 
 // An error, with the names that are none: several clusters have a job of that name.
 Status check_one(const std::string& name, const std::set<std::string>& clusters);
 
-// What a report tells of a job.
+// What a report tells of a job, as far as it does.
 struct Told {
   Counts counts, own;           // of all its nodes, and of the one that wrote it
   bool has_open_times = false;  // an older release's report has none
-  Timeline timeline;            // of this one
-  std::vector<NodeLine> nodes;  // each of them; none: not known
-  std::optional<uint64_t> uid;  // its owner; nothing: not known, as what follows if empty
+  Timeline timeline;            // of the one that wrote it
+  std::vector<NodeLine> nodes;  // each of them
+  std::optional<uint64_t> uid;  // its owner
   std::vector<std::string> datasets;
-  std::string node, cluster;  // of one that has ended
+  // Of a job that has ended: the node that wrote it, and which run this was.
+  std::string node, cluster;
   uint64_t job = 0, restart = 0;
-  // Where reports of several nodes were named; then all but these and `counts` is nothing's.
-  std::vector<Told> reports = {};
 };
 // EINVAL: it is none of Monarch's. `name`, and `remedy` for a user: for errors.
 Result<Told> told_by(const Json& report);
