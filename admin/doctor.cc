@@ -652,7 +652,8 @@ struct DoctorOptions {
 // else where Slurm says that it is. Slurm's configuration may be on a file system that hangs, too.
 void find_line(const std::string& as_slurm_says, Place* place) {
   Question asked([&] {
-    const std::string own = default_plugstack(), plugstack = own.empty() ? as_slurm_says : own;
+    std::string plugstack = default_plugstack();
+    if (plugstack.empty()) plugstack = as_slurm_says;
     (void)find_plugin_line(plugstack).ok();
     return plugstack;
   });
