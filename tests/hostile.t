@@ -6,7 +6,6 @@ import glob
 import mmap
 import os
 import random
-import signal
 import struct
 import time
 

@@ -3,7 +3,6 @@
 // once on the PFS, whichever of them needs it, and each node has it as it is there.
 #include "runtime/peer/node.h"
 
-#include <random>
 #include <set>
 #include <tuple>
 
