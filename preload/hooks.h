@@ -26,7 +26,7 @@
 //        (decide/listings.h).
 // exec   Programs started with an empty environment keep LD_PRELOAD and MONARCH_IO_*.
 // space  After chroot, setns and mount a path may lead elsewhere: the roots are looked at again. After capset
-//        root may read less.
+//        root may read less, and after prctl (PR_SET_NO_NEW_PRIVS) any program: it is served no more.
 // count  What came back is added up per tier and PFS, for the report and sacct; of large files it comes from
 //        their chunks (decide/large.h). Before that, a descriptor whose file the job changed goes back to
 //        the PFS (decide/returns.h).
@@ -68,7 +68,7 @@
   X(fork, fork) X(_Fork, fork) X(vfork, fork) X(__vfork, fork) X(system, fork) X(popen, fork)           \
   X(forkpty, fork)                                                                                      \
   X(chroot, space) X(unshare, space) X(setns, space) X(mount, space) X(umount, space) X(umount2, space) \
-  X(move_mount, space) X(capset, space)                                                                 \
+  X(move_mount, space) X(capset, space) X(prctl, space)                                                                 \
   X(read, count) X(__read_chk, count) X(readv, count) X(pread, count) X(pread64, count)                 \
   X(__pread_chk, count) X(__pread64_chk, count) X(preadv, count) X(preadv64, count) X(preadv2, count)   \
   X(preadv64v2, count) X(sendfile, count) X(sendfile64, count) X(copy_file_range, count)                \

@@ -9,7 +9,7 @@ import shutil
 import stat
 
 import e2e
-from e2e import SOURCE, equal, ok, options, scratch, skip
+from e2e import BUILD, SOURCE, equal, ok, options, scratch, skip
 
 # HOW PROGRAM ARGUMENT: starts the program by one member of the exec family, with an environment that holds nothing.
 LAUNCH = ["/usr/bin/python3", "-c", """
@@ -232,37 +232,37 @@ def spawned():
     equal([line.split("] ")[1] for line in lines], [f"{file}: PFS, fallback_pass"], "a file that posix_spawn opens is the PFS's, and counted")
 
 
-# Reads a file, denies itself all files but those below some directories, by Landlock, and reads it twice more.
+# Reads a file, denies itself all files but those below some directories, by Landlock, reads it twice more, and lets a program do so.
 DENY = """
 import ctypes, os, sys
 def call(*words):
-    got = libc.syscall(*words)
-    if got < 0: sys.exit(os.strerror(ctypes.get_errno()))
+    if (got := libc.syscall(*words)) < 0: sys.exit(os.strerror(ctypes.get_errno()))
     return got
+def read():
+    try: os.write(1, open(sys.argv[1], 'rb').read())
+    except OSError as error: os.write(1, error.strerror.encode())
 libc, size = ctypes.CDLL(None, use_errno=True), ctypes.c_size_t
-def read(): return open(sys.argv[1], 'rb').read()
-texts = [read()]
 READ = (ctypes.c_uint64 * 1)(0x4)
 rules = call(444, READ, size(8), 0)
-for path in sys.argv[2:]:
-    rule = READ[0].to_bytes(8, 'little') + os.open(path, os.O_PATH).to_bytes(4, 'little')
-    call(445, rules, 1, rule, 0)
+for path in filter(os.path.exists, sys.argv[3:]): call(445, rules, 1, READ[0].to_bytes(8, 'little') + os.open(path, os.O_PATH).to_bytes(4, 'little'), 0)
+read()
 libc.prctl(38, 1, 0, 0, 0)
 call(446, rules, 0)
-texts += [read(), read()]
-sys.stdout.buffer.write(texts[0])
-sys.exit(texts != 3 * texts[:1])
+read(), read()
+os.execv(sys.argv[2], sys.argv[2:0:-1])
 """
 
 
 def denied():
-    job, file, data = placed()
-    if e2e.execute(["/usr/bin/python3", "-c", DENY, file, "/"])[0] != 0:
+    job, file, _ = placed()
+    if e2e.execute(["/usr/bin/python3", "-c", DENY, file, CAT, "/"])[0] != 0:
         return skip("Landlock", "the kernel has none")
-    for more, became in ([f"{scratch()}/tier"], ["tier t"] * 3), ([], ["tier t", "not redirected: this program may not open copies on tier t", *["PFS, fallback_pass"] * 2]):
-        result, lines, err = logged(job, ["/usr/bin/python3", "-c", DENY, file, job.root, job.run_dir, *more])
-        equal(result, (0, data), "Landlock: the bytes", err)
-        equal([line.split("] ")[1].removeprefix(f"{file}: ") for line in lines], became, f"Landlock, with {more}: from where")
+    told = "not redirected: this program restricts itself"
+    for rules in [], [job.root], [f"{scratch()}/tier"], [job.root, f"{scratch()}/tier"]:
+        command = ["/usr/bin/python3", "-c", DENY, file, CAT, "/usr", "/lib", "/lib64", "/etc", BUILD, job.run_dir, *rules]
+        result, lines, err = logged(job, command)
+        equal(result, e2e.execute(command)[:2], f"Landlock, {len(rules)} rules {rules}: as natively", err)
+        equal([line.split("] ")[1].removeprefix(f"{file}: ") for line in lines], ["tier t", told, told], f"Landlock, {rules}: from where")
     return None
 
 

@@ -255,21 +255,22 @@ void forbidden() {
     say("status", status);
   }
 }
-// What fstat, read, pread, dup and close make natively, and nothing else, under a filter that kills.
+// What open, stat, fstat, read, pread, dup and close make natively, and nothing else, under a filter that
+// kills; with a descriptor of the parent's and one of its own.
 void killing() {
   const int fd = open(files[0], O_RDONLY);
   char buffer[100];
   struct stat st;
-  fstat(fd, &st);
   const int pid = fork();
   if (pid == 0) {
-    constexpr int kAll[] = {SYS_statx, SYS_readlinkat, SYS_futex, SYS_openat,
-                            SYS_mmap,  SYS_getcwd,     SYS_getpid};
+    constexpr int kAll[] = {SYS_statx, SYS_readlinkat, SYS_futex, SYS_mmap, SYS_getcwd, SYS_getpid};
+    const int own = open(files[1], O_RDONLY);
     forbid(kAll, sizeof kAll / sizeof *kAll, SECCOMP_RET_KILL_PROCESS);
     const long ino = fstat(fd, &st) == 0 ? static_cast<long>(st.st_ino) : -1;
     const long got = read(fd, buffer, sizeof buffer) + pread(fd, buffer, 10, 3);
     const int copy = dup(fd);
-    say("allowed", ino + got + close(copy) + close(fd));
+    say("allowed", ino + got + close(copy) + close(fd) + read(own, buffer, 7));
+    say("named", stat(files[2], &st) + sum_of(files[2]) + open("/nonexistent", O_RDONLY));
     _exit(0);
   }
   int status = -1;

@@ -22,11 +22,21 @@ struct Outcome {
 };
 constexpr Outcome kLater = {Phase::kNew};
 
+// Whether Landlock refuses what every program may read, and none that restricts itself has to: no call tells
+// that otherwise.
+bool is_restricted() {
+  const auto refused = [](const char* path) {
+    return Own(open_own(AT_FDCWD, path, O_RDONLY)).fd < 0 && errno == EACCES;
+  };
+  return refused("/") || refused("/sys/kernel/fscaps");
+}
+
 void set_policy() {
   const char* exclude = saved_variable("MONARCH_IO_EXCLUDE");
   the_client.log = saved_variable("MONARCH_IO_LOG");
   the_client.exclude = exclude;
-  the_client.program_excluded = exclude && excludes_program(exclude);
+  if (exclude && excludes_program(exclude)) the_client.program = Program::kExcluded;
+  if (is_restricted()) restrict_program();
 }
 
 // What cannot be opened or mapped may be so a moment later; only what is proven is for good.
@@ -87,10 +97,16 @@ __attribute__((constructor)) void save() { save_environment(); }
 
 }  // namespace
 
+void restrict_program() {
+  the_client.program = Program::kRestricted;
+  if (const char* log = the_client.log.exchange(nullptr))
+    write_line(log, {"not redirected: this program restricts itself"});
+}
+
 bool is_attached() { return client() != nullptr || phase.load(std::memory_order_acquire) != Phase::kOff; }
 
 RARE Client* start_client(Retry retry) {
-  if (!save_environment()) return nullptr;
+  if (!save_environment() || the_client.program == Program::kRestricted) return nullptr;
   const int64_t at = retry_at.load(std::memory_order_relaxed);
   if (retry == Retry::kInAWhile && at != 0 && monotonic_ns() < at) return nullptr;
   const KeepErrno errno_stays;

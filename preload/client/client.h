@@ -11,14 +11,22 @@
 
 namespace monarch::preload {
 
+// Whether the program is served. Else every open goes to the PFS; what it changes is marked nevertheless.
+enum class Program : int {
+  kServed,
+  kExcluded,
+  // It restricts itself (Landlock, seccomp): a copy may be open to it whose file is not, and calls that it
+  // does not make natively may be refused, or end it.
+  kRestricted,
+};
+
 struct Client {
   CatalogReader catalog;
   Board* board = nullptr;
   // What the environment said; nullptr: nothing.
   std::atomic<const char*> exclude{nullptr};  // globs
   std::atomic<const char*> log{nullptr};      // "stderr" or a file
-  std::atomic<bool> program_excluded{
-      false};  // every open goes to the PFS; what it changes is marked nevertheless
+  std::atomic<Program> program{Program::kServed};
 };
 
 enum class Phase : int { kNew, kOff, kOn };
@@ -48,6 +56,9 @@ inline bool compares(const Client& c) {
   return c.catalog.facts().check_at_open != 0 || board.unheard.load(std::memory_order_acquire) != 0 ||
          (board.hears_changes.load(std::memory_order_relaxed) != 0 && !agent_lives(*c.board));
 }
+
+// From now on it is kRestricted, as the log's last line says.
+void restrict_program();
 
 // Marks what this process has open for writing when it attaches, before it is served anything: what it
 // inherited, or opened before there was a catalog (decide/changes.cc).

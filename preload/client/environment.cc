@@ -117,7 +117,8 @@ ChildEnvironment::ChildEnvironment(char* const* given) : given_(given) {
   const bool cleared = !given || !*given;
   if (!listed && !cleared) return;
   const KeepErrno errno_stays;
-  const bool there = syscall(SYS_faccessat, AT_FDCWD, library, R_OK) == 0;
+  const Own found(open_own(AT_FDCWD, library, O_RDONLY));  // access(2) does not tell what Landlock refuses
+  const bool there = found.fd >= 0 || errno == EMFILE || errno == ENFILE;
   if (cleared && there && is_attached()) given_ = saved;
   removes_ = listed && (disabled || !there);  // not there: the linker would complain
   has_library_ = (listed && same_run && !removes_) || given_ == saved;

@@ -95,7 +95,7 @@ APART bool answer_below(Client* c, int dirfd, const char* path, int flags, unsig
 }  // namespace
 
 bool may_be_told(const Client& c, const RelPath& path) {
-  return c.catalog.facts().serve_metadata != 0 && !compares(c) && !c.program_excluded &&
+  return c.catalog.facts().serve_metadata != 0 && !compares(c) && c.program == Program::kServed &&
          !is_closed(*c.board) && same_user(c) && same_groups(c) && !(c.exclude && excludes_file(c, path)) &&
          !is_changed(c, path, nullptr) && !may_be_hidden(c, path);
 }

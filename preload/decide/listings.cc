@@ -175,7 +175,7 @@ DIR* open_listed(const char* path) {
 DIR* open_listed(int fd) {
   Client* c = client();
   const KeepErrno errno_stays;
-  return c ? open_descriptor(c, fd) : nullptr;
+  return c && c->program == Program::kServed ? open_descriptor(c, fd) : nullptr;
 }
 
 Stream* stream_of(DIR** dir) {

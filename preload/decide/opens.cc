@@ -143,10 +143,12 @@ Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening, 
     return answer;
   };
   Board* board = client->board;
-  if (__builtin_expect(client->program_excluded || client->exclude, 0) &&
-      (client->program_excluded || excludes_file(*client, path)))
+  const Program program = client->program;
+  if (__builtin_expect(opening.native || program == Program::kRestricted, 0))
+    return to_pfs(TaskCounter::fallback_pass);
+  if (__builtin_expect(program == Program::kExcluded || client->exclude, 0) &&
+      (program == Program::kExcluded || excludes_file(*client, path)))
     return to_pfs(TaskCounter::fallback_excluded);
-  if (__builtin_expect(opening.native, 0)) return to_pfs(TaskCounter::fallback_pass);
   if (__builtin_expect(is_closed(*board), 0)) return to_pfs(TaskCounter::fallback_no_agent);
   if (may_be_hidden(*client, path)) return to_pfs(TaskCounter::fallback_mount);
   const auto changed = [&] {
@@ -258,25 +260,17 @@ bool names_hold(const Client& client, uint32_t tier) {
                           1);
 }
 
-// Once.
-void say_denied(const Client& c, const Answer& answer) {
-  static std::atomic<bool> said{false};
-  if (c.log && !said.exchange(true))
-    write_line(c.log, {"not redirected: this program may not open copies on tier ",
-                       c.catalog.facts().tiers[answer.tier].name});
-}
-
-// Why a copy did not open. Where its directory is there, another program has removed it. Programs deny
-// themselves what is their user's, as by Landlock.
+// Why a copy did not open. Where its directory is there, another program has removed it. A program may be
+// denied what is its user's (Landlock), or have no descriptor left.
 TaskCounter reason_of_failure(const Client& client, const Answer& answer, int error) {
   const KeepErrno errno_stays;
   const CatalogFacts& facts = client.catalog.facts();
   const Entry* e = client.catalog.entry(answer.copy);
   const uint64_t word = e ? e->state.load(std::memory_order_acquire) : 0;
   const bool evicted = state_of(word) == State::kNoFit && reason_of(word) != Reason::kTierError;
-  if (error == EACCES) say_denied(client, answer);
+  const bool programs = error == EACCES || error == EMFILE || error == ENFILE;
   return evicted                                                ? TaskCounter::fallback_no_fit
-         : error == EACCES                                      ? TaskCounter::fallback_pass
+         : programs                                             ? TaskCounter::fallback_pass
          : error == ENOENT && is_tier_there(facts, answer.tier) ? TaskCounter::fallback_dropped
                                                                 : TaskCounter::fallback_tier_error;
 }

@@ -191,8 +191,8 @@ int go_back(int fd, const Original& original, Hints hints = Hints::kSet, Why why
   return error;
 }
 
-bool is_read_by_parent(int fd) {
-  return syscall(SYS_lseek, fd, off_t{0}, SEEK_CUR) > 0 && may_be_parents(fd);
+bool stays_parents(int fd, Given given) {
+  return (given == Given::kOwn || syscall(SYS_lseek, fd, off_t{0}, SEEK_CUR) > 0) && may_be_parents(fd);
 }
 
 // It may have come unseen: by a socket, over exec, as a shell's redirection, as a stream.
@@ -262,7 +262,8 @@ void follow_changes_of_link(int fd) {
 void follow_changes_to_lock(int fd) {
   static std::atomic<uint32_t> followed{0};
   const Client* c = is_attached() ? client() : nullptr;
-  const uint32_t marks = c ? c->board->header.marks.load(std::memory_order_acquire) : 0;
+  const uint32_t marks =
+      c && c->program != Program::kRestricted ? c->board->header.marks.load(std::memory_order_acquire) : 0;
   if (marks == followed.load(std::memory_order_relaxed)) return;
   const KeepErrno errno_stays;
   struct statx st;
@@ -312,7 +313,7 @@ void give_all_back(Given given, Hints hints) {
   each_descriptor([=](int fd) {
     const bool kept = (syscall(SYS_fcntl, fd, F_GETFD) & FD_CLOEXEC) == 0;
     Original original;
-    if ((kept || given == Given::kAny) && original_of_descriptor(fd, &original) && !is_read_by_parent(fd))
+    if ((kept || given != Given::kKept) && original_of_descriptor(fd, &original) && !stays_parents(fd, given))
       (void)go_back(fd, original, hints, Why::kSwept);
   });
 }

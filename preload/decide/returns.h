@@ -34,10 +34,12 @@ enum class Hints { kSet, kStay };
 void follow_all_changes(Hints hints = Hints::kSet);
 // Whether the job changed the file since it was copied.
 bool has_changed(const Original& original);
-// Which descriptors a program gets: those that are kept over exec(2), or what actions of posix_spawn(3) say.
-enum class Given { kKept, kAny };
-// Before a program without the library gets descriptors: copies' go back. But by one that its parent has read
-// from, and has open as well, that may read on at the position that they share: it stays.
+// Which descriptors a program gets: those that are kept over exec(2), or what actions of posix_spawn(3) say;
+// or those that it has, and its parent has not.
+enum class Given { kKept, kAny, kOwn };
+// Before a program without the library gets descriptors, or is served no more: copies' go back. But by one
+// that its parent has read from, and has open as well, that may read on at the position that they share: it
+// stays.
 void give_all_back(Given given, Hints hints);
 // Of a descriptor that is open on this copy. Whether it is the PFS's now.
 bool follow_change(int fd, const Original& original);

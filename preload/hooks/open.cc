@@ -186,7 +186,8 @@ FILE* stream_of_pfs(Client* c, const Answer& answer, FILE* stream) {
   struct statx st;
   if (answer.bytes > 0)
     add_read(kPfs, answer.bytes);
-  else if (look_at(fd, STATX_TYPE | STATX_SIZE, &st) && S_ISREG(st.stx_mode) && st.stx_size > 0)
+  else if (c->program != Program::kRestricted && look_at(fd, STATX_TYPE | STATX_SIZE, &st) &&
+           S_ISREG(st.stx_mode) && st.stx_size > 0)
     add_read(kPfs, st.stx_size);
   if (!answer.large) return stream;
   opened_on_pfs(fd, answer.large);

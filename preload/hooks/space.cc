@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The space family: calls after which a path may lead elsewhere for this process, or less may be read.
 #include <sched.h>
+#include <stdarg.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 
+#include "preload/decide/returns.h"
 #include "preload/next/next.h"
 #include "preload/resolve/roots.h"
 
@@ -21,6 +24,19 @@ int moved(Hook hook, Arguments... arguments) {
   return result;
 }
 
+// Beside root, nobody restricts himself without a word of this first. All that takes calls is done before.
+void will_restrict_itself() {
+  if (is_vfork_child() || the_client.program == Program::kRestricted) return;
+  const Client* c = client();
+  if (c) (void)c->catalog.map_identities();
+  for (uint32_t i = 0; c && i < c->catalog.facts().prefix_count; ++i)
+    (void)is_same_directory(c->catalog.facts(), i);
+  give_all_back(Given::kOwn, Hints::kSet);
+  for (int fd = 0; fd < static_cast<int>(kDescriptors); ++fd)
+    if (class_of(fd) == kLarge) opened_on_pfs(fd, 0);
+  restrict_program();
+}
+
 }  // namespace
 
 HOOK(int, chroot, (const char* path) noexcept, moved, path)
@@ -35,6 +51,15 @@ HOOK(int, umount2, (const char* target, int flags) noexcept, moved, target, flag
 // Since glibc 2.36; older ones reach the kernel by syscall(2) alone.
 HOOK(int, move_mount, (int from, const char* source, int to, const char* target, unsigned flags) noexcept,
      moved, from, source, to, target, flags)
+EXPORT int prctl(int option, ...) noexcept {
+  unsigned long words[4];
+  va_list list;
+  va_start(list, option);
+  for (unsigned long& word : words) word = va_arg(list, unsigned long);
+  va_end(list);
+  if (option == PR_SET_NO_NEW_PRIVS || option == PR_SET_SECCOMP) will_restrict_itself();
+  return call_next<int>(Hook::prctl, option, words[0], words[1], words[2], words[3]);
+}
 HOOK_AFTER(will_change_capabilities(), int, capset, (void* header, const void* sets) noexcept, header, sets)
 
 }  // namespace monarch::preload

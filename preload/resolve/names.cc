@@ -78,7 +78,8 @@ APART bool ask_kernel(const Client& c, int dirfd, const char* path, Room* room, 
 }  // namespace
 
 __attribute__((hot)) bool may_read_below(const Client& client, const char* path) {
-  return may_be_below(client, path) || (!of_kernel(path) && !led_elsewhere(directory_of(path)));
+  return may_be_below(client, path) ||
+         (!of_kernel(path) && client.program != Program::kRestricted && !led_elsewhere(directory_of(path)));
 }
 
 bool resolve_to_read(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
