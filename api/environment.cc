@@ -26,7 +26,7 @@ bool is_disabled() {
 
 bool has_hooks() { return false; }
 
-// No descriptor of a copy is followed.
-void find_open_copies() {}
+// No descriptor of a copy is followed, and none that was inherited counted.
+void find_open_files() {}
 
 }  // namespace monarch::preload

@@ -92,8 +92,12 @@ void say(const char* why) {
   if (const char* log = saved_variable("MONARCH_IO_LOG")) write_line(log, {why});
 }
 
-// Before the program can change it.
-__attribute__((constructor)) void save() { save_environment(); }
+// Before the program can change it. Of a file that is its standard input it may make no other call than read.
+__attribute__((constructor)) void save() {
+  struct statx st;
+  if (save_environment() && has_hooks() && look_at(STDIN_FILENO, STATX_TYPE, &st) && S_ISREG(st.stx_mode))
+    (void)client();
+}
 
 }  // namespace
 
@@ -115,7 +119,7 @@ RARE Client* start_client(Retry retry) {
   if (outcome.phase == Phase::kNew) {
     retry_at.store(monotonic_ns() + kRetryNs, std::memory_order_relaxed);
   } else if (phase.compare_exchange_strong(seen, outcome.phase, std::memory_order_acq_rel)) {
-    if (outcome.phase == Phase::kOn) find_open_copies();
+    if (outcome.phase == Phase::kOn) find_open_files();
     if (outcome.why) say(outcome.why);
   }
   return phase.load(std::memory_order_acquire) == Phase::kOn ? &the_client : nullptr;

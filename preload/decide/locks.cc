@@ -8,7 +8,7 @@
 #include "preload/decide/opens.h"
 #include "preload/next/kernel.h"
 #include "preload/resolve/originals.h"
-#include "preload/resolve/paths.h"
+#include "preload/resolve/names.h"
 #include "preload/resolve/roots.h"
 #include "runtime/layout/space.h"
 #include "preload/resolve/words.h"
@@ -43,9 +43,9 @@ Locked locked_by(const Client& c, int fd) {
 // Calls `use` with a descriptor of each copy of the file on the PFS that is open as `fd`.
 template <typename Use>
 void each_copy(const Client& c, int fd, Use use) {
-  Room text, room;
+  Room room;
   RelPath path;
-  if (path_of_descriptor(fd, &text) == 0 || !resolve(c, AT_FDCWD, text.text(), &room, &path)) return;
+  if (!resolve_open(c, fd, &room, &path)) return;
   Found found = c.catalog.find(path);
   for (int i = 0; found && i <= kMostAgain; ++i) {
     if (const Identity* identity = c.catalog.any_identity_of(*found.entry)) {

@@ -342,6 +342,13 @@ void count_copy_failed(Client* client, const RelPath& path, int error, Answer* a
   log_open(*client, path, *answer);
 }
 
+void count_undecided(Client* client, const RelPath& path) {
+  constexpr Answer kAnswer = {.why = TaskCounter::fallback_pass};
+  count(client->board, kAnswer.why);
+  count(client->board, TaskCounter::opens_pfs);
+  log_open(*client, path, kAnswer);
+}
+
 RARE void add_open_time(Client* client, const OpenTime& time) {
   const KeepErrno errno_stays;
   const int64_t ns = monotonic_ns() - time.since_ns;

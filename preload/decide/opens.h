@@ -45,6 +45,8 @@ int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole = true);
 // opened) the PFS is tried next, and *answer says so.
 void count_copy_opened(Client* client, const RelPath& path, const Answer& answer);
 void count_copy_failed(Client* client, const RelPath& path, int error, Answer* answer);
+// The same of an open on the PFS that nothing was decided about.
+void count_undecided(Client* client, const RelPath& path);
 
 // Counts how long an open took that returns now; errno stays as it is.
 void add_open_time(Client* client, const OpenTime& time);

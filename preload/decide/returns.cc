@@ -5,7 +5,9 @@
 #include <sys/resource.h>
 
 #include "preload/decide/duplicates.h"
+#include "preload/decide/opens.h"
 #include "preload/next/kernel.h"
+#include "preload/resolve/names.h"
 #include "preload/resolve/paths.h"
 #include "preload/resolve/words.h"
 
@@ -202,6 +204,33 @@ void note_copy(int fd) {
     found_on_tier(fd, original.identity->tier.load(std::memory_order_relaxed));
 }
 
+bool has_hooked_parent() {
+  constexpr char kProc[] = "/proc/", kMaps[] = "/maps", kLibrary[] = "/libmonarch_preload.so";
+  char link[kFdLinkBytes], file[sizeof kProc + kFdLinkBytes + sizeof kMaps];
+  fd_link(static_cast<int>(syscall(SYS_getppid)), link);
+  const char* const parent = link + sizeof kFdLinks - 1;
+  memcpy(file, kProc, sizeof kProc - 1);
+  memcpy(file + sizeof kProc - 1, parent, strlen(parent));
+  memcpy(file + sizeof kProc - 1 + strlen(parent), kMaps, sizeof kMaps);
+  bool found = false;
+  (void)each_word(file, [&](int, const char* word) { found |= strstr(word, kLibrary) != nullptr; });
+  return found;
+}
+
+// A dataset's file that is open on the PFS for reading.
+template <typename Counted>
+void note_file(Client* c, int fd, Counted counted) {
+  Room room;
+  RelPath path;
+  struct statx st;
+  if (class_of(fd) != kNone || !look_at(fd, STATX_TYPE, &st) || !S_ISREG(st.stx_mode) ||
+      (syscall(SYS_fcntl, fd, F_GETFL) & (O_ACCMODE | O_PATH)) != O_RDONLY ||
+      !resolve_open(*c, fd, &room, &path))
+    return;
+  opened_on_pfs(fd, 0);
+  if (!counted()) count_undecided(c, path);
+}
+
 // Of a descriptor that may be another thread's.
 void sweep(int fd, uint32_t marks, Hints hints) {
   const bool known = hints == Hints::kSet && is_tier(class_of(fd));
@@ -254,8 +283,17 @@ void look_for_change(int fd) {
   if (!is_copy || !has_changed(original) || go_back(fd, original) == ESTALE) set_marks(fd, seen, marks);
 }
 
-void follow_changes_of_link(int fd) {
-  note_copy(fd);
+void opened_undecided(int fd) {
+  Client* c = client();
+  if (!c || c->program == Program::kRestricted) return;
+  const KeepErrno errno_stays;
+  Original original;
+  Room room;
+  RelPath path;
+  if (!original_of_descriptor(fd, &original)) return note_file(c, fd, [] { return false; });
+  const Answer answer = {.placed = true, .tier = original.identity->tier.load(std::memory_order_relaxed)};
+  found_on_tier(fd, answer.tier);
+  if (path_of(c->catalog, *original.entry, &room, &path)) count_copy_opened(c, path, answer);
   follow_changes(fd);
 }
 
@@ -356,6 +394,18 @@ void give_back_beside(int fd, int beside) {
     (void)go_back(fd, original);
 }
 
-APART void find_open_copies() { each_descriptor(note_copy); }
+// What the process itself opened before exec(2), or inherited then, is counted, and so is what its parent
+// did.
+APART void find_open_files() {
+  const int self = static_cast<int>(syscall(SYS_getpid));
+  int counted = the_client.board->attached[self % kAttached].exchange(self) == self ? 1 : -1;
+  each_descriptor([&](int fd) {
+    note_copy(fd);
+    note_file(&the_client, fd, [&] {
+      if (counted < 0) counted = has_hooked_parent() ? 1 : 0;
+      return counted != 0;
+    });
+  });
+}
 
 }  // namespace monarch::preload

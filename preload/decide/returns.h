@@ -43,8 +43,9 @@ enum class Given { kKept, kAny, kOwn };
 void give_all_back(Given given, Hints hints);
 // Of a descriptor that is open on this copy. Whether it is the PFS's now.
 bool follow_change(int fd, const Original& original);
-// Of a descriptor that came by a link to another (/proc/self/fd/N), perhaps a copy's.
-void follow_changes_of_link(int fd);
+// Of a descriptor that was opened for reading, but by no decision: by a link to another (/proc/self/fd/N), a
+// handle, or an open that might have made a file. Its open is counted; a copy's goes back as above.
+void opened_undecided(int fd);
 
 // Before a call that changes what is open as `fd`: the file is marked, and a copy's descriptor goes back to
 // the PFS. False, with errno: it cannot, and the call must not be made.

@@ -58,7 +58,7 @@ RARE int open_instead(int dirfd, const char* path, int flags) {
 struct Attempt {
   int fd = kNext;
   bool dataset = false;        // the file is below a root
-  bool link = false;           // it may be a copy's descriptor, by a link to another
+  bool link = false;           // it is of no decision: see opened_undecided()
   int flags = 0;               // of an open for writing, else 0
   const char* path = nullptr;  // of one; nullptr: it has none
   int dirfd = 0;
@@ -70,7 +70,7 @@ struct Attempt {
     if (dataset) return settled_on_pfs(opened);
     if (opened < 0) return errno == EACCES && flags != 0 ? open_instead(dirfd, path, flags) : opened;
     opened_elsewhere(opened);
-    if (__builtin_expect(link, 0)) follow_changes_of_link(opened);
+    if (__builtin_expect(link, 0)) opened_undecided(opened);
     return __builtin_expect(flags == 0, 1) || opened_to_write(opened, dirfd, path, flags)
                ? opened
                : not_opened(opened);
@@ -79,7 +79,7 @@ struct Attempt {
     count_open_time(&the_client, time);
     if (opened < 0) return opened;
     opened_on_pfs(opened, large);
-    if (__builtin_expect(link, 0)) follow_changes_of_link(opened);
+    if (__builtin_expect(link, 0)) opened_undecided(opened);
     return opened;
   }
 };
@@ -138,7 +138,8 @@ inline Attempt open_copy(Client* c, int dirfd, const char* path, int flags) {
     attempt.flags = flags;
     return attempt;
   }
-  attempt.link = may_link_to_descriptor(path);
+  attempt.link =
+      may_link_to_descriptor(path) || (flags & (O_ACCMODE | O_CREAT | O_PATH)) == (O_RDONLY | O_CREAT);
   return attempt;
 }
 
@@ -230,10 +231,12 @@ APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, 
   return stream_of_pfs(c, answer, real(path, mode));
 }
 
-FILE* read_stream(FILE* stream, const char* path) {
-  if (!stream || !path || !may_link_to_descriptor(path)) return stream;
-  becomes_hidden(fileno_unlocked(stream));
-  follow_changes_of_link(fileno_unlocked(stream));
+FILE* undecided_stream(FILE* stream) {
+  if (!stream) return stream;
+  const int fd = fileno_unlocked(stream);
+  becomes_hidden(fd);
+  opened_undecided(fd);
+  if (class_of(fd) == kPfs) opened_elsewhere(fd);  // no hook will see that it is closed
   return stream;
 }
 
@@ -242,8 +245,9 @@ FILE* open_stream(Hook hook, const char* path, const char* mode) {
   Client* c = !unreadable(path) && mode ? client() : nullptr;
   if (!c) return real(path, mode);
   if (only_reads(mode))
-    return may_read_below(*c, path) ? open_stream_below(c, real, path, mode)
-                                    : read_stream(real(path, mode), path);
+    return may_read_below(*c, path)       ? open_stream_below(c, real, path, mode)
+           : may_link_to_descriptor(path) ? undecided_stream(real(path, mode))
+                                          : real(path, mode);
   if (!will_write_by_link(path)) return nullptr;
   will_open_to_write(AT_FDCWD, path, flags_of(mode));
   return written_stream(stream_to_write(real, path, mode), path, mode);
@@ -254,7 +258,7 @@ FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream)
   auto* real = next<FreopenFunction>(hook);
   Client* c = mode ? client() : nullptr;
   if (!c) return real(path, mode, stream);
-  if (only_reads(mode)) return read_stream(real(path, mode, stream), path);
+  if (only_reads(mode)) return path ? undecided_stream(real(path, mode, stream)) : real(path, mode, stream);
   // It closes the stream even if it fails: so what cannot go back is found out afterwards.
   if (path) {
     (void)will_write_by_link(path);
@@ -341,7 +345,7 @@ EXPORT int mkostemps(char* path, int tail, int flags) { return made(Hook::mkoste
 EXPORT int mkostemps64(char* path, int tail, int flags) { return made(Hook::mkostemps64, path, tail, flags); }
 EXPORT int open_by_handle_at(int mount, struct file_handle* handle, int flags) {
   const int fd = call_next<int>(Hook::open_by_handle_at, mount, handle, flags);
-  return Attempt{.flags = writes(flags) ? flags : 0, .time = {}}.settled(fd);
+  return Attempt{.link = only_reads(flags), .flags = writes(flags) ? flags : 0, .time = {}}.settled(fd);
 }
 // The child opens it by itself, later, on the PFS: what the path leads to now is marked, or counted.
 EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int fd, const char* path,

@@ -70,12 +70,16 @@ bool true_path(const Client& c, int fd, Room* text) {
 APART bool ask_kernel(const Client& c, int dirfd, const char* path, Room* room, RelPath* result) {
   const KeepErrno errno_stays;
   const Own file(open_own(dirfd, path, O_PATH));
-  Room longer;
-  return true_path(c, file.fd, room) && resolve(c, AT_FDCWD, room->text(), &longer, result) &&
-         keep_text(&longer, room, result);
+  return resolve_open(c, file.fd, room, result);
 }
 
 }  // namespace
+
+APART bool resolve_open(const Client& c, int fd, Room* room, RelPath* result) {
+  Room longer;
+  return true_path(c, fd, room) && resolve(c, AT_FDCWD, room->text(), &longer, result) &&
+         keep_text(&longer, room, result);
+}
 
 __attribute__((hot)) bool may_read_below(const Client& client, const char* path) {
   return may_be_below(client, path) ||

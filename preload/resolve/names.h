@@ -12,6 +12,8 @@ namespace monarch::preload {
 bool resolve_to_read(const Client& client, int dirfd, const char* path, Room* room, RelPath* result);
 // False: it would say false. True: it may say either. Without a system call or much stack.
 bool may_read_below(const Client& client, const char* path);
+// The name below a root, by the kernel's answer, of what is open as `fd`. False: it has none. Changes errno.
+bool resolve_open(const Client& client, int fd, Room* room, RelPath* result);
 // Where a path below a root leads that goes through a symbolic link there. False: elsewhere, or it cannot be
 // had.
 bool follow_links(const Client& client, const RelPath& path, Room* room, RelPath* result);

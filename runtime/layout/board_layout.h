@@ -37,7 +37,7 @@
 namespace monarch {
 
 inline constexpr uint64_t kBoardMagic = 0x42484352414e4f4d;  // "MONARCHB", little-endian
-inline constexpr uint32_t kBoardVersion = 16;                // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 17;                // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -45,6 +45,7 @@ inline constexpr uint32_t kSlots = 128;
 inline constexpr uint32_t kSeenSlots = 1024;
 inline constexpr uint64_t kInvalidBits = uint64_t{1} << 23;
 inline constexpr uint32_t kChangeSlots = 1 << 16;
+inline constexpr int kAttached = 1024;
 inline constexpr int kStaleSeconds = 60;
 
 // Counters that tasks keep, per shard. X(name, what it counts). The order is part of the layout; the
@@ -306,6 +307,7 @@ struct Board {
   alignas(64) std::atomic<uint64_t> agent[32];    // by AgentCounter
   std::atomic<uint64_t> placed_bytes[kMaxTiers];  // bytes now on each tier, this job's
   std::atomic<uint64_t> granted[kMaxTiers];       // bytes that the job may use of each tier now
+  std::atomic<int> attached[kAttached];           // by pid: the last process that attached
   std::atomic<uint64_t> nodes;                    // of the job, if this one has peers
   std::atomic<uint64_t> incarnation;              // of the next agent on this board, if it has peers
   std::atomic<uint64_t> others_at;                // which of these is whole: the agent may die at any time
