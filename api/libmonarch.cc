@@ -49,33 +49,21 @@ bool is_served_by_hooks() {
 
 int open_natively(const char* path) { return open(path, O_RDONLY | O_CLOEXEC); }
 
-int open_placed(Client* c, const RelPath& file, const char* copy, Answer* answer) {
-  const KeepErrno errno_stays;
-  const int fd = open_own(AT_FDCWD, copy, O_RDONLY);
-  if (fd >= 0 && is_the_copy(*c, *answer, fd)) return count_copy_opened(c, file, *answer), fd;
-  count_copy_failed(c, file, fd < 0 ? errno : 0, answer);
-  return not_opened(fd);
-}
-
-Opened open_dataset(Client* c, const RelPath& file, const char* path) {
-  Room copy;
-  Answer answer = find_copy(c, file, &copy, {});
-  Opened opened;
-  if (answer.placed) opened = {open_placed(c, file, copy.text(), &answer), static_cast<int>(answer.tier)};
-  if (opened.fd >= 0) return opened;
-  opened = {open_natively(path), kPfs};
-  count_open_time(c, answer.time);
-  if (opened.fd >= 0 && answer.large != 0) (void)post_request(c->board, file, kReadNatively);
-  return opened;
-}
-
 Opened open_path(const char* path) {
-  Room room;
-  RelPath file;
   Client* c = is_served_by_hooks() || unreadable(path) ? nullptr : client();
   if (c) will_change_capabilities();  // they may have changed: no hook tells
-  const bool ours = c && may_read_below(*c, path) && resolve_to_read(*c, AT_FDCWD, path, &room, &file);
-  return ours ? open_dataset(c, file, path) : Opened{open_natively(path), kNoDataset};
+  if (!c || !may_read_below(*c, path)) return {open_natively(path), kNoDataset};
+  Reading file(c, AT_FDCWD, path, {});
+  if (file.copy()) {
+    const KeepErrno errno_stays;
+    const int fd = open_own(AT_FDCWD, file.copy(), O_RDONLY);
+    if (file.has_copy(fd)) return {fd, static_cast<int>(file.decision().tier)};
+    (void)not_opened(fd);
+  }
+  const Opened opened = {open_natively(path), file.is_of_dataset() ? kPfs : kNoDataset};
+  file.ends();
+  if (opened.fd >= 0 && file.decision().large != 0) (void)post_request(c->board, file.path(), kReadNatively);
+  return opened;
 }
 
 void count_read(int from, uint64_t bytes) {

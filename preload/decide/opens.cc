@@ -108,17 +108,6 @@ bool is_other_device(const Entry& e) {
   return reason_of(e.state.load(std::memory_order_relaxed)) == Reason::kOtherDevice;
 }
 
-Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening, OpenTime time);
-
-// Of the file to which a symbolic link leads.
-APART bool decide_real(Client* client, const RelPath& path, Room* copy, bool stream, Answer* answer) {
-  Room room;
-  RelPath real;
-  if (!follow_links(*client, path, &room, &real)) return false;
-  *answer = decide(client, real, copy, {.follows = false, .stream = stream}, answer->time);
-  return true;
-}
-
 // The agent is told of what the job opens after it wrote it, or after its copy was removed, by each process
 // once a second.
 RARE void ask_again(Client* client, const RelPath& path) {
@@ -131,101 +120,103 @@ RARE void ask_again(Client* client, const RelPath& path) {
   (void)post_request(client->board, path);
 }
 
-Answer decide(Client* client, const RelPath& path, Room* copy, Opening opening, OpenTime time) {
-  Answer answer;
-  answer.time = time;
-  answer.marks = client->board->header.marks.load(std::memory_order_acquire);
-  const auto to_pfs = [&](TaskCounter why) {
-    count(client->board, why);
-    count(client->board, TaskCounter::opens_pfs);
-    answer.why = why;
-    goes_to_pfs(&answer.time);
-    return answer;
-  };
-  Board* board = client->board;
-  const Program program = client->program;
+constexpr TaskCounter kNoReason = TaskCounter::opens_pfs;
+
+// Why the program gets no copy of the file, wherever that is.
+TaskCounter withheld(const Client& c, const RelPath& path, const Opening& opening) {
+  const Program program = c.program;
   if (__builtin_expect(opening.native || program == Program::kRestricted, 0))
-    return to_pfs(TaskCounter::fallback_pass);
-  if (__builtin_expect(program == Program::kExcluded || client->exclude, 0) &&
-      (program == Program::kExcluded || excludes_file(*client, path)))
-    return to_pfs(TaskCounter::fallback_excluded);
-  if (__builtin_expect(is_closed(*board), 0)) return to_pfs(TaskCounter::fallback_no_agent);
-  if (may_be_hidden(*client, path)) return to_pfs(TaskCounter::fallback_mount);
-  const auto changed = [&] {
-    ask_again(client, path);
-    return to_pfs(TaskCounter::fallback_invalid);
-  };
+    return TaskCounter::fallback_pass;
+  if (__builtin_expect(program == Program::kExcluded || (c.exclude && excludes_file(c, path)), 0))
+    return TaskCounter::fallback_excluded;
+  if (__builtin_expect(is_closed(*c.board), 0)) return TaskCounter::fallback_no_agent;
+  return may_be_hidden(c, path) ? TaskCounter::fallback_mount : kNoReason;
+}
+
+// Of a placed file, all that may still be in the way.
+TaskCounter take(const Client& c, const RelPath& path, const Found& found, uint32_t tier) {
+  if (tier >= c.catalog.facts().tier_count || c.catalog.tier_failed(tier))
+    return TaskCounter::fallback_tier_error;
+  if (__builtin_expect(compares(c), 0) && !is_as_copied(c, path, *found.entry)) {
+    set_invalid(c.board, path.hash);
+    tell_change(c.board);
+    count(c.board, TaskCounter::invalidations);
+    return TaskCounter::fallback_dropped;
+  }
+  if (__builtin_expect(!same_groups(c), 0) && !may_read(c, path)) return TaskCounter::fallback_pass;
+  return will_be_known(c.catalog) ? kNoReason : TaskCounter::fallback_pass;
+}
+
+// A stream of a large file may wait for the whole.
+APART void wait_for_whole(const Client& c, const RelPath& path, const Entry& entry, OpenTime* time) {
+  const KeepErrno errno_stays;
+  const int64_t start = monotonic_ns();
+  if (request_whole(c.board, c.catalog, path, entry) != Whole::kNotWaitedFor) has_waited(start, time);
+}
+
+uint64_t word_of(const Entry& e) { return e.state.load(std::memory_order_acquire); }
+
+TaskCounter decide(Client* client, const RelPath& path, Opening opening, Decision* d);
+
+// Of the file to which a symbolic link leads.
+APART bool decide_real(Client* client, const RelPath& path, Opening opening, Decision* d, TaskCounter* why) {
+  Room room;
+  RelPath real;
+  if (!opening.follows || !follow_links(*client, path, &room, &real)) return false;
+  opening.follows = false;
+  *why = decide(client, real, opening, d);
+  return true;
+}
+
+// Where it goes, and the reason if that is the PFS; kNoReason: what is no file is not counted.
+TaskCounter decide(Client* client, const RelPath& path, Opening opening, Decision* d) {
+  const CatalogReader& catalog = client->catalog;
+  const BoardHeader& board = client->board->header;
+  d->marks = board.marks.load(std::memory_order_acquire);
+  TaskCounter why = withheld(*client, path, opening);
+  if (why != kNoReason) return why;
   // What the job wrote once it may write again, and a stream would not see that.
-  const auto staged_since = [&] { return opening.stream ? Found{} : staged_again(*client, path); };
-  Found again;
-  if (__builtin_expect(is_changed(*client, path, nullptr), 0)) {
-    again = staged_since();
-    if (!again) return changed();
+  const bool written = is_changed(*client, path, nullptr);
+  Found found;
+  const auto is_gone = [&](bool changed) {
+    if (__builtin_expect(!changed, 1)) return false;
+    found = opening.stream ? Found{} : staged_again(*client, path);
+    if (!found) ask_again(client, path);
+    return !found;
+  };
+  if (is_gone(written)) return TaskCounter::fallback_invalid;
+  if (!written) found = catalog.newest(catalog.find(path), path);
+  if (!found && catalog.walked(path.root)) {
+    if (is_at_or_below(catalog, path, is_link) && decide_real(client, path, opening, d, &why)) return why;
+    return is_at_or_below(catalog, path, is_other_device) ? TaskCounter::fallback_pass
+                                                          : TaskCounter::fallback_absent;
   }
-  Found found = again ? again : client->catalog.newest(client->catalog.find(path), path);
-  const CatalogFacts& facts = client->catalog.facts();
-  if (!found && client->catalog.walked(path.root)) {
-    const bool other = opening.follows && is_at_or_below(client->catalog, path, is_link);
-    if (other && decide_real(client, path, copy, opening.stream, &answer)) return answer;
-    return to_pfs(is_at_or_below(client->catalog, path, is_other_device) ? TaskCounter::fallback_pass
-                                                                         : TaskCounter::fallback_absent);
-  }
-  uint64_t word = found ? found.entry->state.load(std::memory_order_acquire) : state_word(State::kKnown);
-  if (state_of(word) == State::kKnown && board->header.full.load(std::memory_order_relaxed) != 0)
-    return to_pfs(TaskCounter::fallback_no_fit);
-  if (!found && board->header.look_first.load(std::memory_order_relaxed) != 0 && is_absent(*client, path))
-    return to_pfs(TaskCounter::fallback_absent);
-  const bool waited = unsettled(state_of(word));
+  const State first = found ? state_of(word_of(*found.entry)) : State::kKnown;
+  if (first == State::kKnown && board.full.load(std::memory_order_relaxed) != 0)
+    return TaskCounter::fallback_no_fit;
+  if (!found && board.look_first.load(std::memory_order_relaxed) != 0 && is_absent(*client, path))
+    return TaskCounter::fallback_absent;
+  const bool waited = unsettled(first);
   if (waited) {
-    const WaitEnd end = wait_for(client, path, &found, &answer.time);
-    if (end != WaitEnd::kSettled) return to_pfs(reason_for_pfs(end));
-    word = found.entry->state.load(std::memory_order_acquire);
+    const WaitEnd end = wait_for(client, path, &found, &d->time);
+    if (end != WaitEnd::kSettled) return reason_for_pfs(end);
   }
-  if (!again && is_changed(*client, path, found.entry)) {
-    found = staged_since();
-    if (!found) return changed();
-    word = found.entry->state.load(std::memory_order_acquire);
-  }
-  if (opening.stream && state_of(word) == State::kLarge) {
-    const KeepErrno errno_stays;
-    const int64_t start = monotonic_ns();
-    const Whole whole = request_whole(board, client->catalog, path, *found.entry);
-    if (whole != Whole::kNotWaitedFor) has_waited(start, &answer.time);
-    if (whole == Whole::kThere) word = found.entry->state.load(std::memory_order_acquire);
-  }
-  answer.bytes = found.entry->size.load(std::memory_order_relaxed);
-  if (state_of(word) == State::kLarge) answer.large = found.ref;
-  if (reason_of(word) == Reason::kSymlink && opening.follows &&
-      decide_real(client, path, copy, opening.stream, &answer))
-    return answer;
-  // A directory or a device is not a file of the dataset's: nothing to count.
-  if (reason_of(word) == Reason::kNotRegular || found.entry->type == DT_DIR) {
-    if (answer.time.kind != OpenKind::kWaited) answer.time.since_ns = 0;
-    return answer;
-  }
-  if (state_of(word) != State::kPlaced) return to_pfs(reason_for_pfs(state_of(word)));
-  answer.tier = tier_of(word);
-  if (answer.tier >= facts.tier_count || client->catalog.tier_failed(answer.tier))
-    return to_pfs(TaskCounter::fallback_tier_error);
-  if (__builtin_expect(compares(*client), 0) && !is_as_copied(*client, path, *found.entry)) {
-    set_invalid(board, path.hash);
-    tell_change(board);
-    count(board, TaskCounter::invalidations);
-    return to_pfs(TaskCounter::fallback_dropped);
-  }
-  if (__builtin_expect(!same_groups(*client), 0) && !may_read(*client, path))
-    return to_pfs(TaskCounter::fallback_pass);
-  if (!will_be_known(client->catalog)) return to_pfs(TaskCounter::fallback_pass);
-  const auto& where = facts.tiers[answer.tier];
-  char* name = copy->take(where.len + 1 + kCopyNameBytes);
-  if (!name) return to_pfs(TaskCounter::fallback_pass);
-  memcpy(name, where.path, where.len);
-  name[where.len] = '/';
-  copy_name(found.ref, name + where.len + 1);
-  if (waited) count(board, TaskCounter::waited_hits);
-  answer.copy = found.ref;
-  answer.placed = true;
-  return answer;
+  if (is_gone(!written && is_changed(*client, path, found.entry))) return TaskCounter::fallback_invalid;
+  if (opening.stream && state_of(word_of(*found.entry)) == State::kLarge)
+    wait_for_whole(*client, path, *found.entry, &d->time);
+  const uint64_t word = word_of(*found.entry);
+  const State state = state_of(word);
+  if (reason_of(word) == Reason::kSymlink && decide_real(client, path, opening, d, &why)) return why;
+  d->bytes = found.entry->size.load(std::memory_order_relaxed);
+  d->large = state == State::kLarge ? found.ref : 0;
+  if (reason_of(word) == Reason::kNotRegular || found.entry->type == DT_DIR) return kNoReason;
+  if (state != State::kPlaced) return reason_for_pfs(state);
+  d->tier = tier_of(word);
+  why = take(*client, path, found, d->tier);
+  d->placed = why == kNoReason;
+  d->copy = found.ref;
+  if (waited && d->placed) count(client->board, TaskCounter::waited_hits);
+  return why;
 }
 
 const char* name_of(TaskCounter counter) {
@@ -238,17 +229,17 @@ const char* name_of(TaskCounter counter) {
 }
 
 // One line per open, once it is known what became of it.
-APART void write_open(const Client& c, const RelPath& path, const Answer& answer) {
+APART void write_open(const Client& c, const RelPath& path, const Decision& d) {
   const char* root = root_path(c, path.root);
   write_line(c.log, {root ? root : "",
                      "/",
                      {path.path, path.len},
-                     answer.placed ? ": tier " : ": PFS, ",
-                     answer.placed ? c.catalog.facts().tiers[answer.tier].name : name_of(answer.why)});
+                     d.placed ? ": tier " : ": PFS, ",
+                     d.placed ? c.catalog.facts().tiers[d.tier].name : name_of(d.why)});
 }
 
-void log_open(const Client& c, const RelPath& path, const Answer& answer) {
-  if (__builtin_expect(c.log != nullptr, 0)) write_open(c, path, answer);
+void log_open(const Client& c, const RelPath& path, const Decision& d) {
+  if (__builtin_expect(c.log != nullptr, 0)) write_open(c, path, d);
 }
 
 // While the agent lives, its directories are there, and nobody else can take their names; but in a mount
@@ -262,17 +253,17 @@ bool names_hold(const Client& client, uint32_t tier) {
 
 // Why a copy did not open. Where its directory is there, another program has removed it. A program may be
 // denied what is its user's (Landlock), or have no descriptor left.
-TaskCounter reason_of_failure(const Client& client, const Answer& answer, int error) {
+TaskCounter reason_of_failure(const Client& client, const Decision& d, int error) {
   const KeepErrno errno_stays;
   const CatalogFacts& facts = client.catalog.facts();
-  const Entry* e = client.catalog.entry(answer.copy);
+  const Entry* e = client.catalog.entry(d.copy);
   const uint64_t word = e ? e->state.load(std::memory_order_acquire) : 0;
   const bool evicted = state_of(word) == State::kNoFit && reason_of(word) != Reason::kTierError;
   const bool programs = error == EACCES || error == EMFILE || error == ENFILE;
-  return evicted                                                ? TaskCounter::fallback_no_fit
-         : programs                                             ? TaskCounter::fallback_pass
-         : error == ENOENT && is_tier_there(facts, answer.tier) ? TaskCounter::fallback_dropped
-                                                                : TaskCounter::fallback_tier_error;
+  return evicted                                           ? TaskCounter::fallback_no_fit
+         : programs                                        ? TaskCounter::fallback_pass
+         : error == ENOENT && is_tier_there(facts, d.tier) ? TaskCounter::fallback_dropped
+                                                           : TaskCounter::fallback_tier_error;
 }
 
 // In a job of Slurm's a copy is root's, whom a user namespace shows as nobody, in `monarchctl run` the task's
@@ -297,62 +288,79 @@ RARE bool prove(const Client& client, uint32_t tier, Ref copy, int fd) {
   return original.entry == client.catalog.entry(copy);
 }
 
-}  // namespace
-
-Answer find_copy(Client* client, const RelPath& path, Room* copy, Opening opening) {
-  const bool is_timed = is_open_timed(my_shard(client->board), client->catalog.facts().tier_count);
-  const OpenTime time{__builtin_expect(is_timed, 0) ? time_now() : 0, OpenKind::kTier};
-  const Answer answer = decide(client, path, copy, opening, time);
-  if (!answer.placed) log_open(*client, path, answer);
-  return answer;
-}
-
-bool is_the_copy(const Client& client, const Answer& answer, int fd) {
-  return static_cast<unsigned>(fd) < kDescriptors &&
-         (names_hold(client, answer.tier) || prove(client, answer.tier, answer.copy, fd));
-}
-
-int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole) {
-  const CatalogFacts& facts = client.catalog.facts();
-  if (tier >= facts.tier_count || (whole && !will_be_known(client.catalog))) return -1;
+// Of a copy, whole or partial; nullptr: there is no such tier, or no memory.
+const char* path_of_copy(const CatalogFacts& facts, uint32_t tier, Ref ref, bool whole, Room* room) {
+  if (tier >= facts.tier_count) return nullptr;
   const auto& where = facts.tiers[tier];
-  Room room;
-  char* path = room.take(where.len + 1 + kPartNameBytes);
-  if (!path) return -1;
+  char* const path = room->take(where.len + 1 + kPartNameBytes);
+  if (!path) return nullptr;
   memcpy(path, where.path, where.len);
   path[where.len] = '/';
   (whole ? copy_name : part_name)(ref, path + where.len + 1);
-  const int fd = open_own(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW);
+  return path;
+}
+
+}  // namespace
+
+APART Reading::Reading(Client* client, int dirfd, const char* path, Opening opening) : client_(client) {
+  RelPath file;
+  if (!(opening.follows ? resolve_to_read : resolve)(*client, dirfd, path, &text_, &file)) return;
+  path_ = file;
+  const CatalogFacts& facts = client->catalog.facts();
+  if (__builtin_expect(is_open_timed(my_shard(client->board), facts.tier_count), 0))
+    decision_.time.since_ns = time_now();
+  decision_.why = decide(client, path_, opening, &decision_);
+  if (__builtin_expect(decision_.placed, 1))
+    copy_ = path_of_copy(facts, decision_.tier, decision_.copy, true, &copy_text_);
+  if (__builtin_expect(copy_ != nullptr, 1)) return;
+  if (decision_.placed) decision_.why = TaskCounter::fallback_pass;
+  count_on_pfs(client, path_, &decision_);
+}
+
+bool Reading::has_copy(int fd) {
+  const Decision& d = decision_;
+  if (__builtin_expect(static_cast<unsigned>(fd) < kDescriptors, 1) &&
+      (names_hold(*client_, d.tier) || prove(*client_, d.tier, d.copy, fd))) {
+    count_copy_opened(client_, path_, d);
+    if (__builtin_expect(d.time.since_ns != 0, 0)) ends();
+    return true;
+  }
+  decision_.why = reason_of_failure(*client_, d, fd < 0 ? errno : 0);
+  if (d.why == TaskCounter::fallback_dropped) ask_again(client_, path_);
+  count_on_pfs(client_, path_, &decision_);
+  return false;
+}
+
+RARE void Reading::ends() const {
+  if (decision_.time.since_ns == 0) return;
+  const KeepErrno errno_stays;
+  const int64_t ns = monotonic_ns() - decision_.time.since_ns;
+  count_open(client_->board, decision_.time.kind, ns > 0 ? static_cast<uint64_t>(ns) : 0);
+}
+
+int open_copy(const Client& client, Ref ref, uint32_t tier, bool whole) {
+  if (whole && !will_be_known(client.catalog)) return -1;
+  Room room;
+  const char* const path = path_of_copy(client.catalog.facts(), tier, ref, whole, &room);
+  const int fd = path ? open_own(AT_FDCWD, path, O_RDONLY | O_NOFOLLOW) : -1;
   return fd < 0 || names_hold(client, tier) || prove(client, tier, 0, fd) ? fd : not_opened(fd);
 }
 
-void count_copy_opened(Client* client, const RelPath& path, const Answer& answer) {
-  log_open(*client, path, answer);
-  my_shard(client->board).opens_tier[answer.tier].fetch_add(1, std::memory_order_relaxed);
-  count_open_time(client, answer.time);
+void count_copy_opened(Client* client, const RelPath& path, const Decision& d) {
+  log_open(*client, path, d);
+  my_shard(client->board).opens_tier[d.tier].fetch_add(1, std::memory_order_relaxed);
 }
 
-void count_copy_failed(Client* client, const RelPath& path, int error, Answer* answer) {
-  goes_to_pfs(&answer->time);
-  answer->placed = false;
-  answer->why = reason_of_failure(*client, *answer, error);
-  if (answer->why == TaskCounter::fallback_dropped) ask_again(client, path);
-  count(client->board, answer->why);
-  count(client->board, TaskCounter::opens_pfs);
-  log_open(*client, path, *answer);
-}
-
-void count_undecided(Client* client, const RelPath& path) {
-  constexpr Answer kAnswer = {.why = TaskCounter::fallback_pass};
-  count(client->board, kAnswer.why);
-  count(client->board, TaskCounter::opens_pfs);
-  log_open(*client, path, kAnswer);
-}
-
-RARE void add_open_time(Client* client, const OpenTime& time) {
-  const KeepErrno errno_stays;
-  const int64_t ns = monotonic_ns() - time.since_ns;
-  count_open(client->board, time.kind, ns > 0 ? static_cast<uint64_t>(ns) : 0);
+void count_on_pfs(Client* client, const RelPath& path, Decision* d) {
+  d->placed = false;
+  log_open(*client, path, *d);
+  if (d->why != kNoReason) {
+    count(client->board, d->why);
+    count(client->board, TaskCounter::opens_pfs);
+    goes_to_pfs(&d->time);
+  } else if (d->time.kind != OpenKind::kWaited) {
+    d->time.since_ns = 0;
+  }
 }
 
 }  // namespace monarch::preload

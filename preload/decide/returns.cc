@@ -228,7 +228,8 @@ void note_file(Client* c, int fd, Counted counted) {
       !resolve_open(*c, fd, &room, &path))
     return;
   opened_on_pfs(fd, 0);
-  if (!counted()) count_undecided(c, path);
+  Decision to = {.why = TaskCounter::fallback_pass};
+  if (!counted()) count_on_pfs(c, path, &to);
 }
 
 // Of a descriptor that may be another thread's.
@@ -291,9 +292,9 @@ void opened_undecided(int fd) {
   Room room;
   RelPath path;
   if (!original_of_descriptor(fd, &original)) return note_file(c, fd, [] { return false; });
-  const Answer answer = {.placed = true, .tier = original.identity->tier.load(std::memory_order_relaxed)};
-  found_on_tier(fd, answer.tier);
-  if (path_of(c->catalog, *original.entry, &room, &path)) count_copy_opened(c, path, answer);
+  const Decision to = {.placed = true, .tier = original.identity->tier.load(std::memory_order_relaxed)};
+  found_on_tier(fd, to.tier);
+  if (path_of(c->catalog, *original.entry, &room, &path)) count_copy_opened(c, path, to);
   follow_changes(fd);
 }
 

@@ -41,7 +41,16 @@ bool writes(int flags) {
   return ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0) && (flags & O_PATH) == 0;
 }
 
-constexpr int kNext = -2;
+// The next definition's open of what the program asked for.
+struct Native {
+  int (*by)(const void* call);
+  const void* call;
+  int operator()() const { return by(call); }
+};
+template <typename Call>
+Native natively(const Call& call) {
+  return {[](const void* it) { return (*static_cast<const Call*>(it))(); }, &call};
+}
 
 // An open for writing that the kernel has refused (EACCES), perhaps since it led to a copy.
 RARE int open_instead(int dirfd, const char* path, int flags) {
@@ -53,94 +62,57 @@ RARE int open_instead(int dirfd, const char* path, int flags) {
   return fd;
 }
 
-// The part of every open that is Monarch's. `fd` is what the caller returns, or kNext: it goes
-// to the next definition, as if we were not here. errno is then as it was.
-struct Attempt {
-  int fd = kNext;
-  bool dataset = false;        // the file is below a root
-  bool link = false;           // it is of no decision: see opened_undecided()
-  int flags = 0;               // of an open for writing, else 0
-  const char* path = nullptr;  // of one; nullptr: it has none
-  int dirfd = 0;
-  Ref large = 0;  // see Answer
-  OpenTime time;  // likewise; of a dataset's file alone
-  bool done() const { return __builtin_expect(fd != kNext, 1); }
-  // What the caller got in the end.
-  int settled(int opened) const {
-    if (dataset) return settled_on_pfs(opened);
-    if (opened < 0) return errno == EACCES && flags != 0 ? open_instead(dirfd, path, flags) : opened;
-    opened_elsewhere(opened);
-    if (__builtin_expect(link, 0)) opened_undecided(opened);
-    return __builtin_expect(flags == 0, 1) || opened_to_write(opened, dirfd, path, flags)
-               ? opened
-               : not_opened(opened);
-  }
-  APART int settled_on_pfs(int opened) const {
-    count_open_time(&the_client, time);
-    if (opened < 0) return opened;
-    opened_on_pfs(opened, large);
-    if (__builtin_expect(link, 0)) opened_undecided(opened);
-    return opened;
-  }
-};
+// What the caller gets that has opened `fd` for writing. `path`: nullptr, by none.
+APART int written(int fd, int dirfd, const char* path, int flags) {
+  if (fd < 0) return errno == EACCES ? open_instead(dirfd, path, flags) : fd;
+  opened_elsewhere(fd);
+  return opened_to_write(fd, dirfd, path, flags) ? fd : not_opened(fd);
+}
 
-APART void open_dataset(Client* c, const RelPath& rel, int flags, Attempt* attempt) {
-  Room copy;
-  attempt->dataset = true;
+// What it gets that has opened `fd` by no decision; for reading, if it is `counted`.
+int undecided(int fd, bool counted) {
+  if (fd < 0) return fd;
+  opened_elsewhere(fd);
+  if (__builtin_expect(counted, 0)) opened_undecided(fd);
+  return fd;
+}
+
+// By a path that may be below a root.
+APART int read_below(Client* c, int dirfd, const char* path, int flags, Native open) {
   // The kernel grants O_NOATIME to the owner of the file only, which of a copy is another.
-  Answer answer =
-      find_copy(c, rel, &copy, {.follows = (flags & O_NOFOLLOW) == 0, .native = (flags & O_NOATIME) != 0});
-  // What is left of a chunk, or of the file, is not aligned.
-  attempt->large = (flags & O_DIRECT) == 0 ? answer.large : 0;
-  if (!answer.placed) {
-    attempt->time = answer.time;
-    return;
-  }
-  const KeepErrno errno_stays;
-  // A tier's file system may want reads aligned where the PFS does not.
-  const int fd = next<Open>(Hook::open)(copy.text(), flags & ~O_DIRECT);
-  if (fd < 0 || !is_the_copy(*c, answer, fd)) {
-    const int error = fd < 0 ? errno : 0;
+  Reading file(c, dirfd, path, {.follows = (flags & O_NOFOLLOW) == 0, .native = (flags & O_NOATIME) != 0});
+  const Decision& to = file.decision();
+  if (__builtin_expect(file.copy() != nullptr, 1)) {
+    const KeepErrno errno_stays;
+    // A tier's file system may want reads aligned where the PFS does not.
+    const int fd = next<Open>(Hook::open)(file.copy(), flags & ~O_DIRECT);
+    if (__builtin_expect(file.has_copy(fd), 1)) {
+      seen_by_hooks(fd);
+      opened_on_tier(fd, to.tier, to.marks);
+      return fd;
+    }
     (void)not_opened(fd);
-    count_copy_failed(c, rel, error, &answer);
-    attempt->time = answer.time;
-    return;
   }
-  attempt->fd = fd;
-  count_copy_opened(c, rel, answer);
-  seen_by_hooks(fd);
-  opened_on_tier(fd, answer.tier, answer.marks);
+  const int fd = open();
+  if (!file.is_of_dataset()) return undecided(fd, may_link_to_descriptor(path));
+  file.ends();
+  // What is left of a chunk, or of the file, is not aligned.
+  if (fd >= 0) opened_on_pfs(fd, (flags & O_DIRECT) == 0 ? to.large : 0);
+  return fd;
 }
 
-// Of a path that may be below a root.
-APART void open_below(Client* c, int dirfd, const char* path, int flags, Attempt* attempt) {
-  Room room;
-  RelPath rel;
-  const bool follows = (flags & O_NOFOLLOW) == 0;
-  if ((follows ? resolve_to_read : resolve)(*c, dirfd, path, &room, &rel))
-    open_dataset(c, rel, flags, attempt);
-}
-
-// `c`: for reading, by a path that may be below a root; else nullptr.
-inline Attempt open_copy(Client* c, int dirfd, const char* path, int flags) {
-  Attempt attempt;
-  if (unreadable(path)) return attempt;
-  if (c) {
-    open_below(c, dirfd, path, flags, &attempt);
-    if (attempt.done()) return attempt;
-  } else if (writes(flags) && (flags & O_TMPFILE) != O_TMPFILE) {
-    if (!will_write_by_link(path)) attempt.fd = -1;
-    if (__builtin_expect(!is_refused_to_write(flags), 0) && copy_led_to(dirfd, path).entry)
-      attempt.fd = open_instead(dirfd, path, flags);
-    will_open_to_write(dirfd, path, flags);
-    attempt.path = path;
-    attempt.dirfd = dirfd;
-    attempt.flags = flags;
-    return attempt;
+// For writing, or by a link to a descriptor, or without reading.
+APART int open_otherwise(int dirfd, const char* path, int flags, Native open) {
+  if (unreadable(path)) return open();
+  if (!writes(flags) || (flags & O_TMPFILE) == O_TMPFILE) {
+    const bool may_make = (flags & (O_ACCMODE | O_CREAT | O_PATH)) == (O_RDONLY | O_CREAT);
+    return undecided(open(), may_make || may_link_to_descriptor(path));
   }
-  attempt.link =
-      may_link_to_descriptor(path) || (flags & (O_ACCMODE | O_CREAT | O_PATH)) == (O_RDONLY | O_CREAT);
-  return attempt;
+  if (!will_write_by_link(path)) return -1;
+  if (__builtin_expect(!is_refused_to_write(flags), 0) && copy_led_to(dirfd, path).entry)
+    return open_instead(dirfd, path, flags);
+  will_open_to_write(dirfd, path, flags);
+  return written(open(), dirfd, path, flags);
 }
 
 // The same for a stream.
@@ -180,18 +152,20 @@ void becomes_hidden(int fd) {
 
 // A stream that was opened on the PFS reads inside libc, where no chunk serves it. Of a file that the agent
 // has not looked at, the kernel knows the size by now.
-FILE* stream_of_pfs(Client* c, const Answer& answer, FILE* stream) {
-  count_open_time(c, answer.time);
+FILE* stream_of_pfs(const Reading& file, FILE* stream) {
+  if (!file.is_of_dataset()) return stream;
+  file.ends();
   if (!stream) return nullptr;
   const int fd = fileno_unlocked(stream);
+  const Decision& to = file.decision();
   struct statx st;
-  if (answer.bytes > 0)
-    add_read(kPfs, answer.bytes);
-  else if (c->program != Program::kRestricted && look_at(fd, STATX_TYPE | STATX_SIZE, &st) &&
+  if (to.bytes > 0)
+    add_read(kPfs, to.bytes);
+  else if (the_client.program != Program::kRestricted && look_at(fd, STATX_TYPE | STATX_SIZE, &st) &&
            S_ISREG(st.stx_mode) && st.stx_size > 0)
     add_read(kPfs, st.stx_size);
-  if (!answer.large) return stream;
-  opened_on_pfs(fd, answer.large);
+  if (!to.large) return stream;
+  opened_on_pfs(fd, to.large);
   if (class_of(fd) == kLarge) {
     used_by_stream(fd);
     read_natively(fd);
@@ -207,28 +181,23 @@ RARE void becomes_stream(int fd) {
 }
 
 APART FILE* open_stream_below(Client* c, FopenFunction* real, const char* path, const char* mode) {
-  Room room, copy;
-  RelPath rel;
-  if (!resolve_to_read(*c, AT_FDCWD, path, &room, &rel)) return real(path, mode);
-  Answer answer = find_copy(c, rel, &copy, {.stream = true});
-  if (answer.placed) {
+  Reading file(c, AT_FDCWD, path, {.stream = true});
+  if (file.copy()) {
     const int saved = errno;
-    FILE* stream = real(copy.text(), mode);
-    const int error = errno;
+    FILE* stream = real(file.copy(), mode);
+    const int fd = stream ? fileno_unlocked(stream) : -1;
+    const bool has_copy = file.has_copy(fd);
     errno = saved;
-    if (stream && !is_the_copy(*c, answer, fileno_unlocked(stream))) {
-      count_copy_failed(c, rel, 0, &answer);
-      return stream_of_pfs(c, answer, next<FreopenFunction>(Hook::freopen)(path, mode, stream));
-    }
+    const Decision& to = file.decision();
+    if (stream && !has_copy)
+      return stream_of_pfs(file, next<FreopenFunction>(Hook::freopen)(path, mode, stream));
     if (stream) {
-      opened_as_stream(fileno_unlocked(stream), answer.tier, answer.marks);
-      count_copy_opened(c, rel, answer);
-      if (answer.bytes > 0) add_read(static_cast<unsigned char>(1 + answer.tier), answer.bytes);
+      opened_as_stream(fd, to.tier, to.marks);
+      if (to.bytes > 0) add_read(static_cast<unsigned char>(1 + to.tier), to.bytes);
       return stream;
     }
-    count_copy_failed(c, rel, error, &answer);
   }
-  return stream_of_pfs(c, answer, real(path, mode));
+  return stream_of_pfs(file, real(path, mode));
 }
 
 FILE* undecided_stream(FILE* stream) {
@@ -276,22 +245,16 @@ template <typename Call>
 int opened(int dirfd, const char* path, int flags, Call open) {
   const bool reads = only_reads(flags) && !unreadable(path);
   Client* c = reads ? client() : nullptr;
-  if (c && !may_read_below(*c, path)) c = nullptr;
-  if (__builtin_expect(reads && !c && !may_link_to_descriptor(path), 1)) {  // most opens
-    const int fd = open();
-    if (fd >= 0) opened_elsewhere(fd);
-    return fd;
-  }
-  const Attempt attempt = open_copy(c, dirfd, path, flags);
-  return attempt.done() ? attempt.fd : attempt.settled(open());
+  if (c && may_read_below(*c, path)) return read_below(c, dirfd, path, flags, natively(open));
+  if (__builtin_expect(reads && !may_link_to_descriptor(path), 1)) return undecided(open(), false);  // most
+  return open_otherwise(dirfd, path, flags, natively(open));
 }
 constexpr int kCreat = O_WRONLY | O_CREAT | O_TRUNC;
 
 // mkstemp(3) and its kin, which write the name into `path`: it is known only afterwards.
 template <typename... Rest>
 int made(Hook hook, char* path, Rest... rest) {
-  const int fd = next<int(char*, Rest...)>(hook)(path, rest...);
-  return Attempt{.flags = O_RDWR | O_CREAT, .path = path, .dirfd = AT_FDCWD, .time = {}}.settled(fd);
+  return written(next<int(char*, Rest...)>(hook)(path, rest...), AT_FDCWD, path, O_RDWR | O_CREAT);
 }
 
 }  // namespace
@@ -332,7 +295,7 @@ EXPORT int openat2(int dirfd, const char* path, const struct open_how* how, size
   const auto& asked = *reinterpret_cast<const OpenHow*>(how);
   const int flags = static_cast<int>(asked.flags);
   if (asked.resolve == 0 || !only_reads(flags)) return opened(dirfd, path, flags, open);
-  return Attempt{.link = true, .time = {}}.settled(open());
+  return undecided(open(), true);
 }
 
 EXPORT int mkstemp(char* path) { return made(Hook::mkstemp, path); }
@@ -345,7 +308,7 @@ EXPORT int mkostemps(char* path, int tail, int flags) { return made(Hook::mkoste
 EXPORT int mkostemps64(char* path, int tail, int flags) { return made(Hook::mkostemps64, path, tail, flags); }
 EXPORT int open_by_handle_at(int mount, struct file_handle* handle, int flags) {
   const int fd = call_next<int>(Hook::open_by_handle_at, mount, handle, flags);
-  return Attempt{.link = only_reads(flags), .flags = writes(flags) ? flags : 0, .time = {}}.settled(fd);
+  return writes(flags) ? written(fd, AT_FDCWD, nullptr, flags) : undecided(fd, only_reads(flags));
 }
 // The child opens it by itself, later, on the PFS: what the path leads to now is marked, or counted.
 EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions, int fd, const char* path,
@@ -353,9 +316,9 @@ EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions,
   Instead unused;
   const char* changed = path;
   Client* c = only_reads(flags) && !unreadable(path) ? client() : nullptr;
-  Attempt child;
   if (writes(flags)) (void)may_change(Change::kContent, AT_FDCWD, &changed, 0, &unused);
-  if (c && may_read_below(*c, path)) open_below(c, AT_FDCWD, path, flags | O_NOATIME, &child);
+  if (c && may_read_below(*c, path))
+    (void)Reading(c, AT_FDCWD, path, {.follows = (flags & O_NOFOLLOW) == 0, .native = true});
   return next<int(posix_spawn_file_actions_t*, int, const char*, int, mode_t)>(
       Hook::posix_spawn_file_actions_addopen)(actions, fd, path, flags, mode);
 }
