@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "preload/client/client.h"
+#include "preload/decide/returns.h"
 
 extern "C" char** environ;
 

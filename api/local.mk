@@ -8,9 +8,9 @@ api_libmonarch_a_CXXFLAGS = $(so_compile_flags) -U_FORTIFY_SOURCE -fno-delete-nu
 api_libmonarch_a_SOURCES = \
 	%D%/environment.cc \
 	%D%/libmonarch.cc \
-	preload/client/attach.cc \
 	preload/client/exclude.cc \
 	preload/client/log.cc \
+	preload/decide/attach.cc \
 	preload/decide/changes.cc \
 	preload/decide/opens.cc \
 	preload/resolve/mounts.cc \

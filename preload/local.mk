@@ -36,7 +36,6 @@ libmonarch_preload_so_SOURCES = \
 
 # Compile as one (--disable-unity: each by itself): a list NAME is unity/NAME.cc.
 preload_client = \
-	%D%/client/attach.cc \
 	%D%/client/environment.cc \
 	%D%/client/exclude.cc \
 	%D%/client/log.cc \
@@ -48,6 +47,7 @@ preload_resolve = \
 	%D%/resolve/paths.cc \
 	%D%/resolve/roots.cc
 preload_decide = \
+	%D%/decide/attach.cc \
 	%D%/decide/attributes.cc \
 	%D%/decide/changes.cc \
 	%D%/decide/descriptors.cc \

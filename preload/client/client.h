@@ -60,16 +60,6 @@ inline bool compares(const Client& c) {
 // From now on it is kRestricted, as the log's last line says.
 void restrict_program();
 
-// Marks what this process has open for writing when it attaches, before it is served anything: what it
-// inherited, or opened before there was a catalog (decide/changes.cc).
-void mark_what_is_open(Client* c);
-// Before that, in a mount namespace other than the agent's, such as a container's: has the facts say where
-// the roots and the copies' directories are there, if they are mounted elsewhere (resolve/mounts.cc).
-void see_from_here(CatalogFacts* facts);
-// After it has attached: what it has inherited of copies, and of other files of the dataset, whose opens are
-// counted unless its parent has done so (decide/returns.cc).
-void find_open_files();
-
 // MONARCH_IO_EXCLUDE, globs of programs and files that stay on the PFS: whether one names the program that
 // this process runs; whether one of client.exclude, which is set, names the file (client/exclude.cc).
 bool excludes_program(const char* globs);

@@ -15,11 +15,10 @@ void write_line(const char* log, std::initializer_list<std::string_view> words) 
     for (size_t i = 0; i < text.size() && used < kMostBytes - 1; ++i)
       line[used++] = text[i] == '\n' ? '?' : text[i];
   };
-  char digits[24];
-  size_t at = sizeof digits;
-  for (long pid = syscall(SYS_getpid); pid > 0; pid /= 10) digits[--at] = static_cast<char>('0' + pid % 10);
+  char pid[24];
+  put_number(pid, syscall(SYS_getpid));
   add("monarch[");
-  add({digits + at, sizeof digits - at});
+  add(pid);
   add("] ");
   for (const std::string_view& word : words) add(word);
   line[used++] = '\n';

@@ -25,12 +25,15 @@ Original copy_led_to(int dirfd, const char* path);
 // until its caller has the descriptor, so that one that fails leaves no mark.
 void will_open_to_write(int dirfd, const char* path, int flags);
 // After it: marks the file. `path` is what it was opened by, nullptr if by none. If the file is a copy (root
-// opened it by a link to a descriptor that will_write_by_link() does not know, such as //proc/self/fd/N; the
-// kernel refuses it to others), `fd` becomes the PFS's file instead. False, with errno: that cannot be
-// opened, and the caller closes `fd`.
+// opened it by a link to a descriptor; the kernel refuses it to others), `fd` becomes the PFS's file instead.
+// False, with errno: that cannot be opened, and the caller closes `fd`.
 bool opened_to_write(int fd, int dirfd, const char* path, int flags);
 // What is open as `fd` is changed.
 void changes_descriptor(Change change, int fd);
+
+// Marks what this process has open for writing when it attaches, before it is served anything: what it
+// inherited, or opened before there was a catalog.
+void mark_what_is_open(Client* c);
 
 // After a call that a function above was told of, which does not end with a descriptor: the file may have
 // been staged again while the call was on its way.

@@ -206,12 +206,9 @@ void note_copy(int fd) {
 
 bool has_hooked_parent() {
   constexpr char kProc[] = "/proc/", kMaps[] = "/maps", kLibrary[] = "/libmonarch_preload.so";
-  char link[kFdLinkBytes], file[sizeof kProc + kFdLinkBytes + sizeof kMaps];
-  fd_link(static_cast<int>(syscall(SYS_getppid)), link);
-  const char* const parent = link + sizeof kFdLinks - 1;
+  char file[sizeof kProc + kFdLinkBytes + sizeof kMaps];
   memcpy(file, kProc, sizeof kProc - 1);
-  memcpy(file + sizeof kProc - 1, parent, strlen(parent));
-  memcpy(file + sizeof kProc - 1 + strlen(parent), kMaps, sizeof kMaps);
+  memcpy(put_number(file + sizeof kProc - 1, syscall(SYS_getppid)), kMaps, sizeof kMaps);
   bool found = false;
   (void)each_word(file, [&](int, const char* word) { found |= strstr(word, kLibrary) != nullptr; });
   return found;
@@ -365,8 +362,7 @@ bool will_change_open(Change change, int fd) {
 }
 
 bool may_change(Change change, int dirfd, const char** path, int flags, Instead* instead) {
-  const int fd = descriptor_meant(dirfd, *path, flags);
-  if (fd != kNoDescriptor) return will_change_open(change, fd);
+  if (is_empty_path(*path, flags)) return will_change_open(change, dirfd);
   const Original copied = will_change(change, dirfd, *path, flags);
   return __builtin_expect(!copied.entry, 1) || lead_to_original(change, copied, path, instead);
 }
@@ -376,15 +372,18 @@ RARE bool write_instead(int dirfd, const char** path, Instead* instead) {
   return !copied.entry || lead_to_original(Change::kContent, copied, path, instead);
 }
 
-bool will_write_by_link(const char* path) {
+void give_back(int fd) {
   Original original;
-  const int fd = unreadable(path) ? -1 : descriptor_of_link(path);
-  return fd < 0 || !original_of_descriptor(fd, &original) || will_change_copy(Change::kContent, fd, original);
+  if (original_of_descriptor(fd, &original)) (void)go_back(fd, original);
 }
 
-void give_back(int fd, Hints hints) {
-  Original original;
-  if (original_of_descriptor(fd, &original)) (void)go_back(fd, original, hints);
+void give_back_meant(int dirfd, const char* path, int flags, Hints hints) {
+  Original meant, open;
+  if (!original_meant(dirfd, path, flags, &meant)) return;
+  const KeepErrno errno_stays;
+  each_descriptor([&](int fd) {
+    if (is_copy_of(fd, meant, &open)) (void)go_back(fd, open, hints);
+  });
 }
 
 void give_back_beside(int fd, int beside) {

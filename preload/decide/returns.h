@@ -41,6 +41,9 @@ enum class Given { kKept, kAny, kOwn };
 // that its parent has read from, and has open as well, that may read on at the position that they share: it
 // stays.
 void give_all_back(Given given, Hints hints);
+// Of a process that has attached: what it has inherited of copies, and of other files of the dataset, whose
+// opens are counted unless its parent has done so.
+void find_open_files();
 // Of a descriptor that is open on this copy. Whether it is the PFS's now.
 bool follow_change(int fd, const Original& original);
 // Of a descriptor that was opened for reading, but by no decision: by a link to another (/proc/self/fd/N), a
@@ -51,9 +54,8 @@ void opened_undecided(int fd);
 // the PFS. False, with errno: it cannot, and the call must not be made.
 bool will_change_open(Change change, int fd);
 // The same of what (dirfd, path) leads to, which may be a descriptor: fchownat(fd, "", ..., AT_EMPTY_PATH),
-// utimensat(fd, nullptr, ...), chmod("/dev/fd/N"). By a link that descriptor_of_link() does not know, as that
-// to another process's descriptor, *path becomes one to the file on the PFS, for as long as `instead` is
-// there.
+// utimensat(fd, nullptr, ...). By a link to a copy's descriptor, of any process (chmod("/dev/fd/N")), *path
+// becomes one to the file on the PFS, for as long as `instead` is there.
 struct Instead {
   int fd = -1;
   char link[kFdLinkBytes] = {};
@@ -63,9 +65,7 @@ struct Instead {
   ~Instead() { (void)Own(fd); }
 };
 bool may_change(Change change, int dirfd, const char** path, int flags, Instead* instead);
-// Before a file is opened for writing by `path`, which may be a link to a copy's descriptor; as above.
-bool will_write_by_link(const char* path);
-// Of an open for writing by such a link in another form. The kernel refuses it (EACCES), since nobody may
+// Of an open for writing by such a link. The kernel refuses it (EACCES), since nobody may
 // write a copy; but not to root, whose O_TRUNC would empty it. *path becomes a link to the file on the PFS,
 // which is marked, if it led to a copy: `instead` then has a descriptor. False, with errno: there is none to
 // be had.
@@ -73,7 +73,9 @@ bool write_instead(int dirfd, const char** path, Instead* instead);
 inline bool is_refused_to_write(int flags) { return (flags & O_TRUNC) == 0 || syscall(SYS_geteuid) != 0; }
 // Before a call that only the PFS's file can answer, or a program that is to run: a copy's descriptor goes
 // back to the PFS if it can.
-void give_back(int fd, Hints hints = Hints::kSet);
+void give_back(int fd);
+// The same of all descriptors here of the copy that original_meant() says.
+void give_back_meant(int dirfd, const char* path, int flags, Hints hints);
 // Before a call that a file system does between two files of its own: if the PFS has `beside`.
 void give_back_beside(int fd, int beside);
 

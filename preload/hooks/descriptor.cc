@@ -67,12 +67,13 @@ WRITE_HOOK(fremovexattr, kAccess, (int fd, const char* name), (Hook::removexattr
 
 EXPORT ssize_t fgetxattr(int fd, const char* name, void* value, size_t bytes) noexcept {
   return on_original_of(
-      fd, [&](const char* link) { return syscall(SYS_getxattr, link, name, value, bytes); },
+      fd, "", AT_EMPTY_PATH,
+      [&](const char* link) { return syscall(SYS_getxattr, link, name, value, bytes); },
       [&] { return call_next<ssize_t>(Hook::fgetxattr, fd, name, value, bytes); });
 }
 EXPORT ssize_t flistxattr(int fd, char* list, size_t bytes) noexcept {
   return on_original_of(
-      fd, [&](const char* link) { return syscall(SYS_listxattr, link, list, bytes); },
+      fd, "", AT_EMPTY_PATH, [&](const char* link) { return syscall(SYS_listxattr, link, list, bytes); },
       [&] { return call_next<ssize_t>(Hook::flistxattr, fd, list, bytes); });
 }
 
@@ -89,8 +90,7 @@ EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
 }
 EXPORT int name_to_handle_at(int dirfd, const char* path, struct file_handle* handle, int* mount,
                              int flags) noexcept {
-  const int fd = descriptor_meant(dirfd, path, flags);
-  if (fd != kNoDescriptor) give_back(fd);
+  give_back_meant(dirfd, path, flags, Hints::kSet);
   return call_next<int>(Hook::name_to_handle_at, dirfd, path, handle, mount, flags);
 }
 

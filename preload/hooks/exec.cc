@@ -38,8 +38,7 @@ void before_exec(int dirfd, const char* path, int flags) {
   follow_all_changes(Hints::kStay);
   if (is_tier(class_of(STDIN_FILENO)) && gains_rights(dirfd, path, flags))
     give_all_back(Given::kKept, Hints::kStay);
-  const int fd = descriptor_meant(dirfd, path, flags);
-  if (fd != kNoDescriptor) give_back(fd, Hints::kStay);
+  give_back_meant(dirfd, path, flags, Hints::kStay);
 }
 
 // `hook`: execve, or execvpe, which looks for the file.

@@ -108,7 +108,6 @@ APART int open_otherwise(int dirfd, const char* path, int flags, Native open) {
     const bool may_make = (flags & (O_ACCMODE | O_CREAT | O_PATH)) == (O_RDONLY | O_CREAT);
     return undecided(open(), may_make || may_link_to_descriptor(path));
   }
-  if (!will_write_by_link(path)) return -1;
   if (__builtin_expect(!is_refused_to_write(flags), 0) && copy_led_to(dirfd, path).entry)
     return open_instead(dirfd, path, flags);
   will_open_to_write(dirfd, path, flags);
@@ -217,7 +216,6 @@ FILE* open_stream(Hook hook, const char* path, const char* mode) {
     return may_read_below(*c, path)       ? open_stream_below(c, real, path, mode)
            : may_link_to_descriptor(path) ? undecided_stream(real(path, mode))
                                           : real(path, mode);
-  if (!will_write_by_link(path)) return nullptr;
   will_open_to_write(AT_FDCWD, path, flags_of(mode));
   return written_stream(stream_to_write(real, path, mode), path, mode);
 }
@@ -230,7 +228,6 @@ FILE* reopen_stream(Hook hook, const char* path, const char* mode, FILE* stream)
   if (only_reads(mode)) return path ? undecided_stream(real(path, mode, stream)) : real(path, mode, stream);
   // It closes the stream even if it fails: so what cannot go back is found out afterwards.
   if (path) {
-    (void)will_write_by_link(path);
     will_open_to_write(AT_FDCWD, path, flags_of(mode));
   } else {
     (void)will_change_open(Change::kContent, fileno_unlocked(stream));

@@ -79,19 +79,20 @@ RARE void set_by_pfs(const Original& o, Stat st, AskBy ask_by) {
 
 // A wrapper after this library may not say what a copy is known by.
 template <typename Stat>
-bool is_copy(int fd, const Stat& st, Original* o) {
-  return __builtin_expect(libc_tells, 1) ? is_copy(st, o) : original_of_descriptor(fd, o);
+bool is_copy(int fd, const char* link, const Stat& st, Original* o) {
+  return __builtin_expect(libc_tells, 1) ? is_copy(st, o) : original_meant(fd, link, AT_EMPTY_PATH, o);
 }
 
-// What a call on a descriptor answers: of a copy, what the catalog says of its file; of one whose file the
-// job changed, what `ask` says once the descriptor is the PFS's. Where that cannot be, or a wrapper tells
-// other values of the PFS's file, what `ask_by` says, a call of the same kind by a path.
+// What a call on a descriptor (`link`: "", or what leads to one) answers: of a copy, what the catalog says of
+// its file; of one whose file the job changed, what `ask` says once the descriptor is the PFS's. Where that
+// cannot be, or a wrapper tells other values of the PFS's file, what `ask_by` says, a call of the same kind
+// by a path.
 template <typename Stat, typename Ask, typename AskBy>
-int restored(int fd, Stat st, Ask ask, AskBy ask_by) {
+int restored(int fd, const char* link, Stat st, Ask ask, AskBy ask_by) {
   const int rc = ask();
   Original o;
-  if (rc != 0 || !is_copy(fd, *st, &o)) return rc;
-  if (follow_change(fd, o)) return ask();
+  if (rc != 0 || !is_copy(fd, link, *st, &o)) return rc;
+  if (!*link && follow_change(fd, o)) return ask();
   if (__builtin_expect(libc_tells && !has_changed(o), 1))
     set_record(*o.identity, *o.attributes, st);
   else
@@ -125,10 +126,9 @@ int access_path(int dirfd, const char* path, int mode, int flags, Ask ask) {
   const unsigned needs = kRealUser | (mode == R_OK ? kReadable : 0u);
   Values values;
   Unknown unused;
-  const int fd = descriptor_meant(dirfd, path, flags);
-  if (fd != kNoDescriptor)
+  if (is_of_descriptor(path, flags))
     return on_original_of(
-        fd,
+        dirfd, path, flags,
         [&](const char* link) {
           return call_next<int>(Hook::faccessat, AT_FDCWD, link, mode, flags & AT_EACCESS);
         },
@@ -140,8 +140,7 @@ int access_path(int dirfd, const char* path, int mode, int flags, Ask ask) {
 // A call about a path, or by it about a descriptor. `version`: of the layout of *st.
 template <typename Ask, typename AskBy>
 int any_path(int dirfd, const char* path, int flags, int version, struct stat* st, Ask ask, AskBy ask_by) {
-  const int fd = descriptor_meant(dirfd, path, flags);
-  if (fd != kNoDescriptor) return restored(fd, st, ask, ask_by);
+  if (is_of_descriptor(path, flags)) return restored(dirfd, path ? path : "", st, ask, ask_by);
   return version == kStatVersion ? stat_path(dirfd, path, flags, st, ask) : ask();
 }
 
@@ -156,9 +155,9 @@ int any_path(int dirfd, const char* path, int flags, int version, struct stat* s
     return any_path(dirfd, path, flags, version, reinterpret_cast<struct stat*>(st), ASK(name, __VA_ARGS__), \
                     ASK_BY(named));                                                                          \
   }
-#define DESCRIPTOR_HOOK(name, parameters, named, ...)                                               \
-  EXPORT int name parameters noexcept {                                                             \
-    return restored(fd, reinterpret_cast<struct stat*>(st), ASK(name, __VA_ARGS__), ASK_BY(named)); \
+#define DESCRIPTOR_HOOK(name, parameters, named, ...)                                                   \
+  EXPORT int name parameters noexcept {                                                                 \
+    return restored(fd, "", reinterpret_cast<struct stat*>(st), ASK(name, __VA_ARGS__), ASK_BY(named)); \
   }
 #define STAT_HOOKS(Stat, plain, link, at, descriptor)                                                     \
   PATH_HOOK(plain, AT_FDCWD, 0, kStatVersion, (const char* path, Stat st), (Hook::plain, file, st), path, \
@@ -184,11 +183,12 @@ XSTAT_HOOKS(struct stat64*, __xstat64, __lxstat64, __fxstatat64, __fxstat64)
 
 EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, struct statx* st) noexcept {
   // stx_mask may say more than was asked for (statx(2)).
-  const int fd = descriptor_meant(dirfd, path, flags);
-  const unsigned wanted = fd != kNoDescriptor ? mask | kToKnowCopy : mask;
+  const bool open = is_of_descriptor(path, flags);
+  const unsigned wanted = open ? mask | kToKnowCopy : mask;
   const auto ask = ASK(statx, dirfd, path, flags, wanted, st);
-  return fd != kNoDescriptor ? restored(fd, st, ask, ASK_BY((Hook::statx, AT_FDCWD, file, 0, wanted, st)))
-                             : ask();
+  return open ? restored(dirfd, path ? path : "", st, ask,
+                         ASK_BY((Hook::statx, AT_FDCWD, file, 0, wanted, st)))
+              : ask();
 }
 
 #define ACCESS_HOOK(name, dirfd, flags, parameters, ...)                                                   \

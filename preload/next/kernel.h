@@ -45,6 +45,16 @@ inline bool unreadable(const void* address) {
   return reinterpret_cast<intptr_t>(address) < kNullPage;
 }
 
+// Writes the number and a NUL; where that is.
+inline char* put_number(char* out, long number) {
+  size_t digits = 1;
+  for (long n = number; n >= 10; n /= 10) ++digits;
+  char* const end = out + digits;
+  *end = '\0';
+  for (char* p = end; p > out; number /= 10) *--p = static_cast<char>('0' + number % 10);
+  return end;
+}
+
 // Closes what was opened to no purpose, likewise. -1.
 inline int not_opened(int fd) {
   const Own own(fd);

@@ -59,13 +59,6 @@ bool of_kernel(const char* path) {
   return begins(path, "/dev/") || begins(path, "/proc/") || begins(path, "/sys/");
 }
 
-// The path without symbolic links of what is open as `fd`, if that is on a root's device.
-bool true_path(const Client& c, int fd, Room* text) {
-  struct statx st;
-  return fd >= 0 && look_at(fd, STATX_TYPE | kMountId, &st) && may_be_below_root(c.catalog.facts(), st) &&
-         path_of_descriptor(fd, text) > 0;
-}
-
 // What the kernel says.
 APART bool ask_kernel(const Client& c, int dirfd, const char* path, Room* room, RelPath* result) {
   const KeepErrno errno_stays;
@@ -77,7 +70,9 @@ APART bool ask_kernel(const Client& c, int dirfd, const char* path, Room* room, 
 
 APART bool resolve_open(const Client& c, int fd, Room* room, RelPath* result) {
   Room longer;
-  return true_path(c, fd, room) && resolve(c, AT_FDCWD, room->text(), &longer, result) &&
+  struct statx st;
+  return fd >= 0 && look_at(fd, STATX_TYPE | kMountId, &st) && may_be_below_root(c.catalog.facts(), st) &&
+         path_of_descriptor(fd, room) > 0 && resolve(c, AT_FDCWD, room->text(), &longer, result) &&
          keep_text(&longer, room, result);
 }
 

@@ -7,38 +7,6 @@
 namespace monarch::preload {
 namespace {
 
-// The number after `links`, if the path is such a link; -1: it is not.
-int descriptor_after(const char* path, const char* links) {
-  const size_t len = strlen(links);
-  return strncmp(path, links, len) == 0 ? number_of_descriptor(path + len) : -1;
-}
-
-bool is_there(const char* path) {
-  const KeepErrno errno_stays;
-  return syscall(SYS_faccessat, AT_FDCWD, path, F_OK) == 0;
-}
-
-// Behind the digits, of which *number is made.
-const char* after_number(const char* p, long* number) {
-  for (*number = 0; *p >= '0' && *p <= '9' && *number < 1 << 24;) *number = *number * 10 + (*p++ - '0');
-  return p;
-}
-
-// N, if the path is /proc/PID/fd/N of this process, or its thread's.
-int descriptor_by_number(const char* path) {
-  constexpr char kProc[] = "/proc/", kSelf[] = "self", kTask[] = "/task/";
-  if (!begins(path, kProc)) return -1;
-  const char* p = path + sizeof kProc - 1;
-  const bool self = begins(p, kSelf);
-  long pid = 0, thread;
-  p = self ? p + sizeof kSelf - 1 : after_number(p, &pid);
-  const bool task = begins(p, kTask);
-  if (task) p = after_number(p + sizeof kTask - 1, &thread);
-  const int fd = descriptor_after(p, self || pid != 0 ? "/fd/" : "thread-self/fd/");
-  if (fd < 0 || (task && !is_there(path))) return -1;
-  return pid == 0 || pid == syscall(SYS_getpid) ? fd : -1;
-}
-
 // Whether what is there is a copy, by a call; errno stays as it is.
 bool seen_as_copy(int dirfd, const char* path, int flags, Original* original) {
   const KeepErrno errno_stays;
@@ -150,19 +118,18 @@ bool original_of_descriptor(int fd, Original* original) {
   return true;
 }
 
-int descriptor_of_link(const char* path) {
-  if (path[0] != '/' || (path[1] != 'p' && path[1] != 'd')) return -1;
-  const int fd = descriptor_after(path, kFdLinks);
-  if (fd >= 0) return fd;
-  if (path[1] == 'p') return descriptor_by_number(path);
-  return strcmp(path, "/dev/stdin") == 0 ? 0 : descriptor_after(path, "/dev/fd/");
+bool is_empty_path(const char* path, int flags) {
+  return (flags & AT_EMPTY_PATH) != 0 && (unreadable(path) || *path == '\0');
 }
 
-int descriptor_meant(int dirfd, const char* path, int flags) {
-  const bool readable = !unreadable(path);
-  if ((flags & AT_EMPTY_PATH) != 0 && (!readable || *path == '\0')) return dirfd;
-  const int fd = readable && (flags & AT_SYMLINK_NOFOLLOW) == 0 ? descriptor_of_link(path) : -1;
-  return fd >= 0 ? fd : kNoDescriptor;
+bool is_of_descriptor(const char* path, int flags) {
+  return is_empty_path(path, flags) ||
+         (!unreadable(path) && (flags & AT_SYMLINK_NOFOLLOW) == 0 && may_link_to_descriptor(path));
+}
+
+bool original_meant(int dirfd, const char* path, int flags, Original* original) {
+  if (is_empty_path(path, flags)) return original_of_descriptor(dirfd, original);
+  return is_of_descriptor(path, flags) && client() && seen_as_copy(dirfd, path, 0, original);
 }
 
 __attribute__((hot)) bool has_link_to_descriptor(const char* path) {

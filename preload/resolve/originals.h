@@ -49,13 +49,6 @@ bool copy_named(const char* text, size_t len, uint32_t tier, uint64_t ino, Origi
 bool original_at(int dirfd, const char* path, const char* text, size_t len, Original* original);
 // Of what is open as `fd`; as above.
 bool original_of_descriptor(int fd, Original* original);
-// N, if `path` is /proc/self/fd/N, the same by this process's number or a thread of its, /dev/fd/N or
-// /dev/stdin; else -1.
-int descriptor_of_link(const char* path);
-// The descriptor that a call on (dirfd, path) is about, by an empty path or by such a link; kNoDescriptor: it
-// is about a path.
-inline constexpr int kNoDescriptor = INT_MIN;
-int descriptor_meant(int dirfd, const char* path, int flags);
 // Of a path that is not empty. False: it is no link to a descriptor, however written (/proc/PID/fd/N,
 // //dev/stdin). True: it may be.
 bool has_link_to_descriptor(const char* path);
@@ -63,6 +56,12 @@ inline bool may_link_to_descriptor(const char* path) {
   return path[0] == '/' && (path[1] == 'd' || path[1] == 'p' || path[1] == '/') &&
          has_link_to_descriptor(path);
 }
+// Whether a call about a path is about the descriptor beside that; whether it may be about any process's, by
+// that or by a link.
+bool is_empty_path(const char* path, int flags);
+bool is_of_descriptor(const char* path, int flags);
+// Whether such a call on (dirfd, path) is about a copy. errno stays as it is.
+bool original_meant(int dirfd, const char* path, int flags, Original* original);
 // The file's absolute path on the PFS, in `room`; nullptr: it is not to be had.
 const char* path_of_original(const Original& original, Room* room);
 // The mark of an inode whose file lost its last name: another file may have that number since. For where no
@@ -88,12 +87,12 @@ auto on_original(const Original& original, Act act) -> decltype(act("")) {
   fd_link(file.fd, link);
   return act(link);
 }
-// The same of the file whose copy is open as `fd`. What `ask` gives: it is no copy, or that file was removed,
-// and the copy is all that is left to ask.
+// The same of the file that original_meant() says. What `ask` gives: none, or it was removed, and the copy is
+// all that is left to ask.
 template <typename Act, typename Ask>
-auto on_original_of(int fd, Act act, Ask ask) -> decltype(ask()) {
+auto on_original_of(int dirfd, const char* path, int flags, Act act, Ask ask) -> decltype(ask()) {
   Original original;
-  if (!original_of_descriptor(fd, &original)) return ask();
+  if (!original_meant(dirfd, path, flags, &original)) return ask();
   const int saved = errno;
   const auto got = on_original(original, act);
   if (got >= 0 || errno != ESTALE) return got;

@@ -9,11 +9,7 @@ namespace monarch::preload {
 
 void fd_link(int fd, char* out) {
   memcpy(out, kFdLinks, sizeof kFdLinks - 1);
-  size_t digits = 1;
-  for (int n = fd; n >= 10; n /= 10) ++digits;
-  char* end = out + sizeof kFdLinks - 1 + digits;
-  *end = '\0';
-  for (size_t i = 0; i < digits; ++i, fd /= 10) *--end = static_cast<char>('0' + fd % 10);
+  put_number(out + sizeof kFdLinks - 1, fd);
 }
 
 int number_of_descriptor(const char* digits) {

@@ -23,6 +23,9 @@ bool same_groups(const Client& client);
 // A thread is about to change its capabilities.
 void will_change_capabilities();
 
+// Before a process attaches, in a mount namespace other than the agent's, such as a container's: has the
+// facts say where the roots and the copies' directories are there, if they are mounted elsewhere.
+void see_from_here(CatalogFacts* facts);
 // The process may see other directories from now on under the roots' paths.
 void forget_directories();
 // How often that was called.

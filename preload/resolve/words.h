@@ -66,10 +66,9 @@ template <typename Use>
 bool each_lock(int fd, Use use) {
   constexpr int kKind = 1, kAccess = 3, kFirst = 6, kLast = 7;
   constexpr char kInfo[] = "/proc/self/fdinfo/", kLine[] = "lock:";
-  char file[sizeof kInfo + kFdLinkBytes], link[kFdLinkBytes];
-  fd_link(fd, link);
+  char file[sizeof kInfo + kFdLinkBytes];
   memcpy(file, kInfo, sizeof kInfo - 1);
-  memcpy(file + sizeof kInfo - 1, link + sizeof kFdLinks - 1, sizeof link - (sizeof kFdLinks - 1));
+  put_number(file + sizeof kInfo - 1, fd);
   Lock lock = {};
   bool is_lock = false;
   return each_word(file, [&](int number, const char* word) {

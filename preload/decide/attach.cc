@@ -2,7 +2,10 @@
 #include "preload/client/client.h"
 
 #include "preload/client/environment.h"
+#include "preload/decide/changes.h"
+#include "preload/decide/returns.h"
 #include "preload/next/kernel.h"
+#include "preload/resolve/roots.h"
 
 namespace monarch::preload {
 
