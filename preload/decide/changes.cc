@@ -302,9 +302,7 @@ APART void has_changed_name(int dirfd, const char* path) {
   (void)mark_text(c, dirfd, path);
 }
 
-bool is_changed(const Client& c, const RelPath& path, const Entry* entry) {
-  const uint32_t kinds = c.board->header.changed.load(std::memory_order_acquire);
-  if (__builtin_expect(kinds == 0, 1)) return false;
+bool is_marked(const Client& c, const RelPath& path, const Entry* entry, uint32_t kinds) {
   if ((kinds & kChangedFiles) != 0 && is_invalid(*c.board, path.hash)) return true;
   if ((kinds & kChangedDirectories) != 0 && below_changed_directory(c, path)) return true;
   return entry && is_changed_in_place(c, *entry);

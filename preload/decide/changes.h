@@ -41,7 +41,11 @@ void has_changed_name(int dirfd, const char* path);
 
 // Whether an open of `path`, found as `entry` (nullptr: not yet), must go to the PFS because the job
 // changed the file.
-bool is_changed(const Client& client, const RelPath& path, const Entry* entry);
+bool is_marked(const Client& client, const RelPath& path, const Entry* entry, uint32_t kinds);
+inline bool is_changed(const Client& client, const RelPath& path, const Entry* entry) {
+  const uint32_t kinds = client.board->header.changed.load(std::memory_order_acquire);
+  return __builtin_expect(kinds != 0, 0) && is_marked(client, path, entry, kinds);
+}
 // Of a path of which is_changed() says so: what it was staged as since then, if nobody changed it after that.
 Found staged_again(const Client& client, const RelPath& path);
 // Of these reasons, those that concern the file itself: for a descriptor that is open on it.

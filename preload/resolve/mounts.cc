@@ -6,12 +6,13 @@
 #include "runtime/layout/space.h"
 
 namespace monarch::preload {
+
+std::atomic<Space> mount_space{Space::kUnseen};
+
 namespace {
 
 constexpr int64_t kLookNs = 1000000000;  // how soon a mount that another process makes is noticed
 
-enum : unsigned char { kUnseen, kOfAgent, kOfOther };
-std::atomic<unsigned char> space{kUnseen};
 std::atomic<int64_t> next_look{0};  // monotonic
 
 // Roots, as bits, below which something is mounted. They only become more, so that nobody waits for who adds
@@ -59,23 +60,6 @@ bool look_at_mounts(const CatalogFacts& facts, uint32_t* gone) {
     if (!here && (known >> i & 1) != 0) *gone |= 1u << facts.prefixes[i].root;
   }
   return true;
-}
-
-RARE bool look(const CatalogFacts& facts, const RelPath& path) {
-  const KeepErrno errno_stays;
-  unsigned char seen = space.load(std::memory_order_acquire);
-  const uint64_t own = seen == kUnseen ? own_space() : 0;
-  const int64_t now = monotonic_ns();
-  uint32_t gone = 0;
-  if (own != 0 && own == facts.space) {
-    space.store(seen = kOfAgent, std::memory_order_release);
-  } else if (seen == kUnseen || now >= next_look.load(std::memory_order_relaxed)) {
-    const bool told = look_at_mounts(facts, &gone);
-    next_look.store(now + kLookNs, std::memory_order_relaxed);
-    space.store(seen = told ? kOfOther : kUnseen, std::memory_order_release);
-  }
-  return seen == kUnseen ||
-         (seen == kOfOther && ((hidden.load(std::memory_order_acquire) | gone) >> path.root & 1) != 0);
 }
 
 // A directory that the agent saw, and its path there.
@@ -186,9 +170,21 @@ void see_from_here(CatalogFacts* facts) {
   if (facts->prefix_count > known) sort_names(facts, known, elsewhere);
 }
 
-bool may_be_hidden(const Client& client, const RelPath& path) {
-  return __builtin_expect(space.load(std::memory_order_acquire) != kOfAgent, 0) &&
-         look(client.catalog.facts(), path);
+RARE bool is_hidden(const CatalogFacts& facts, const RelPath& path) {
+  const KeepErrno errno_stays;
+  Space seen = mount_space.load(std::memory_order_acquire);
+  const uint64_t own = seen == Space::kUnseen ? own_space() : 0;
+  const int64_t now = monotonic_ns();
+  uint32_t gone = 0;
+  if (own != 0 && own == facts.space) {
+    mount_space.store(seen = Space::kOfAgent, std::memory_order_release);
+  } else if (seen == Space::kUnseen || now >= next_look.load(std::memory_order_relaxed)) {
+    const bool told = look_at_mounts(facts, &gone);
+    next_look.store(now + kLookNs, std::memory_order_relaxed);
+    mount_space.store(seen = told ? Space::kOfOther : Space::kUnseen, std::memory_order_release);
+  }
+  return seen == Space::kUnseen ||
+         (seen == Space::kOfOther && ((hidden.load(std::memory_order_acquire) | gone) >> path.root & 1) != 0);
 }
 
 bool is_tier_there(const CatalogFacts& facts, uint32_t tier) {
@@ -196,8 +192,6 @@ bool is_tier_there(const CatalogFacts& facts, uint32_t tier) {
   return is_at({seen.dev, seen.ino, seen.path}, seen.path);
 }
 
-bool sees_agents_mounts() { return space.load(std::memory_order_acquire) == kOfAgent; }
-
-void forget_mounts() { space.store(kUnseen, std::memory_order_release); }
+void forget_mounts() { mount_space.store(Space::kUnseen, std::memory_order_release); }
 
 }  // namespace monarch::preload

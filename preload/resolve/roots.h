@@ -31,14 +31,19 @@ void forget_directories();
 // How often that was called.
 uint32_t times_forgotten();
 
+// Which mounts the process saw when may_be_hidden() was asked last.
+enum class Space : unsigned char { kUnseen, kOfAgent, kOfOther };
+extern std::atomic<Space> mount_space;
+// Whether those were the agent's: there nobody but root can mount anything over a tier.
+inline bool sees_agents_mounts() { return mount_space.load(std::memory_order_acquire) == Space::kOfAgent; }
 // Whether something that the agent does not see may be mounted below the path's root: what that hides is not
 // the dataset's here. Never in the agent's mount namespace. In another one the mounts are looked at when this
 // is asked first, after forget_mounts(), and again once a second; a root of which something was hidden once
 // stays so. True also where they cannot be told (no /proc). errno stays as it is.
-bool may_be_hidden(const Client& client, const RelPath& path);
-// Whether the process was in the agent's mount namespace when may_be_hidden() was asked last: there nobody
-// but root can mount anything over a tier.
-bool sees_agents_mounts();
+bool is_hidden(const CatalogFacts& facts, const RelPath& path);
+inline bool may_be_hidden(const Client& client, const RelPath& path) {
+  return __builtin_expect(!sees_agents_mounts(), 0) && is_hidden(client.catalog.facts(), path);
+}
 // Whether a tier's path leads to the directory that the agent has its copies in. Changes errno.
 bool is_tier_there(const CatalogFacts& facts, uint32_t tier);
 // The process may be in another mount namespace from now on, or see other mounts.
