@@ -273,6 +273,7 @@ bool follow_change(int fd, const Original& original) {
 }
 
 void look_for_change(int fd) {
+  if (the_client.program == Program::kRestricted) return;
   const uint32_t marks = the_client.board->header.marks.load(std::memory_order_acquire);
   const uint32_t seen = descriptor_marks[fd].load(std::memory_order_relaxed);
   Original original;
@@ -291,7 +292,8 @@ void opened_undecided(int fd) {
   if (!original_of_descriptor(fd, &original)) return note_file(c, fd, [] { return false; });
   const Decision to = {.placed = true, .tier = original.identity->tier.load(std::memory_order_relaxed)};
   found_on_tier(fd, to.tier);
-  if (path_of(c->catalog, *original.entry, &room, &path)) count_copy_opened(c, path, to);
+  const bool reads = (syscall(SYS_fcntl, fd, F_GETFL) & O_PATH) == 0;
+  if (reads && path_of(c->catalog, *original.entry, &room, &path)) count_copy_opened(c, path, to);
   follow_changes(fd);
 }
 

@@ -31,7 +31,8 @@ void will_restrict_itself() {
   if (c) (void)c->catalog.map_identities();
   for (uint32_t i = 0; c && i < c->catalog.facts().prefix_count; ++i)
     (void)is_same_directory(c->catalog.facts(), i);
-  give_all_back(Given::kOwn, Hints::kSet);
+  if (c && c->board->header.marks.load(std::memory_order_acquire) != 0)
+    give_all_back(Given::kOwn, Hints::kSet);  // what was written may be written again
   for (int fd = 0; fd < static_cast<int>(kDescriptors); ++fd)
     if (class_of(fd) == kLarge) opened_on_pfs(fd, 0);
   restrict_program();
