@@ -231,9 +231,12 @@ void without_statx() {
   execv(files[0], files);
 }
 void held_without_statx() {
-  const int fd = open(files[0], O_RDONLY), other = open(files[1], O_RDONLY);
+  const int fd = open(files[0], O_RDONLY), other = open(files[1], O_RDONLY), late = open(files[3], O_RDONLY);
+  const off_t end = lseek(late, 0, SEEK_END);
   refuse_statx();
   struct stat held, named;
+  say("appended", write(open(files[3], O_WRONLY | O_APPEND), "x", 1));
+  say("read", pread(late, &held, 1, end));
   const timespec times[2] = {{1700000000, 0}, {1700000000, 0}};
   say("fstat", fstat(fd, &held) + stat(files[0], &named) == 0 && held.st_ino == named.st_ino);
   say("fchmod", fchmod(fd, 0600) == 0 && stat(files[0], &named) == 0 ? named.st_mode : 0);
