@@ -95,10 +95,12 @@ void say(const char* why) {
   if (const char* log = saved_variable("MONARCH_IO_LOG")) write_line(log, {why});
 }
 
-// Before the program can change it. Of a file that is its standard input it may make no other call than read.
+// Before the program can change it. Of a file that it is to read as its standard input it may make no other
+// call than read.
 __attribute__((constructor)) void save() {
   struct statx st;
-  if (save_environment() && has_hooks() && look_at(STDIN_FILENO, STATX_TYPE, &st) && S_ISREG(st.stx_mode))
+  if (save_environment() && has_hooks() && look_at(STDIN_FILENO, STATX_TYPE, &st) && S_ISREG(st.stx_mode) &&
+      syscall(SYS_lseek, STDIN_FILENO, 0L, SEEK_CUR) == 0)
     (void)client();
 }
 
