@@ -140,7 +140,8 @@ int access_path(int dirfd, const char* path, int mode, int flags, Ask ask) {
 // A call about a path, or by it about a descriptor. `version`: of the layout of *st.
 template <typename Ask, typename AskBy>
 int any_path(int dirfd, const char* path, int flags, int version, struct stat* st, Ask ask, AskBy ask_by) {
-  if (is_of_descriptor(path, flags)) return restored(dirfd, path ? path : "", st, ask, ask_by);
+  if (is_of_descriptor(path, flags))
+    return restored(dirfd, is_empty_path(path, flags) ? "" : path, st, ask, ask_by);
   return version == kStatVersion ? stat_path(dirfd, path, flags, st, ask) : ask();
 }
 
@@ -186,7 +187,7 @@ EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, struct s
   const bool open = is_of_descriptor(path, flags);
   const unsigned wanted = open ? mask | kToKnowCopy : mask;
   const auto ask = ASK(statx, dirfd, path, flags, wanted, st);
-  return open ? restored(dirfd, path ? path : "", st, ask,
+  return open ? restored(dirfd, is_empty_path(path, flags) ? "" : path, st, ask,
                          ASK_BY((Hook::statx, AT_FDCWD, file, 0, wanted, st)))
               : ask();
 }
