@@ -401,7 +401,7 @@ TOLD = {
     "runtime/agent/load_peers.cc": ERRORS,
     "runtime/agent/agent.cc": r"\bgo_alone\(",
     "runtime/peer/socket.cc": r"errno_error\((?=\"listen)",
-    "preload/client/attach.cc": r"Phase::kOff,",
+    "preload/decide/attach.cc": r"Phase::kOff,|write_line\(log,",
     "python/monarch_io/torch_hints.py": r"\bprint\((?=f)",
     "preload/resolve/roots.cc": r"\bwrite_line\(log,",
 }
