@@ -108,8 +108,7 @@ def same(path): return os.path.samestat(os.stat(path), os.stat(f)), os.stat(path
 """
 LINKS = {
     "written, if it is new": (False, "attempt(lambda: os.write(os.open(link, os.O_WRONLY | os.O_CREAT | os.O_EXCL), b'ZZZ')); print(file())"),
-    "another number": (False, "link = link.replace('fd/', 'fd/0')\nfor n in 0, 1: attempt(lambda: os.open(link, n))\nattempt(lambda: os.truncate(link, 1));"
-                              "print(file())"),
+    "another number": (False, "link = link.replace('fd/', 'fd/0')\nfor n in 0, 1: attempt(lambda: os.open(link, n))\nattempt(lambda: os.truncate(link, 1)); print(file())"),
     "its name, by the descriptor": (True, "attempt(lambda: libc.linkat(s, b'', -100, root.encode() + b'/new', 0x1000)); print(same(root + '/new'), file())"),
     "read anew, by a path beside it, changed without a fork of ours": (True, "p = subprocess.Popen(['sh', '-c', 'read go; printf new >>\"$1/f\"', 'sh', root], stdin=-1)\n"
         "n = os.open('/dev/shm/../fd/%d' % s, 0); os.read(n, 10); p.communicate(b'go\\n'); print(os.pread(n, 10, 1685), os.read(n, 4))"),
@@ -237,8 +236,7 @@ def same_in_job(kind, cases, begin, tier="", before=lambda job, root: None, **ke
         ok(native[0] == 0, f"{name}: the case holds", native)
         back += goes
     report = job.end()
-    ok(report["opens_tier"] > len(cases) and report["tasks"]["returned"] >= back,
-       f"{kind}: each of {back} descriptors went back to the PFS", report["tasks"])
+    ok(report["opens_tier"] > len(cases) and report["tasks"]["returned"] >= back, f"{kind}: each of {back} descriptors went back to the PFS", report["tasks"])
 
 
 def by_calls():

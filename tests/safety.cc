@@ -258,8 +258,7 @@ void forbidden() {
     say("status", status);
   }
 }
-// What open, stat, fstat, read, pread, dup and close make natively, and nothing else, under a filter that
-// kills; with a descriptor of the parent's and one of its own.
+// What reading and stat make natively, and nothing else, under a filter that kills.
 void killing() {
   const int fd = open(files[0], O_RDONLY);
   char buffer[100];
