@@ -10,6 +10,7 @@ TEST_TIMEOUT = 900
 UNIT_TIMEOUT = 1800
 tests/inject.log: TEST_TIMEOUT = 7200
 tests/packages.log: TEST_TIMEOUT = 7200
+tests/told.log: TEST_TIMEOUT = 7200
 tests/vm.log: TEST_TIMEOUT = 14400
 
 tap_driver = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
