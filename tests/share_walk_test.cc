@@ -314,30 +314,6 @@ TEST_F(ShareWalkTest, WhereNobodyTellsEachReadsAll) {
   expect_all(1);
 }
 
-// Though nothing of it is told.
-TEST_F(ShareWalkTest, AWalkWhoseLogIsFullIsWaitedFor) {
-  tree(30, 1);
-  options_.most_log = 1;
-  options_.silence_ms = 300;
-  uint64_t progress = 0;
-  spoil_ = [&](List list) {  // node 1 hears of the progress now and then
-    if (list.log == 1000 && std::exchange(progress, list.progress) != list.progress)
-      nodes_[1]->clock.advance_ms(200);
-    return list;
-  };
-  const Intercept slow(Call::kFdopendir, [&](Arguments&) {
-    if (!nodes_[0]->walked()) {
-      EXPECT_EQ(nodes_[1]->counter(AgentCounter::walk_dirs), 0u) << "it does not walk meanwhile";
-    }
-    const uint64_t before = asked(1, 0);
-    EXPECT_TRUE(eventually([&] { return asked(1, 0) > before + 1 || nodes_[0]->walked(); }));
-    return 0;
-  });
-  walk_all(2);
-  EXPECT_GT(nodes_[1]->passed_ms(), 2 * options_.silence_ms);
-  EXPECT_EQ(read(), 2 * paths_.size()) << "nothing was told";
-}
-
 TEST_F(ShareWalkTest, WhatALogHasNoRoomForIsReadByEach) {
   tree(20, 3);
   options_.most_log = 500;
