@@ -453,6 +453,9 @@ TEST_F(BadNodeTest, WhatANodeCanKnowIsEntered) {
       {encode(Gathered{0, 1, 0, 1, 1, 0, {{own, 2, identity}}, {}}), own, MessageType::kRead},
       {encode(Gathered{0, 1, 0, 1, 1, 0, {}, {{own, 2, 7}}}), own, MessageType::kRead},
       // That is no file of the first node's.
+      {encode(Announce{{{others, 1, identity}}}), others, MessageType::kRead},
+      {encode(Reading{{{others, 1, 7}}}), others, MessageType::kRead},
+      {encode(Done{others, 0, ReadResult::kHeld, identity}), others, MessageType::kRead},
       {encode(Gathered{1, 1, 0, 1, 1, 0, {{others, kBad, identity}}, {}}), others, MessageType::kRead},
       {encode(Gathered{0, 1, 0, 1, 1, 0, {{others, kBad, identity}}, {}}), others, MessageType::kRead}};
   int n = 0;
@@ -592,21 +595,6 @@ TEST_F(BadNodeTest, WhoSaysNonsenseAgainAndAgainIsNotAsked) {
     EXPECT_EQ(wanted(), is_sense ? 1 : 0);
     nodes[0].reset();
   }
-}
-
-// Whatever a node says, entries are for what this one is the home or the deputy of.
-TEST_F(PeersTest, WhatOthersKeepTakesNoRoom) {
-  options.entries = 1;
-  start_all();
-  const FileKey foreign = file_key(0, file_of(2, 3));
-  nodes[0]->peers->tell(1, encode(Announce{{{foreign, 0, {1, 2, 3, 4, 5}}}}));
-  nodes[0]->peers->tell(1, encode(Reading{{{foreign, 0, 7}}}));
-  nodes[0]->peers->tell(1, encode(Done{foreign, 0, ReadResult::kHeld, {1, 2, 3, 4, 5}}));
-  nodes[0]->peers->tell(1, encode(Want{foreign}));
-  ASSERT_TRUE(nodes[0]->peers->ask_walk(1, Walk()).ok());
-  const std::string name = file_of(1, 3);
-  for (const NodeIndex node : {0u, 2u}) expect_read(node, name);
-  EXPECT_EQ(pfs.reads, 1);
 }
 
 TEST_F(PeersTest, ANodeThatHangsIsNotWaitedForLong) {
