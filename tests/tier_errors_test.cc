@@ -64,12 +64,6 @@ class TierErrorsTest : public ::testing::Test {
   static Intercept::Handler fails(int error) {
     return [error](Arguments&) { return error; };
   }
-  static Intercept::Handler count(std::atomic<int>* calls) {
-    return [calls](Arguments&) {
-      ++*calls;
-      return 0;
-    };
-  }
   ManualClock clock_;
   Scratch scratch_;
   Stores stores_;
@@ -276,27 +270,6 @@ TEST_F(ProbeErrorsTest, AShortageIsNoReasonToWaitLonger) {
     EXPECT_TRUE(t.closed());
     EXPECT_EQ(seconds_left(t), 10);
   }
-}
-
-TEST_F(ProbeErrorsTest, AFullFileSystemIsNotWrittenTo) {
-  Tier t = open();
-  std::atomic<uint64_t> blocks{1};
-  Intercept sizes(Call::kFstatvfs, [&](Arguments& a) {
-    a.fs->f_frsize = kBlock;
-    a.fs->f_bavail = blocks;
-    return 0;
-  });
-  std::atomic<int> calls{0};
-  Intercept writes(Call::kPwrite, count(&calls));
-  EXPECT_FALSE(t.reserve(2 * kBlock));
-  clock_.advance_ms(10000);
-  EXPECT_FALSE(t.probe());
-  EXPECT_EQ(calls, 0);
-  blocks = 2;
-  clock_.advance_ms(20000);
-  EXPECT_TRUE(t.probe());
-  EXPECT_EQ(calls, 1);
-  EXPECT_TRUE(t.reserve(2 * kBlock));
 }
 
 }  // namespace
