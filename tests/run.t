@@ -77,15 +77,12 @@ def without_agent():
 
 
 def refusals():
-    """One of each kind: the rules are config_test.cc's."""
+    """One of each kind: the rules are those of config_test.cc, and for peers of agent_parts_test.cc."""
     dataset = shared_dataset()
     base, tier, below = scratch("refusals"), scratch("refusals/tier"), scratch("dataset/below")
     tiers, none, plain, file = {"t": (tier, "1G")}, f"{base}/none", f"{base}/plain", f"{base}/bad.conf"
-    nodes, key, open_key = f"{base}/nodes", f"{base}/key", f"{base}/open_key"
-    for path, text, mode in (plain, b"", 0o644), (nodes, b"127.0.0.1:7000\n[::1]:7001\n", 0o644), (key, b"k" * 32, 0o600), (open_key, b"k" * 32, 0o640), \
-                            (file, b"[agent]\nthread = 3\n", 0o666):
-        e2e.write(path, text)
-        os.chmod(path, mode)
+    e2e.write(plain, b"")
+    e2e.write(file, b"[agent]\nthread = 3\n", 0o666)
     os.symlink(below, f"{base}/to-below")
     usual_words = options([dataset], tiers)
     for name, words, parts in [
@@ -100,10 +97,7 @@ def refusals():
         ("a share above 100%", options([dataset], {"t": (tier, "101%")}), ["tier", tier, "101%", "; write for example 50%"]),
         ("a report that cannot be written", [*usual_words, "--report", f"{none}/r"], ["--report", f"{none}/r", "No such file", "name a file that you can write"]),
         ("a config that others can write", [*usual_words, "--config", file], [file, "chmod go-w"]),
-        ("peers without an index", [*usual_words, "--peers", nodes, "--peer-key", key], ["--peer-index"]),
-        ("an index that is too large", [*usual_words, "--peers", nodes, "--peer-index", "2", "--peer-key", key], ["--peer-index 2", "has 2 nodes"]),
-        ("a key that others can read", [*usual_words, "--peers", nodes, "--peer-index", "0", "--peer-key", open_key], [open_key, "chmod 600"]),
-        ("a key that is too short", [*usual_words, "--peers", nodes, "--peer-index", "0", "--peer-key", plain], ["--peer-key", plain]),
+        ("peers without an index", [*usual_words, "--peers", plain, "--peer-key", plain], ["--peer-index"]),
     ]:
         refused(name, words, parts)
     equal(os.listdir(tier), [], "nothing is left of what was refused")
