@@ -123,6 +123,11 @@ def config_with(name, text):
     return path
 
 
+def valid(name, text):
+    code, out, err = shell(f"monarchctl config check {config_with('valid', text)}")
+    equal(code, 0, f"{name}: it is valid", out.decode(), err)
+
+
 @e2e.unless(e2e.why_not_root)
 def tier_directory():
     (command,) = blocks("doc/admin-guide.md", "tier_directory")
@@ -149,8 +154,7 @@ def look():
 def policies():
     tier = f"[tier.nvme]\npath = {scratch('policy')}\nquota = 1G\n"
     for text in blocks("doc/admin-guide.md", "policies"):
-        code, out, err = shell(f"monarchctl config check {config_with('policy', tier + text)}")
-        equal(code, 0, f"admin-guide, {' '.join(text.split())}: it is valid", out.decode(), err)
+        valid(f"admin-guide, {' '.join(text.split())}", tier + text)
     rows = re.findall(r"^\| .* \| (`\[.*`.*) \|$", text_of("doc/admin-guide.md").split("## Policy recipes")[1].split("\n## ")[0], flags=re.M)
     more = f"[tier.ram]\npath = {scratch('policy-ram')}\nquota = 1G\ndriver = tmpfs\n"
     for row in rows:
@@ -163,25 +167,19 @@ def policies():
             else:
                 key = word.split(" = ")[0]
                 whole[section] = re.sub(rf"^{key} = .*\n", "", whole[section], flags=re.M) + word + "\n"
-        code, out, err = shell(f"monarchctl config check {config_with('recipe', ''.join(whole.values()))}")
-        equal(code, 0, f"admin-guide, recipe {', '.join(words)}: it is valid", out.decode(), err)
+        valid(f"admin-guide, recipe {', '.join(words)}", "".join(whole.values()))
     ok(len(rows) >= 9, "admin-guide has recipes", rows)
 
 
 def sites():
     """monarch.conf of each sample, as the nodes would read it."""
-    for path in sorted(glob.glob(f"{SOURCE}/etc/sites/*/monarch.conf")):
-        copy = config_with("site", text_of(os.path.relpath(path, SOURCE)))
-        code, out, err = shell(f"monarchctl config check {copy}")
-        equal(code, 0, f"{os.path.relpath(path, SOURCE)}: it is valid", out.decode(), err)
-    code, out, err = shell(f"monarchctl config check {config_with('sample', text_of('etc/monarch.conf.sample'))}")
-    equal(code, 0, "etc/monarch.conf.sample: it is valid", out.decode(), err)
+    for path in *sorted(glob.glob("etc/sites/*/monarch.conf", root_dir=SOURCE)), "etc/monarch.conf.sample":
+        valid(path, text_of(path))
 
 
 def for_admins():
     (text,) = blocks("doc/admin-guide.md", "for_admins")
-    code, out, err = shell(f"monarchctl config check {config_with('least', text)}")
-    equal(code, 0, "admin-guide, the least monarch.conf: it is valid", out.decode(), err)
+    valid("admin-guide, the least monarch.conf", text)
 
 
 # ---- with Slurm
