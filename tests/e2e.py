@@ -404,6 +404,10 @@ class Job:
     def agent(self):
         return children(self.pid, "monarchd")[0]
 
+    def now(self):
+        """What `monarchctl report` tells of it now."""
+        return json.loads(execute([TOOL, "report", f"run.{self.pid}", "--json"])[1])
+
     def kill(self):
         """Kills monarchctl and the command at once."""
         end(self._process)

@@ -256,15 +256,13 @@ EXTRA_DIST += \
 
 EXTRA_DIST += %D%/fixtures
 
-check_PROGRAMS += tests/beside tests/counters tests/differential tests/only_v2.so tests/openat2.so tests/other_values.so tests/safety
+check_PROGRAMS += tests/beside tests/differential tests/only_v2.so tests/openat2.so tests/other_values.so tests/safety
 tests_beside_LDADD = -lpthread -ldl
 # The preload library is to find its syscall(3).
 tests_beside_LDFLAGS = -rdynamic
 tests_beside_SOURCES = \
 	%D%/beside.cc \
 	%D%/own_syscall.h
-tests_counters_SOURCES = \
-	%D%/counters.cc
 tests_differential_SOURCES = \
 	%D%/differential.cc
 tests_only_v2_so_CXXFLAGS = $(so_compile_flags)

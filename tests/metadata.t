@@ -77,23 +77,21 @@ class Data:
         # Another name each time: one that was asked for before is known.
         text = "import os, sys\ntry: os.open(sys.argv[1], os.O_RDONLY)\nexcept OSError: pass"
         names = (f"{self.root}/absent{i}" for i in itertools.count())
-        e2e.wait_until(lambda: self.count_of(lambda: self.job.run([PYTHON, "-c", text, next(names)]), "fallback_absent") > 0)
+        def absent():
+            before = self.job.now()["fallbacks"]["absent"]
+            self.job.run([PYTHON, "-c", text, next(names)])
+            return self.job.now()["fallbacks"]["absent"] > before
+        e2e.wait_until(absent)
 
-    def tasks(self):
-        """The tasks' counters now."""
-        lines = e2e.execute([f"{e2e.BUILD}/tests/counters", self.job.run_dir])[1].decode().split("\n")
-        return {name: int(value) for name, value in (line.split() for line in lines if line)}
-
-    def count_of(self, act, counter):
-        before = self.tasks()[counter]
-        act()
-        return self.tasks()[counter] - before
+    def served(self):
+        """How many calls Monarch has answered."""
+        return self.job.now()["meta_served"]
 
     def both(self, name, command, served):
         """The command natively and in the job; at least so many calls were `served` by Monarch."""
-        native, before = e2e.execute(command), self.tasks()["meta_served"]
+        native, before = e2e.execute(command), self.served()
         got = self.job.run(command)
-        answered = self.tasks()["meta_served"] - before
+        answered = self.served() - before
         equal(got[0], native[0], f"{name}: exit code as natively", got[2], native[2])
         lines = [(a, b) for a, b in zip(native[1].split(b"\n"), got[1].split(b"\n")) if a != b]
         ok(got[1] == native[1] and native[1], f"{name}: as natively", *lines[:5], got[2], native[2])
@@ -361,7 +359,7 @@ def changes():
         seen = []
         for run_natively in True, False:
             data = Data(f"changes.{who}.{run_natively}", slow, fs=("--attr-ttl", "0"))
-            before = data.tasks()["meta_served"]
+            before = data.served()
             run = e2e.execute if run_natively else data.job.run
             if who == "itself":
                 got = [run([PYTHON, "-c", CHANGE + STREAM + show + "".join(f"{step}{show}" for step in STEPS) + REWOUND, data.root])[:2]]
@@ -370,7 +368,7 @@ def changes():
                 got = [(by([PYTHON, "-c", CHANGE + step, data.root])[0], *run([PYTHON, "-c", CHANGE + look, data.root])[:2])
                        for step in STEPS]
             seen.append(got)
-            ok(run_natively or data.tasks()["meta_served"] > before + 10, f"by {who}: some was answered")
+            ok(run_natively or data.served() > before + 10, f"by {who}: some was answered")
             data.job.end()
             if data.fs:
                 data.fs.close()

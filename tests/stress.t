@@ -17,7 +17,7 @@ import threading
 import time
 
 import e2e
-from e2e import BUILD, equal, memory, ok, options, scratch, wait_until
+from e2e import equal, memory, ok, options, scratch, wait_until
 
 SEED = int((sys.argv[1:] + [os.environ.get("MONARCH_TEST_SEED") or random.SystemRandom().getrandbits(32)])[0])
 SECONDS = 600 if os.environ.get("MONARCH_TEST_ALL") == "1" else 30
@@ -136,13 +136,9 @@ def beside(work, *arguments):
         thread.join()
 
 
-def tier_serves(job):
-    return "waited_hits 0\n" not in e2e.execute([f"{BUILD}/tests/counters", job.run_dir])[1].decode()
-
-
 def kill_later(job, pfs, numbers, until):
     """Once a tier serves, and long before all is placed: the PFS is fast only when the agent is gone."""
-    while not tier_serves(job) and not until.wait(0.05):
+    while not job.now()["waited_hits"] and not until.wait(0.05):
         pass
     with contextlib.suppress(ProcessLookupError):
         e2e.kill_agents(job.pid, lambda: until.wait(numbers.uniform(0, 0.8)))
