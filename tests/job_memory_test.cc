@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/job_memory.h"
 
-#include <signal.h>
-
 #include "runtime/hierarchy/job_room.h"
-#include "tests/scratch.h"
+#include "tests/node_fixture.h"
 
 namespace monarch {
 namespace {
@@ -151,11 +149,10 @@ TEST_F(MemoryGroupTest, OneThatAUserMadeIsNone) {
 }
 
 // What looks like a job's step, with a child, in groups of the kernel's.
-class FoundGroupTest : public MemoryGroupTest {
+class FoundGroupTest : public NodeTest {
  protected:
-  ~FoundGroupTest() override {
-    for (const pid_t pid : steps_) ::kill(-pid, SIGKILL);
-    for (const pid_t pid : steps_) ::waitpid(pid, nullptr, 0);
+  void TearDown() override {
+    NodeTest::TearDown();
     for (auto at = made_.rbegin(); at != made_.rend(); ++at)
       eventually([&] { return ::rmdir(at->c_str()) == 0 || errno == ENOENT; });
   }
@@ -172,33 +169,13 @@ class FoundGroupTest : public MemoryGroupTest {
     }
     return "";
   }
-  // The step's process; its child, if `shell`, is in the file `child`.
-  pid_t start(uint32_t job, bool shell) {
-    const std::string title = "slurmstepd: [" + std::to_string(job) + ".0]";
-    const std::string script = "sleep 600 & echo $! >" + (scratch_ / "child.new") + "; mv " +
-                               (scratch_ / "child.new") + " " + (scratch_ / "child") + "; wait";
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::setpgid(0, 0);
-      if (shell) ::execl("/bin/sh", title.c_str(), "-c", script.c_str(), nullptr);
-      ::execl("/bin/sleep", title.c_str(), "600", nullptr);
-      ::_exit(127);
-    }
-    steps_.push_back(pid);
-    EXPECT_TRUE(eventually([&] {
-      return contents("/proc/" + std::to_string(pid) + "/cmdline").starts_with(title) &&
-             (!shell || ::access((scratch_ / "child").c_str(), F_OK) == 0);
-    }));
-    return pid;
-  }
-  static void move(const std::string& pid, const std::string& group) {
+  static void move(pid_t pid, const std::string& group) {
     std::ofstream(group + "/cgroup.procs") << pid << std::flush;
   }
 
   const uint32_t job_ = 3000000000u + static_cast<uint32_t>(::getpid());
 
  private:
-  std::vector<pid_t> steps_;
   std::vector<std::string> made_;
 };
 
@@ -206,20 +183,19 @@ TEST_F(FoundGroupTest, ByTheProcessesOfItsSteps) {
   const std::string group = make(""), other = group.empty() ? "" : make(".other");
   if (other.empty()) GTEST_SKIP() << "no control group that counts memory can be made here";
   EXPECT_EQ(find_memory_group(job_), "") << "it has no step";
-  const pid_t step = start(job_, true);
+  const Stepd step = start_stepd(job_, "0", "r");
   EXPECT_EQ(find_memory_group(job_), "");
-  const std::string child = contents(scratch_ / "child");
+  const pid_t child = step.tasks[0];
   move(child, group);
   EXPECT_EQ(find_memory_group(job_), group) << "its task's";
   EXPECT_EQ(find_memory_group(job_ + 1), "");
-  const pid_t another = start(job_ + 1, false);
-  move(std::to_string(another), other);
+  move(start_stepd(job_ + 1, "0").pid, other);
   EXPECT_EQ(find_memory_group(job_), group) << "another job's step does not count";
-  move(std::to_string(step), other);
+  move(step.pid, other);
   EXPECT_EQ(find_memory_group(job_), "") << "it is in two";
   move(child, other);
   EXPECT_EQ(find_memory_group(job_), other);
-  move(std::to_string(step), group);
+  move(step.pid, group);
   move(child, std::filesystem::path(group).parent_path());
   EXPECT_EQ(find_memory_group(job_), group) << "or its own";
 }

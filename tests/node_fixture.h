@@ -101,17 +101,39 @@ class NodeTest : public StateDirTest {
     if (pid == 0) idle();
     return pid;
   }
-  // One of root's that is called so, as a slurmstepd is; ends with this one, too.
-  static pid_t start_titled(const std::string& title) {
-    const pid_t pid = ::fork();
-    if (pid == 0) {
+  // What looks like a step's slurmstepd, with a child for each character of `tasks`: 'r' runs, 'z' has ended.
+  // Ends with this process, too.
+  struct Stepd {
+    pid_t pid;
+    std::vector<pid_t> tasks;
+  };
+  static Stepd start_stepd(uint32_t job, const std::string& step, const std::string& tasks = "") {
+    const std::string title = "slurmstepd: [" + std::to_string(job) + "." + step + "]";
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    const Fd in(ends[0]), out(ends[1]);
+    Stepd made{::fork(), {}};
+    if (made.pid == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (const char kind : tasks) {
+        const pid_t task = ::fork();
+        if (task == 0 && kind == 'z') ::_exit(0);
+        if (task == 0) idle();
+        (void)!::write(out.get(), &task, sizeof task);
+      }
       ::execl("/bin/sleep", title.c_str(), "600", nullptr);
       ::_exit(127);
     }
-    EXPECT_TRUE(
-        eventually([&] { return contents("/proc/" + std::to_string(pid) + "/cmdline").starts_with(title); }));
-    return pid;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      pid_t task = 0;
+      EXPECT_EQ(::read(in.get(), &task, sizeof task), static_cast<ssize_t>(sizeof task));
+      made.tasks.push_back(task);
+      // One that runs waits: whoever stops it before it is to end with its parent leaves it for ever.
+      EXPECT_TRUE(eventually([&] { return state_of(task) == (tasks[i] == 'z' ? 'Z' : 'S'); }));
+    }
+    const std::string cmdline = "/proc/" + std::to_string(made.pid) + "/cmdline";
+    EXPECT_TRUE(eventually([&] { return contents(cmdline).starts_with(title); }));
+    return made;
   }
   [[noreturn]] static void idle() {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);

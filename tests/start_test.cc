@@ -352,7 +352,7 @@ TEST_F(TrappedStartTest, WhatLivesAsLongAsTheJobIsNoted) {
   configure_tiers();
   StartRequest r = request("/data");
   r.job.job = job_alone(2);
-  (void)start_titled("slurmstepd: [" + std::to_string(r.job.job) + ".extern]");
+  (void)start_stepd(r.job.job, "extern");
   EXPECT_EQ(start_with(r, SYS_execve, never_ends), "fresh");
   const JobRecord started = NodeTest::recorded(r.job);
   EXPECT_EQ(started.anchors.size(), 1u);

@@ -33,10 +33,6 @@ class NodeSweepTest : public NodeTest {
   static std::string name(uint32_t number) { return "c." + std::to_string(job(number)) + ".0.n1"; }
   // Its directories.
   static std::string dir(uint32_t number) { return name(number) + "." + std::to_string(kSerial); }
-  // What looks like a step of that job.
-  static pid_t start_slurmstepd(uint32_t of_job) {
-    return start_titled("slurmstepd: [" + std::to_string(of_job) + ".0]");
-  }
   void sweep_all(const std::vector<std::string>& tiers) const {
     const JobOnNode own = {job(9), "n1", "c"};
     sweep(state_, own);
@@ -109,7 +105,7 @@ TEST_F(NodeSweepTest, WhoWaitsForASweepDoesNotWaitForAllThatAreDead) {
 }
 
 TEST_F(NodeSweepTest, AJobWithASlurmstepdIsNotDead) {
-  const pid_t stepd = start_slurmstepd(job(1));
+  const pid_t stepd = start_stepd(job(1), "0").pid;
   JobRecord ended = record(job(1));
   ended.agent = {stepd, 1};
   (void)begin(ended);
@@ -209,7 +205,7 @@ TEST_F(SweepSpoiltTest, ASpoiltRecordGoesWithItsJobAndWhatItHad) {
 TEST_F(SweepSpoiltTest, ASpoiltRecordStaysWhileItsJobMayLive) {
   begin(dead(1)).lock.reset();
   spoil(key(1));
-  const pid_t stepd = start_slurmstepd(job(1));
+  const pid_t stepd = start_stepd(job(1), "0").pid;
   sweep_all({});
   EXPECT_EQ(jobs(), Names{key(1)});
   end_child(stepd);
@@ -338,7 +334,7 @@ TEST_F(UnrecordedTest, WhatWasToldItsAgentGoes) {
 TEST_F(UnrecordedTest, WhatIsAsideAndWhatIsNotAreTwo) {
   const std::string aside = ".removed." + name(1) + ".77";
   for (const std::string& n : {aside, name(1)}) fill(scratch_ / ("tier/monarch/" + n));
-  const pid_t stepd = start_slurmstepd(job(1));
+  const pid_t stepd = start_stepd(job(1), "0").pid;
   EXPECT_TRUE(remove_in_background(state_, take({scratch_ / "tier"}), 60000));
   EXPECT_EQ(on_tier(), Names{name(1)}) << "which a job that lives may have";
   end_child(stepd);
@@ -366,7 +362,7 @@ class LiveTest : public UnrecordedTest {
 
 TEST_F(LiveTest, WhileItHasASlurmstepd) {
   fill_with_copies(scratch_ / ("tier/monarch/" + dir(1)));
-  const pid_t stepd = start_slurmstepd(job(1));
+  const pid_t stepd = start_stepd(job(1), "0").pid;
   std::vector<Removal> taken = take({scratch_ / "tier"});
   ASSERT_EQ(taken.size(), 1u);
   const std::string removal = taken[0].record.removal();
@@ -384,7 +380,7 @@ TEST_F(LiveTest, WhileItHasASlurmstepd) {
 }
 
 TEST_F(LiveTest, WhatHadARecordIsNotAskedFor) {
-  const pid_t stepd = start_slurmstepd(job(1));
+  const pid_t stepd = start_stepd(job(1), "0").pid;
   JobRecord r = record(job(1));
   fill_with_copies(scratch_ / ("tier/monarch/" + r.on_tier()));
   std::vector<Removal> removals;
@@ -552,7 +548,7 @@ TEST_F(NodeSweepTest, OldGroupsOfOtherStateDirectoriesGoOnceTheyAreEmpty) {
     for (;;) ::pause();
   }
   EXPECT_TRUE(eventually([&] { return !groups.processes(in_use).empty(); }));
-  const pid_t stepd = start_slurmstepd(job(6));
+  const pid_t stepd = start_stepd(job(6), "0").pid;
   EXPECT_EQ(in_child([&] {
               const auto unknown = [](CallArguments a) {
                 return reinterpret_cast<const char*>(a[1]) == std::string("/proc") ? EMFILE : 0;
@@ -596,7 +592,7 @@ TEST_F(NodeSweepTest, WhatIsNotedOfAFailedStartGoesOnceItsJobHasNoSlurmstepd) {
   note(7, "0", patience::kFailedSeconds + 100);
   note(9, "0", patience::kFailedSeconds + 100);
   const Fd held = lock_if_free(state_.path() + "/jobs/" + key(6));
-  const pid_t stepd = start_slurmstepd(job(7));
+  const pid_t stepd = start_stepd(job(7), "0").pid;
   Names over = dead_jobs(state_);
   std::sort(over.begin(), over.end());
   EXPECT_EQ(over, (Names{key(1), key(9)}));

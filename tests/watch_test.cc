@@ -24,47 +24,11 @@ int64_t boot_seconds() {
 // Of jobs that no Slurm on this machine has. Processes of root's that are called so stand for slurmstepds.
 class WatchTest : public NodeTest {
  protected:
-  struct Stepd {
-    pid_t pid;
-    std::vector<pid_t> tasks;
-  };
-
   // The same in a child.
   static inline const auto kTest = static_cast<uint32_t>(::getpid());
   static uint32_t id(uint32_t number) { return 3000000000u + kTest * 10 + number; }
-  static std::string title_of(pid_t pid) {
-    std::ifstream in("/proc/" + std::to_string(pid) + "/cmdline");
-    std::string title;
-    std::getline(in, title, '\0');
-    return title;
-  }
-  // With a child for each character of `tasks`: 'r' runs, 'z' has ended.
   static Stepd start_stepd(uint32_t number, const std::string& step, const std::string& tasks = "") {
-    const std::string title = "slurmstepd: [" + std::to_string(id(number)) + "." + step + "]";
-    int ends[2];
-    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    const Fd in(ends[0]), out(ends[1]);
-    Stepd made{::fork(), {}};
-    if (made.pid == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      for (const char kind : tasks) {
-        const pid_t task = ::fork();
-        if (task == 0 && kind == 'z') ::_exit(0);
-        if (task == 0) idle();
-        (void)!::write(out.get(), &task, sizeof task);
-      }
-      ::execl("/bin/sleep", title.c_str(), "600", nullptr);
-      ::_exit(127);
-    }
-    for (size_t i = 0; i < tasks.size(); ++i) {
-      pid_t task = 0;
-      EXPECT_EQ(::read(in.get(), &task, sizeof task), static_cast<ssize_t>(sizeof task));
-      made.tasks.push_back(task);
-      // One that runs waits: whoever stops it before it is to end with its parent leaves it for ever.
-      EXPECT_TRUE(eventually([&] { return state_of(task) == (tasks[i] == 'z' ? 'Z' : 'S'); }));
-    }
-    EXPECT_TRUE(eventually([&] { return title_of(made.pid) == title; }));
-    return made;
+    return NodeTest::start_stepd(id(number), step, tasks);
   }
   static void stop(pid_t pid) {
     ::kill(pid, SIGSTOP);
