@@ -20,10 +20,7 @@ class JobPeersTest : public NodeTest {
   // What the program prints, unless it does `body` instead.
   void lists(const std::string& text, const std::string& body = "") {
     scratch_.file("list", text);
-    program_ = scratch_.file("program", "#!/bin/sh\necho \"$*\" >" + (scratch_ / "asked") + "\nenv >" +
-                                            (scratch_ / "variables") + "\n" +
-                                            (body.empty() ? "cat " + (scratch_ / "list") : body) + "\n");
-    ::chmod(program_.c_str(), 0755);
+    says("env >" + (scratch_ / "variables") + "\n" + (body.empty() ? "cat " + (scratch_ / "list") : body));
   }
   Result<AgentPeers> find(const ToldOfPeers& told, const std::string& node = "n2",
                           int patience_ms = 20000) const {
@@ -40,7 +37,6 @@ class JobPeersTest : public NodeTest {
   }
 
   PeerConfig config_;
-  std::string program_;
 };
 
 TEST_F(JobPeersTest, AreTheNodesOfTheJobInSlurmsOrder) {
