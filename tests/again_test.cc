@@ -144,7 +144,6 @@ TEST_F(AgainTest, NotWhatIsChangedWhileItIsCopied) {
       const Intercept changed(Call::kPwrite, [&](Arguments&) {
         change();
         ++copied;
-        return 0;
       });
       EXPECT_FALSE(comes("f", 3));
     }
@@ -275,10 +274,7 @@ class AgainInVainTest : public AgainTest {
     start();
     std::atomic<bool> written{false};
     {
-      const Intercept sync(Call::kFinishSync, [&](Arguments&) {
-        written = true;
-        return 0;
-      });
+      const Intercept sync(Call::kFinishSync, [&](Arguments&) { written = true; });
       ASSERT_EQ(demand("f"), state_word(State::kPlaced));
       ASSERT_TRUE(eventually([&] { return written.load(); }));
     }
@@ -331,10 +327,7 @@ class AgainInVainTest : public AgainTest {
 
 TEST_F(AgainInVainTest, WhatIsWrittenMeanwhileOrCannotBeReadTakesOneEntry) {
   {
-    const Intercept marks(Call::kPwrite, [&](Arguments&) {
-      set_invalid(board_->get(), rel("f").hash);
-      return 0;
-    });
+    const Intercept marks(Call::kPwrite, [&](Arguments&) { set_invalid(board_->get(), rel("f").hash); });
     fails(3);
   }
   {

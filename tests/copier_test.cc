@@ -106,14 +106,8 @@ TEST_F(CopierTest, EverySizeInEveryWay) {
 
 TEST_F(CopierTest, ShortReadsAndWritesLoseNothing) {
   const Intercept none(Call::kUringSubmit, ENOMEM);
-  const Intercept reads(Call::kPread, [](Arguments& a) {
-    a.bytes = std::min<size_t>(a.bytes, 300000);
-    return 0;
-  });
-  const Intercept writes(Call::kPwrite, [](Arguments& a) {
-    a.bytes = std::min<size_t>(a.bytes, 81920);
-    return 0;
-  });
+  const Intercept reads(Call::kPread, [](Arguments& a) { a.bytes = std::min<size_t>(a.bytes, 300000); });
+  const Intercept writes(Call::kPwrite, [](Arguments& a) { a.bytes = std::min<size_t>(a.bytes, 81920); });
   for (const Writing writing : kWays) {
     source(9 * kMiB + 5);
     if (takes(writing)) {
@@ -214,10 +208,7 @@ TEST_F(CopierTest, WhatTheRingFailsToWriteIsCopiedByPlainCalls) {
       a.bytes /= 2;  // short, if it does not fail
       return error;
     });
-    Intercept reads(Call::kPread, [&](Arguments&) {
-      ++plain;
-      return 0;
-    });
+    Intercept reads(Call::kPread, [&](Arguments&) { ++plain; });
     const Status copied = copy(Writing::kMemory);
     ASSERT_TRUE(copied.ok()) << copied.error().text;
     if (written == 0) GTEST_SKIP() << "no io_uring here";
@@ -255,10 +246,7 @@ TEST_F(CopierTest, OnlyASparseCopyIsLeftEmptyWhereThereAreZeros) {
         source(blocks + end);
         EXPECT_EQ(::ftruncate(copy_.get(), static_cast<off_t>(expected_.size())), 0);
         Ranges ranges;
-        const Intercept writes(Call::kPwrite, [&](Arguments& a) {
-          ranges.emplace_back(a.offset, a.bytes);
-          return 0;
-        });
+        const Intercept writes(Call::kPwrite, [&](Arguments& a) { ranges.emplace_back(a.offset, a.bytes); });
         const uint64_t size = expected_.size();
         EXPECT_TRUE(copier_
                         ->copy({.source = source_.get(),
@@ -321,7 +309,6 @@ TEST_F(CopierTest, StopsBetweenReadsAndPieces) {
   const Intercept bits(Call::kPread, [&](Arguments& a) {
     a.bytes = 1000;
     if (++reads == 3) stopping_ = true;
-    return 0;
   });
   EXPECT_EQ(copy(Writing::kMemory).error().code, EINTR);
   EXPECT_EQ(reads, 3);

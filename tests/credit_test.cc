@@ -82,10 +82,7 @@ TEST_F(CreditTest, WhatTheJobHasReadOfPrefetchedFilesComesBack) {
 // for.
 TEST_F(CreditTest, WhatAnOpenWaitedForWasNotPrefetchedWhileOthersAreOnTheirWay) {
   make_files(40, 10 * kCost);
-  const Intercept slow(Call::kFinishSync, [this](Arguments&) {
-    clock_.sleep_ns(60'000'000);
-    return 0;
-  });
+  const Intercept slow(Call::kFinishSync, [this](Arguments&) { clock_.sleep_ns(60'000'000); });
   start_with_burst();
   uint64_t n = 0;
   for (int i = 0; n < 4; ++i) {

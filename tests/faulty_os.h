@@ -14,6 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <type_traits>
+#include <utility>
 
 struct tcp_info;
 
@@ -68,13 +70,19 @@ struct Arguments {
 };
 
 // While it lives, `handler` is called before each call of this kind, in the calling thread (kFstatvfs,
-// kFstatResult, kFstatfsResult, kReaddirResult, kConnectionInfoResult: after it). It returns 0 to let the
-// call go on, or the errno with which it fails. One Intercept per kind at a time. The destructor waits for
-// handlers that are running.
+// kFstatResult, kFstatfsResult, kReaddirResult, kConnectionInfoResult: after it). It returns 0, or
+// nothing, to let the call go on, or the errno with which it fails. One Intercept per kind at a time. The
+// destructor waits for handlers that are running.
 class Intercept {
  public:
   using Handler = std::function<int(Arguments&)>;
   Intercept(Call call, Handler handler);
+  template <class F>
+  requires std::is_void_v<std::invoke_result_t<F&, Arguments&>> Intercept(Call call, F look)
+      : Intercept(call, Handler([look = std::move(look)](Arguments& a) mutable {
+                    look(a);
+                    return 0;
+                  })) {}
   // Each call fails with `error`.
   Intercept(Call call, int error);
   Intercept(const Intercept&) = delete;

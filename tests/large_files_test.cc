@@ -61,7 +61,6 @@ TEST_F(LargeFiles, AFileOfTooManyChunksIsNotBegun) {
   {
     const Intercept looks(Call::kFstatResult, [&](Arguments& a) {
       if (a.st->st_ino == inode) a.st->st_size += off_t{16} << 40;
-      return 0;
     });
     demand("large");
     for (uint32_t n = 0; n < 2; ++n) ask("large", n);
@@ -117,10 +116,7 @@ TEST_F(LargeFiles, ALargeFileThatIsReadNativelyIsStagedFromThePageCache) {
   scratch_.file("pfs/large", noise(4 * kMiB, 1));
   scratch_.file("pfs/other", noise(4 * kMiB, 2));
   start();
-  Intercept drops(Call::kDropPages, [&](Arguments&) {
-    ++dropped;
-    return 0;
-  });
+  Intercept drops(Call::kDropPages, [&](Arguments&) { ++dropped; });
   demand("large");
   ask("large", kReadNatively);
   ASSERT_TRUE(placed_at_last("large"));

@@ -182,7 +182,6 @@ TEST_F(ControlTest, AMachineThatVanishesIsNoticedSoonUnlessItConfirms) {
     a.tcp->tcpi_unacked = looks == 0 ? 0 : 1;
     a.tcp->tcpi_last_ack_recv = confirms && looks > 0 ? 0 : 3'600'000;
     ++looks;
-    return 0;
   });
   auto waits = std::async(std::launch::async, [&] { return one->want(1); });
   const auto look = [&](int times) {

@@ -318,10 +318,7 @@ class DoubtTest : public HoldingsTest {
   Ref ref_ = 0;
   std::vector<uint64_t> checks_;
   std::atomic<int> reads_{0};
-  const Intercept counts_{Call::kPread, [this](Arguments&) {
-                            ++reads_;
-                            return 0;
-                          }};
+  const Intercept counts_{Call::kPread, [this](Arguments&) { ++reads_; }};
 };
 
 // Whoever asks for one piece, for which a task may wait, does not wait until the whole copy has been read.

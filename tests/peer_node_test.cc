@@ -229,10 +229,7 @@ class Asked {
  private:
   const std::string name_;
   std::atomic<int> times_{0};
-  const Intercept opens_{Call::kOpenBeneath, [this](Arguments& a) {
-                           times_ += a.path && name_ == a.path;
-                           return 0;
-                         }};
+  const Intercept opens_{Call::kOpenBeneath, [this](Arguments& a) { times_ += a.path && name_ == a.path; }};
 };
 
 TEST_F(PeerNodeTest, OneNodeAsksThePfsForAll) {
@@ -388,7 +385,6 @@ TEST_F(PeerNodeTest, WhoFollowsAReaderOfAFileThatChangesHasNoMixture) {
   // It sends all that it has read before it looks whether that is right.
   const Intercept late(Call::kFstat, [&](Arguments&) {
     if (reads >= 5 && !looked.exchange(true)) follows(bytes_);
-    return 0;
   });
   nodes_[1]->placement->demand(rel("f"));
   EXPECT_TRUE(eventually([&] { return reads > 0; }));

@@ -455,7 +455,6 @@ TEST_F(PeerSourceTest, AHomeHearsOfAReaderNowAndThen) {
     const File file = file_to_read(3 * kMiB);
     const Intercept slow(Call::kPread, [&, ns = piece_ns](Arguments& call) {
       if (call.bytes >= kMiB) clock_.advance(ns);
-      return 0;
     });
     EXPECT_TRUE(copy_here(file, open(file).get()).ok());
     (void)reading_of(0);  // all that it was told before is there

@@ -155,10 +155,7 @@ TEST_F(PlacementTest, ACopyThatCannotBeEnteredIsGivenBack) {
     scratch_.file("pfs/f", noise(1000, 1));
     start();
     {
-      const Intercept names(Call::kLinkat, [&](Arguments&) {
-        catalog_->add(rel("f"), DT_DIR);
-        return 0;
-      });
+      const Intercept names(Call::kLinkat, [&](Arguments&) { catalog_->add(rel("f"), DT_DIR); });
       if (prefetched) {
         catalog_->add(rel("f"), DT_UNKNOWN);
         placement_->catalog_grew();
@@ -214,10 +211,7 @@ TEST_F(PlacementTest, WhatOthersLeftNoRoomForIsTriedAgainWhenThereIsRoom) {
   tiers_[0].min_free.bytes = kMiB;
   start();
   std::atomic<uint64_t> free{2};
-  Intercept statvfs(Call::kFstatvfs, [&](Arguments& a) {
-    a.fs->f_bavail = free * kMiB / a.fs->f_frsize;
-    return 0;
-  });
+  Intercept statvfs(Call::kFstatvfs, [&](Arguments& a) { a.fs->f_bavail = free * kMiB / a.fs->f_frsize; });
   EXPECT_EQ(demand("a"), state_word(State::kPlaced));
   free = 1;  // a rival has written
   EXPECT_EQ(demand("b"), state_word(State::kNoFit, Reason::kTierError));

@@ -82,7 +82,6 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
       struct stat st;
       if (a.flags == 0 && ::fstat(a.fd, &st) == 0 && st.st_ino == run.st_ino && st.st_dev == run.st_dev)
         locked->lock(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-      return 0;
     });
     const Shared<std::atomic<int>> attempts;
     const Intercept looks(Call::kFstatvfs, [&](Arguments&) { return ++*attempts, 0; });  // before each
@@ -159,7 +158,6 @@ class OneAttemptTest : public RemoverTest {
     static std::optional<LaterBy> later;
     const Intercept looks(Call::kOpenat, [](Arguments& a) {
       if (!later && a.path == kRemoval) later.emplace(3600);
-      return 0;
     });
     const Intercept removes(Call::kUnlinkat, unlink);
     return logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)); });
@@ -172,7 +170,6 @@ TEST_F(OneAttemptTest, WhatWasNotMeasuredWholeIsChargedAsBefore) {
   static std::optional<LaterBy> too_late;
   const Intercept measures(Call::kFdopendir, [](Arguments&) {
     if (!too_late) too_late.emplace(3600);
-    return 0;
   });
   (void)log_of(std::move(removals), [](Arguments& a) { return std::string(a.path) == "stuck" ? EIO : 0; });
   EXPECT_EQ(state_.read_removal(kRemoval)->given_up, 1u);
@@ -192,7 +189,6 @@ class GivenUpTest : public RemoverTest {
     const Intercept looks(Call::kOpenat, [this](Arguments& a) {
       if (hung_ == a.path) hangs_.here();
       if (!later && a.path == kRemoval) later.emplace(kLater);
-      return 0;
     });
     const Stuck stuck;
     log_ = logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)); });
@@ -273,7 +269,6 @@ class LateTest : public RemoverTest {
     *late = late_attempts;
     const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
       if (a.flags == 0 && late->fetch_sub(1) > 0) hung.here();  // a file
-      return 0;
     });
     static std::list<LaterBy> later;
     clock_.pass_once([&, self = ::getpid()] {
@@ -283,7 +278,6 @@ class LateTest : public RemoverTest {
     });
     const Intercept measures(Call::kFdopendir, [=](Arguments&) {
       if (measured == Measured::kInPart) later.emplace_back(3600);
-      return 0;
     });
     return remove(std::move(removals), kLong);
   }

@@ -232,7 +232,6 @@ TEST_F(ShareWalkTest, AnotherGoesOnWhereOneEndsInTheMiddle) {
     gate.shut();
     const Intercept middle(Call::kFdopendir, [&](Arguments&) {
       if (holds && ++opened > kRead) gate.pass();
-      return 0;
     });
     make(3);
     start_all();

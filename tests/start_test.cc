@@ -323,7 +323,6 @@ TEST_F(TrappedStartTest, ATierThatDoesNotAnswerIsLeftOut) {
   const std::string closed = scratch_ / "closed";
   const Intercept opens(Call::kOpenat, [&](Arguments& a) {
     if (closed == a.path) agent_.here();
-    return 0;
   });
   const JobRecord r = starts_on_open(request("/data"));
   EXPECT_EQ(recorded().remark, "n1 goes without tier closed: it does not answer within 500 ms");
@@ -338,7 +337,6 @@ TEST_F(StartTest, WhereNoTierAnswersThereIsNoAgent) {
   const Hung hung;
   const Intercept opens(Call::kOpenat, [&](Arguments& a) {
     if (tier == a.path) hung.here();
-    return 0;
   });
   clock_.pass_once([&] { return hung.now(); });
   const Result<Started> none = start_agent(request("/data"));

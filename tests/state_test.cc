@@ -270,7 +270,6 @@ TEST_F(StateTest, AFileSystemOnADiskIsCalledByItsIdOrKindAndOneInMemoryHasNoName
     const Intercept fuse(Call::kFstatfsResult, [](Arguments& a) {
       a.disk->f_type = FUSE_SUPER_MAGIC;
       std::memset(&a.disk->f_fsid, 0, sizeof a.disk->f_fsid);
-      return 0;
     });
     EXPECT_EQ(file_system_at(scratch_.path()), "type 65735546") << "it has no id";
   }

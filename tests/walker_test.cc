@@ -222,7 +222,6 @@ TEST_F(ToldWalkTest, ADirectoryThatIsAnotherOnceItWasReadIsReadAgain) {
     {
       const Intercept alters(Call::kFstatResult, [&](Arguments& a) {
         if (a.st->st_ino == d.st_ino && a.st->st_dev == d.st_dev && ++looks == 2) change(a.st);
-        return 0;
       });
       all = told();
     }
@@ -315,7 +314,6 @@ TEST_F(ToldWalkTest, AListingOnAnotherDeviceIsNotTold) {
   Heard heard;
   Intercept other(Call::kFstatResult, [&](Arguments& a) {
     if (a.st->st_ino == st.st_ino) a.st->st_dev += 1;
-    return 0;
   });
   ASSERT_TRUE(tells(&heard));
   EXPECT_EQ(heard.directories().size(), 5u);
@@ -328,10 +326,7 @@ TEST_F(ToldWalkTest, ALongOrSlowDirectoryIsToldOfMeanwhile) {
   const LaterBy quiet(kDays);
   Heard slow, long_one;
   {
-    const Intercept types(Call::kReaddirResult, [](Arguments& a) {
-      a.name->d_type = DT_UNKNOWN;
-      return 0;
-    });
+    const Intercept types(Call::kReaddirResult, [](Arguments& a) { a.name->d_type = DT_UNKNOWN; });
     ASSERT_TRUE(tells(&slow));
   }
   EXPECT_TRUE(walked());
