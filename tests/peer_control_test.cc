@@ -162,7 +162,7 @@ TEST_F(ControlTest, ItRingsOnceAtTheSoonestTime) {
     settle(*agent);
     agent->clock.advance_ms(ms);
     settle(*agent);
-    EXPECT_TRUE(eventually([&] { return agent->rung >= times; }));
+    EXPECT_TRUE(eventually([&, least = times] { return agent->rung >= least; }));
     EXPECT_EQ(agent->rung, times) << "what was to be later is forgotten";
   }
   agent->control->ring_after(60000);

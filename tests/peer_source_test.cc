@@ -244,7 +244,7 @@ class PeerSourceTest : public PeerTest, public PeersHandler {
   }
   // A file that its home, node 0, tells this one to read.
   File file_to_read(uint64_t bytes = kMiB) {
-    const File file = file_at(0, bytes);
+    File file = file_at(0, bytes);
     others_[0]->answers(file.key, encode(Read{7}));
     return file;
   }
@@ -266,8 +266,8 @@ class PeerSourceTest : public PeerTest, public PeersHandler {
   int readers = 4;
   std::atomic<int> learned_{0};  // how often there was something to tell of what the PFS says
   ManualClock clock_;            // in which sleeps end, and no time passes unless a test moves it
-  const Scratch scratch_;
-  const AgentConfig config_;
+  const Scratch scratch_{};
+  const AgentConfig config_{};
   Rates rates_{config_};
   std::atomic<bool> stopping_{false};
   const PeerTls tls_ = make_tls();
@@ -497,7 +497,7 @@ TEST_F(PeerSourceTest, WhoWaitsKeepsItsLeaseAsLongAsOthersMove) {
 class SentTest : public PeerSourceTest {
  protected:
   File file_of_other(uint64_t bytes, bool is_read) {
-    const File file = file_at(0, bytes);
+    File file = file_at(0, bytes);
     const std::string path = on_pfs(file);
     const std::vector<uint64_t> checks = checks_of(contents(path));
     FileIdentity identity = file.identity;

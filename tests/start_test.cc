@@ -303,7 +303,7 @@ class TrappedStartTest : public StartTest {
                                       "\nquota = 1M\nmin_free = 0\n[tier.closed]\npath = " + closed +
                                       "\nquota = 1M\nmin_free = 0\n");
   }
-  const Hung agent_;  // or what else hangs
+  const Hung agent_{};  // or what else hangs
 };
 
 TEST_F(TrappedStartTest, AnAgentThatIsNotReadyIsWaitedForAndKept) {

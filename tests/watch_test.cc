@@ -58,7 +58,7 @@ class WatchTest : public NodeTest {
   // The directory of a job that the prolog has noted, and nothing more; so long ago.
   std::string noted_before(int hours) const {
     EXPECT_TRUE(state_.lock_job(record(id(1)).job, true, 0).ok());
-    const std::string dir = state_.path() + "/jobs/" + record(id(1)).job.key();
+    std::string dir = state_.path() + "/jobs/" + record(id(1)).job.key();
     make_older(dir, hours);
     return dir;
   }
