@@ -20,7 +20,7 @@ JOBS, BESIDE, CPUS, QUOTA = 50, 6, 8, 64 << 20
 SEED = int(os.environ.get("MONARCH_TEST_SEED", "7"))
 # As in slurm_life.t; a slurmd that comes back tells slurmctld of the jobs that it has not.
 LINES = "MessageTimeout=5\nSlurmdTimeout=30\nTCPTimeout=2\nEpilogMsgTime=100\nKillWait=5\nBatchStartTimeout=10\nUnkillableStepTimeout=30\n"
-cluster = data = None
+cluster = data = slurmd = None
 
 
 def begin():
@@ -44,14 +44,23 @@ def processes(pattern):
 
 def restart_slurmd():
     """That of the first node is killed, and started until it is there: its port may be taken for a while by what it has started."""
-    def times():
-        return e2e.text_in(f"{os.path.dirname(cluster.conf)}/../log/slurmd@{cluster.node_names[0]}.log").count("slurmd started on")
-    killed, before = cluster.kill("slurmd", signal.SIGKILL), times()
+    global slurmd
+    log = f"{os.path.dirname(cluster.conf)}/../log/slurmd@{cluster.node_names[0]}.log"
+    with contextlib.suppress(OSError):  # it has ended by itself
+        slurmd = cluster.kill("slurmd", signal.SIGKILL)
+    before = e2e.text_in(log).count("slurmd started on")
+
     def is_there():
-        cluster.restart(killed)
-        return wait_until(lambda: times() > before or cluster.has_ended("slurmd")) and times() > before
+        cluster.restart(slurmd)
+        return wait_until(lambda: e2e.text_in(log).count("slurmd started on") > before or cluster.has_ended("slurmd")) and not cluster.has_ended("slurmd")
     if not wait_until(is_there):
-        raise RuntimeError("slurmd does not start")
+        raise RuntimeError("slurmd does not start: " + e2e.text_in(log)[-2000:])
+
+
+def are_idle():
+    if cluster.has_ended("slurmd"):
+        restart_slurmd()
+    return set(cluster.nodes().values()) == {"idle"}
 
 
 class Killer(threading.Thread):
@@ -140,7 +149,7 @@ def fifty():
     short = [job for job, state in states.items() if state == "COMPLETED" and len(output[job].splitlines()) < jobs[job] * len(sums)]
     equal(short, [], "who is said to have ended well has read all", *(cluster.said_of(job) for job in short[:2]))
     ok(sum(state == "COMPLETED" for state in states.values()) > JOBS // 4, "many end well", states)
-    ok(wait_until(lambda: set(cluster.nodes().values()) == {"idle"}, slurm_lab.PATIENCE), "the nodes are idle", cluster.nodes())
+    ok(wait_until(are_idle, slurm_lab.PATIENCE), "the nodes are idle", cluster.nodes())
     cluster.nothing_left("after all")
 
 

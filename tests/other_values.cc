@@ -21,6 +21,7 @@ int altered(long rc, struct statx* st) {
 }  // namespace
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define KIN(Stat, plain, link, at, descriptor)                                            \
   EXPORT int plain(const char* path, Stat* st) noexcept {                                 \
     return altered(syscall(SYS_newfstatat, AT_FDCWD, path, st, 0), st);                   \
@@ -32,6 +33,7 @@ int altered(long rc, struct statx* st) {
     return altered(syscall(SYS_newfstatat, dirfd, path, st, flags), st);                  \
   }                                                                                       \
   EXPORT int descriptor(int fd, Stat* st) noexcept { return altered(syscall(SYS_fstat, fd, st), st); }
+// NOLINTEND(bugprone-macro-parentheses)
 KIN(struct stat, stat, lstat, fstatat, fstat)
 KIN(struct stat64, stat64, lstat64, fstatat64, fstat64)
 EXPORT int statx(int dirfd, const char* path, int flags, unsigned mask, struct statx* st) noexcept {

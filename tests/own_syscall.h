@@ -9,7 +9,7 @@
 // The program's own. False: the call fails, with the errno that is set. `words` are its arguments.
 static bool before_syscall(long number, const long (&words)[6]);
 
-// Reads six words, however many there are.
+// Reads six words, however many there are. NOLINTNEXTLINE(misc-definitions-in-headers)
 extern "C" __attribute__((visibility("default"), no_sanitize("address"))) long syscall(long number,
                                                                                        ...) noexcept {
   va_list list;

@@ -208,7 +208,7 @@ class GivenUpTest : public RemoverTest {
   // On its first tier.
   void fill_what_stays() const { fill_stuck(scratch_ / ("tier/monarch/" + kRemoval)); }
   std::string hung_;  // who opens that hangs
-  const Hung hangs_;
+  const Hung hangs_{};
   mutable std::string log_;
   mutable uint32_t times_ = 0;  // that it was given up
 };
