@@ -73,26 +73,34 @@ class Killer(threading.Thread):
         self.numbers, self.over, self.killed, self.failed = numbers, threading.Event(), {}, None
 
     def run(self):
+        deck = []  # of kinds, each in its turn
         try:
             while not self.over.wait(self.numbers.uniform(0.1, 1.5)):
-                self.kill(self.numbers.choice([*self.VICTIMS, "an agent", "a store", "slurmd"]))
+                deck = deck or self.numbers.sample([*self.VICTIMS, "an agent", "a store", "slurmd"], 7)
+                what = deck[-1]
+                if self.kill(what):
+                    deck.pop()
+                    self.killed[what] = self.killed.get(what, 0) + 1
         except Exception as error:  # pylint: disable=broad-except
             self.failed = error
 
     def kill(self, what):
+        """False: there is none now."""
         if what == "slurmd":
             restart_slurmd()
-            self.killed[what] = self.killed.get(what, 0) + 1
-            return
-        if found := sorted(processes(self.VICTIMS[what])):
-            victim = self.numbers.choice(found)
-            with contextlib.suppress(OSError):
-                # The sleep(1) of an extern step has the pipe to slurmd, which would wait for its end for ever.
-                with open(f"/proc/{victim}/task/{victim}/children", encoding="ascii") as children:
-                    waits = [pid for pid in map(int, children.read().split()) if e2e.bytes_in(f"/proc/{pid}/cmdline").startswith(b"sleep\0001000000")]
-                for pid in [victim, *waits]:
-                    os.kill(pid, signal.SIGKILL)
-                self.killed[what] = self.killed.get(what, 0) + 1
+            return True
+        found = sorted(processes(self.VICTIMS[what]))
+        if not found:
+            return False
+        victim = self.numbers.choice(found)
+        with contextlib.suppress(OSError):
+            # The sleep(1) of an extern step has the pipe to slurmd, which would wait for its end for ever.
+            with open(f"/proc/{victim}/task/{victim}/children", encoding="ascii") as children:
+                waits = [pid for pid in map(int, children.read().split()) if e2e.bytes_in(f"/proc/{pid}/cmdline").startswith(b"sleep\0001000000")]
+            for pid in [victim, *waits]:
+                os.kill(pid, signal.SIGKILL)
+            return True
+        return False
 
     def __enter__(self):
         self.start()
@@ -118,13 +126,21 @@ def has_ended(job):
     return set(cluster.state_of(job).split(",")) <= slurm_lab.ENDED
 
 
+def cancel(jobs):
+    """A launch that a killed slurmd did not hear, this Slurm does not tell it again."""
+    lost = [str(job) for job in jobs if not has_ended(job)]
+    print(f"# jobs that Slurm has lost: {lost}")
+    cluster.execute(["scancel", *lost])
+
+
 def fifty():
     numbers = random.Random(SEED)
     jobs, running = {}, []
     with Killer(random.Random(SEED)) as killer:
         for _ in range(JOBS):
-            if not wait_until(lambda: len(running) < BESIDE or any(map(has_ended, running)), slurm_lab.PATIENCE):
-                break
+            if not wait_until(lambda: len(running) < BESIDE or any(map(has_ended, running)), 60):
+                cancel(running)
+                wait_until(lambda: any(map(has_ended, running)))
             running = [job for job in running if not has_ended(job)]
             job, times = submit(numbers)
             jobs[job] = times
@@ -134,11 +150,8 @@ def fifty():
     # What slurmd has lost of its jobs it tells as it begins.
     restart_slurmd()
     equal(len(jobs), JOBS, "all jobs were submitted")
-    # A launch that a killed slurmd did not hear, this Slurm does not tell it again.
     if not wait_until(lambda: all(map(has_ended, jobs)), 60):
-        lost = [str(job) for job in jobs if not has_ended(job)]
-        print(f"# jobs that Slurm has lost: {lost}")
-        cluster.execute(["scancel", *lost])
+        cancel(jobs)
     ok(wait_until(lambda: all(map(has_ended, jobs)), slurm_lab.PATIENCE), "all jobs end", {job: cluster.state_of(job) for job in jobs if not has_ended(job)})
     states = {job: cluster.state_of(job) for job in jobs}
     print(f"# states: {sorted(states.values())}")
@@ -163,6 +176,8 @@ def next_one():
         equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", data.sums * 2), f"{node}: its bytes are right", cluster.said_of(job))
         ok(cluster.is_served(job), f"{node}: it is served", cluster.why(job))
     cluster.nothing_left("the next job")
+    for pid in processes(r"^slurmstepd: \[\d|^sleep 1000000"):  # of extern steps, which nobody ends whose slurmd was killed as they began
+        os.kill(pid, signal.SIGKILL)
 
 
 e2e.skip_all_if(slurm_lab.why_no_slurm())
