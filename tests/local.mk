@@ -64,13 +64,19 @@ tests_unit_SOURCES = \
 # Tests that compile as one (--disable-unity: each by itself): a list NAME is unity/NAME.cc.
 unit_agent = \
 	%D%/again_test.cc \
-	%D%/agent_test.cc \
 	%D%/agent_parts_test.cc \
+	%D%/agent_test.cc \
+	%D%/credit_test.cc \
+	%D%/evict_test.cc \
+	%D%/hard_links_test.cc \
 	%D%/order_test.cc
 unit_base = \
 	%D%/base_test.cc \
 	%D%/copier_test.cc \
 	%D%/paths_test.cc \
+	%D%/probe_test.cc \
+	%D%/remover_locks_test.cc \
+	%D%/remover_test.cc \
 	%D%/root_log_test.cc
 unit_catalog = \
 	%D%/board_test.cc \
@@ -85,12 +91,9 @@ unit_config = \
 	%D%/hierarchy_test.cc \
 	%D%/open_times_test.cc \
 	%D%/reader_test.cc
-unit_evict = \
-	%D%/credit_test.cc \
-	%D%/evict_test.cc \
-	%D%/hard_links_test.cc
 unit_fuzz = \
 	%D%/fuzz_test.cc \
+	%D%/simulate_test.cc \
 	$(fuzz_sources)
 unit_jobs = \
 	%D%/accounting_test.cc \
@@ -98,13 +101,23 @@ unit_jobs = \
 	%D%/job_memory_test.cc \
 	%D%/job_options_test.cc \
 	%D%/job_peers_test.cc \
+	%D%/metrics_test.cc \
 	%D%/nodes_report_test.cc \
+	%D%/part_test.cc \
 	%D%/policy_test.cc \
-	%D%/spool_test.cc
+	%D%/slurmstepds_test.cc \
+	%D%/spool_test.cc \
+	%D%/state_test.cc \
+	%D%/sweep_test.cc \
+	%D%/watch_test.cc
 unit_large = \
 	%D%/faults_test.cc \
 	%D%/large_files_test.cc \
-	%D%/placement_test.cc
+	%D%/placement_test.cc \
+	%D%/queue_test.cc \
+	%D%/store_test.cc \
+	%D%/tier_errors_test.cc \
+	%D%/tier_health_test.cc
 unit_life = \
 	%D%/cgroup_test.cc \
 	%D%/hostile_test.cc \
@@ -121,44 +134,21 @@ unit_peer_calls = \
 unit_peer_data = \
 	%D%/peer_data_test.cc \
 	%D%/peer_directory_test.cc \
-	%D%/peer_holdings_test.cc \
-	%D%/peer_source_test.cc
-unit_peer_group = \
 	%D%/peer_gathering_test.cc \
+	%D%/peer_holdings_test.cc \
 	%D%/peer_report_test.cc \
+	%D%/peer_source_test.cc \
 	%D%/peers_test.cc \
 	%D%/share_walk_test.cc \
 	%D%/told_values_test.cc
-unit_removal = \
-	%D%/probe_test.cc \
-	%D%/remover_test.cc \
-	%D%/remover_locks_test.cc
-unit_simulate = \
-	%D%/simulate_test.cc
-unit_tiers = \
-	%D%/queue_test.cc \
-	%D%/store_test.cc \
-	%D%/tier_errors_test.cc \
-	%D%/tier_health_test.cc
-unit_watch = \
-	%D%/metrics_test.cc \
-	%D%/part_test.cc \
-	%D%/slurmstepds_test.cc \
-	%D%/state_test.cc \
-	%D%/sweep_test.cc \
-	%D%/watch_test.cc
+# The longest first: nothing waits for it at the end.
 if UNITY
-nodist_tests_unit_SOURCES = unity/unit_agent.cc unity/unit_base.cc unity/unit_catalog.cc unity/unit_config.cc \
-	unity/unit_evict.cc unity/unit_fuzz.cc unity/unit_jobs.cc unity/unit_large.cc unity/unit_life.cc \
-	unity/unit_peer_calls.cc \
-	unity/unit_peer_data.cc unity/unit_peer_group.cc unity/unit_removal.cc unity/unit_simulate.cc unity/unit_tiers.cc unity/unit_watch.cc
+nodist_tests_unit_SOURCES = unity/unit_peer_data.cc unity/unit_large.cc unity/unit_jobs.cc unity/unit_agent.cc unity/unit_base.cc \
+	unity/unit_peer_calls.cc unity/unit_life.cc unity/unit_catalog.cc unity/unit_config.cc unity/unit_fuzz.cc
 unity += $(nodist_tests_unit_SOURCES)
 else
-tests_unit_SOURCES += $(unit_agent) $(unit_base) $(unit_catalog) $(unit_config) $(unit_evict) $(unit_fuzz) \
-	$(unit_jobs) \
-	$(unit_large) $(unit_life) $(unit_peer_calls) $(unit_peer_data) $(unit_peer_group) $(unit_removal) $(unit_simulate) \
-	$(unit_tiers) \
-	$(unit_watch)
+tests_unit_SOURCES += $(unit_agent) $(unit_base) $(unit_catalog) $(unit_config) $(unit_fuzz) $(unit_jobs) $(unit_large) \
+	$(unit_life) $(unit_peer_calls) $(unit_peer_data)
 endif
 TESTS += tests/unit
 

@@ -316,7 +316,7 @@ TEST_F(PlacementTest, ItStartsWithTheThreadsThatThereAre) {
 
 constexpr size_t kBytes = Copier::kSeveralPieces;
 constexpr uint32_t kFiles = 20;
-constexpr uint64_t kTurns = 2;
+constexpr uint64_t kPrefetchTurns = 2;
 constexpr int kThreads = 8, kForDemand = 2;
 
 class Prefetch : public PlacementTest {
@@ -334,7 +334,7 @@ class Prefetch : public PlacementTest {
     config_.pfs_bandwidth = kTrickle;
     start();
     walk();
-    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) > kTurns; }));
+    ASSERT_TRUE(eventually([&] { return counter(AgentCounter::agent_opens_pfs) > kPrefetchTurns; }));
   }
 };
 
@@ -352,7 +352,7 @@ TEST_F(Prefetch, CopiesFewFilesOfSeveralPiecesAtATime) {
     most = std::max(most, read > whole ? read - whole : 0);
     return whole == kFiles * kBytes;
   }));
-  EXPECT_LE(most, kTurns * kBytes) << "in files that were not whole yet";
+  EXPECT_LE(most, kPrefetchTurns * kBytes) << "in files that were not whole yet";
   EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), kFiles) << "each file once";
   EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs), kFiles * kBytes) << "each byte once";
   EXPECT_EQ(counter(AgentCounter::prefetch_files), kFiles);
