@@ -73,17 +73,10 @@ Status clean_runs(const CleanOptions& options, std::vector<Found>* found, int* y
   return {};
 }
 
-// Why it cannot be removed now; "": it may be.
-std::string away(const StateDir& state, const std::string& removal) {
-  const Result<JobRecord> record = state.read_removal(removal);
-  return record.ok() && record->away_since > 0 ? why_away(*record) : "";
-}
-
-// What is there still, but for what cannot be removed now.
+// What is there still.
 std::set<std::string> rest_of_jobs(const StateDir& state) {
   std::set<std::string> rest;
-  for (const std::string& name : state.removals())
-    if (away(state, name).empty()) rest.insert(name);
+  for (const std::string& name : state.removals()) rest.insert(name);
   for (const std::string& key : dead_jobs(state)) rest.insert(key);
   return rest;
 }
@@ -92,10 +85,7 @@ std::vector<Found> left_by_jobs(const StateDir& state) {
   std::vector<Found> left;
   for (const std::string& key : dead_jobs(state)) left.push_back({"job", key, ""});
   for (const std::string& name : state.removals())
-    if (const std::string why = away(state, name); !why.empty())
-      left.push_back({"removal", name, why});
-    else if (lock_if_free(state.path() + "/removing/" + name))
-      left.push_back({"removal", name, ""});
+    if (lock_if_free(state.path() + "/removing/" + name)) left.push_back({"removal", name, ""});
   for (const std::string& name : stray_cgroups(state)) left.push_back({"cgroup", name, ""});
   return left;
 }
@@ -116,9 +106,7 @@ Status clean_jobs(const CleanOptions& options, std::vector<Found>* found) {
       rest = rest_of_jobs(*state);
     }
     for (Found& l : left)
-      if (const std::string why = away(*state, l.name); !why.empty())
-        l.error = why;
-      else if (rest.count(l.name) > 0)
+      if (rest.count(l.name) > 0)
         l.error =
             "it is not gone in 10 s; the remover goes on, and the log of root's helpers tells what keeps it";
   }

@@ -33,14 +33,6 @@
 
 namespace monarch::admin {
 
-std::string why_away(const JobRecord& removal) {
-  std::string paths;
-  for (const TierRecord& tier : removal.tiers)
-    if (tier.away) paths += (paths.empty() ? "" : ", ") + tier.path;
-  return "its file system is not mounted at " + paths + " any more; it is not charged, and forgotten after " +
-         std::to_string(kAwaySeconds / 60) + " minutes";
-}
-
 namespace {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
@@ -239,7 +231,6 @@ Result<std::vector<Job>> all_jobs(const std::string& state_dir) {
     if (record->given_up > 0)
       jobs.back().reason = "its remains cannot be removed yet (tried " + counted(record->given_up, "time") +
                            ", charged with " + counted(charged, "byte") + "); see the log of root's helpers";
-    if (record->away_since > 0) jobs.back().reason = why_away(*record);
   }
   return jobs;
 }

@@ -111,9 +111,6 @@ std::string name_of(const Job& job, const std::vector<Job>& jobs);
 // is no such name.
 bool name_slurm(const std::string& name, Job* job);
 
-// Why such a removal waits of which all that is left is away.
-std::string why_away(const JobRecord& removal);
-
 // The names in a directory, in alphabetical order, but for those that begin with a dot.
 std::vector<std::string> names_in(const std::string& directory);
 

@@ -50,9 +50,9 @@ class LedgerTest : public NodeTest {
   void end(uint32_t job) { EXPECT_TRUE(state_.remove_job(record(job).job.key()).ok()); }
 
   // The removal of a job that has ended, which had that much of the tier.
-  JobRecord remove(uint64_t bytes, const std::string& file_system = "") {
+  JobRecord remove(uint64_t bytes) {
     JobRecord gone = record(9);
-    gone.tiers = {{"nvme", "nvme", tier_, TierConfig::Kind::kDirectory, bytes, 100 * kMiB, {}, file_system}};
+    gone.tiers = {{"nvme", "nvme", tier_, TierConfig::Kind::kDirectory, bytes, 100 * kMiB}};
     EXPECT_TRUE(state_.make_removal(gone).ok());
     return gone;
   }
@@ -154,27 +154,9 @@ TEST_F(LedgerTest, WhatARemovalHoldsFollowsOnceItIsFree) {
 
 TEST_F(LedgerTest, OfWhatIsRemovedThatTierCountsByWhatItOccupies) {
   JobRecord gone = remove(60 * kMiB);
-  gone.tiers.push_back({"ssd", "ssd", "/other", TierConfig::Kind::kDirectory, 90 * kMiB, 90 * kMiB, {}, ""});
+  gone.tiers.push_back({"ssd", "ssd", "/other", TierConfig::Kind::kDirectory, 90 * kMiB, 90 * kMiB});
   occupies(&gone, 10 * kMiB);
   EXPECT_EQ(begin(2), 90 * kMiB);
-}
-
-// The tier's disk was replaced.
-TEST_F(LedgerTest, WhatIsOnAnotherFileSystemDoesNotCount) {
-  JobRecord gone = remove(60 * kMiB, "another");
-  EXPECT_EQ(begin(1), 40 * kMiB) << "an id may have changed: nobody has looked";
-  const std::string here = tier_of(1).file_system;
-  const auto beside = [&](const std::string& file_system, bool away) {
-    gone.tiers[0].file_system = file_system;
-    gone.tiers[0].away = away;
-    EXPECT_TRUE(state_.write_removal(gone).ok());
-    return begin(1);
-  };
-  EXPECT_EQ(beside("another", true), 100 * kMiB);
-  EXPECT_EQ(beside("", false), 40 * kMiB) << "nobody knows of which it is";
-  EXPECT_EQ(beside(here, false), 40 * kMiB);
-  EXPECT_EQ(beside(here, true), is_file_system_id(here) ? 40 * kMiB : 100 * kMiB)
-      << "it is back, and nobody has looked again; without an id nobody knows";
 }
 
 TEST_F(LedgerTest, WithoutTheLockThereIsNoSpaceAtFirst) {

@@ -146,7 +146,7 @@ class NodeTest : public StateDirTest {
     return scratch_ / name;
   }
   TierRecord tier(const std::string& name, uint64_t quota) const {
-    return {name, "nvme", scratch_ / name, TierConfig::Kind::kDirectory, quota, quota, {}, ""};
+    return {name, "nvme", scratch_ / name, TierConfig::Kind::kDirectory, quota, quota};
   }
   JobRecord record(uint32_t job) const {
     JobRecord r;

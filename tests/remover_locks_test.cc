@@ -213,35 +213,6 @@ class GivenUpTest : public RemoverTest {
   mutable uint32_t times_ = 0;  // that it was given up
 };
 
-TEST_F(GivenUpTest, ATierThatIsAwayIsLookedAtAsSoonAsEver) {
-  JobRecord r = record(1);
-  r.tiers[0].file_system = "of another disk";
-  r.away_since = ::time(nullptr);
-  expect_pause(r, 60);
-  expect_as_before();
-}
-
-TEST_F(GivenUpTest, WhatIsStuckBesideATierThatIsAwayIsTriedEverMoreSeldom) {
-  fill_what_stays();
-  JobRecord r = record(1);
-  r.tiers.insert(r.tiers.begin(), tier("away", kMiB));
-  r.tiers[0].file_system = "of another disk";
-  make_tier("away");
-  expect_pause(r, 480);
-  expect_as_before();
-}
-
-// While it was away nobody has tried.
-TEST_F(GivenUpTest, WhatIsStuckOnATierThatIsBackIsToldAndTriedSoon) {
-  fill_what_stays();
-  JobRecord r = record(1);
-  r.tiers[0].away = true;
-  r.away_since = ::time(nullptr) - 300;
-  expect_pause(r, 60);
-  EXPECT_EQ(times_, 1u);
-  EXPECT_TRUE(has(log_, "what could not be removed is left as")) << log_;
-}
-
 TEST_F(GivenUpTest, ATierThatDoesNotAnswerIsLookedAtAsSoonAsEver) {
   hung_ = scratch_ / "tier";
   clock_.pass_once([&] { return hangs_.now(); });

@@ -310,94 +310,28 @@ TEST_F(OldLayoutTest, TheNextRunOfThatNameKeepsItsOwn) {
   EXPECT_TRUE(in_removing().empty());
 }
 
-TEST_F(RemoverTest, ATierThatIsAwayIsWaitedFor) {
-  JobRecord r = record(1);
-  r.tiers[0].file_system = "of another disk";
-  const auto removal = [&](const std::string& run_dir) {
-    fill_run(state_.path() + "/run/" + run_dir);
-    return removal_of(r);
-  };
-  EXPECT_FALSE(remove(removal(kRemoval), kLong)) << "it comes back, with the job's files";
-  EXPECT_TRUE(eventually([&] { return runs().empty(); }));
-  end_children();
-  EXPECT_EQ(in_removing(), Names{kRemoval});
-  fill_with_copies(scratch_ / ("tier/monarch/" + kRemoval));
-  EXPECT_TRUE(state_.write_removal(r).ok());  // its time has come
-  EXPECT_TRUE(remove(unattended_removals(state_), kLong)) << "what is called so is the job's";
-  nothing_is_left();
-  r.tiers[0].occupied = 0;
-  EXPECT_TRUE(remove(removal(kRemoval), kLong)) << "nothing was left there";
-  nothing_is_left();
-  r.tiers[0].occupied.reset();
-  r.tiers[0].path = scratch_ / "missing";
-  EXPECT_FALSE(remove(removal(kRemoval), kLong));
-  end_children();
-  r.tiers[0].file_system = "";
-  EXPECT_TRUE(state_.write_removal(r).ok());
-  EXPECT_TRUE(remove(unattended_removals(state_), kLong)) << "nobody knows what was there";
-  nothing_is_left();
-}
-
-// Its disk was replaced, or it was unmounted.
-TEST_F(RemoverTest, WhatIsOnAnotherFileSystemIsNotChargedAndForgottenAfterAWhile) {
-  JobRecord r = record(1);
-  r.tiers[0].file_system = "of another disk";
-  fill_run(state_.path() + "/run/" + kRemoval);
-  std::vector<Removal> removals = removal_of(r);
-  std::string log = logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)) << "at once"; });
-  EXPECT_TRUE(has(log, "not mounted there any more: its files are not charged")) << log;
-  Result<JobRecord> left = state_.read_removal(kRemoval);
-  ASSERT_TRUE(left.ok());
-  EXPECT_TRUE(left->tiers[0].away);
-  EXPECT_EQ(left->tiers[0].charged(), 0u);
-  EXPECT_TRUE(unattended_removals(state_).empty()) << "it is looked at again in a minute";
-  left->next_try = 1;
-  const auto again = [&](int64_t since) {
-    left->away_since = since;
-    EXPECT_TRUE(state_.write_removal(*left).ok());
-    return logged([&] { (void)remove(unattended_removals(state_), kLong); });
-  };
-  EXPECT_EQ(again(::time(nullptr) - kAwaySeconds + 100), "") << "it was told";
-  EXPECT_EQ(in_removing(), Names{kRemoval});
-  EXPECT_TRUE(has(again(::time(nullptr) + 100), "not charged")) << "the clock was set";
-  EXPECT_EQ(in_removing(), Names{kRemoval});
-  log = again(::time(nullptr) - kAwaySeconds);
-  EXPECT_TRUE(has(log, "not looked for any longer")) << log;
-  nothing_is_left();
-}
-
-// Something is mounted over its path: a tmpfs of the job's below that is used still.
-TEST_F(RemoverTest, WhatIsInMemoryIsChargedThoughAnotherFileSystemIsThere) {
-  JobRecord r = record(1);
-  r.tiers[0].kind = TierConfig::Kind::kTmpfs;
-  r.tiers[0].file_system = "of what it is mounted on";
-  r.away_since = 1;
-  fill_run(state_.path() + "/run/" + kRemoval);
-  const auto removed = [&] {
-    std::vector<Removal> removals = removal_of(r);
-    return logged([&] {
-      EXPECT_FALSE(remove(std::move(removals), 0));
-      EXPECT_TRUE(
-          eventually([&] { return contents(scratch_ / "log").find("not mounted") != std::string::npos; }));
+TEST_F(RemoverTest, WhatIsInMemoryIsChargedThoughAnotherFileSystemHidesIt) {
+  in_private_mounts(scratch_, [&](PrivateMounts* m) {
+    JobRecord r = record(1);
+    r.tiers[0].kind = TierConfig::Kind::kTmpfs;
+    std::vector<Removal> removals = begin_one(r);
+    const Fd dir(::open((scratch_ / ("tier/monarch/" + kRemoval)).c_str(), O_RDONLY | O_DIRECTORY));
+    m->check(mount_tmpfs(dir, kMiB).ok(), "its tmpfs");
+    m->tmpfs("tier", "over it");
+    const std::string log = logged([&] {
+      (void)remove(set_aside(state_, std::move(removals)), 0);
+      m->check(eventually([&] { return has(contents(scratch_ / "log"), "hides the job's memory"); }), "told");
     });
-  };
-  const std::string log = removed();
-  EXPECT_TRUE(has(log, "not mounted there any more")) << log;
-  EXPECT_FALSE(has(log, "its files are not charged")) << log;
-  end_children();
-  ASSERT_EQ(in_removing(), Names{kRemoval}) << "for as long as it takes";
-  EXPECT_EQ(state_.read_removal(kRemoval)->tiers[0].charged(), r.tiers[0].quota);
-  fs::remove_all(state_.path() + "/removing/" + kRemoval);
-  r.boot = "an earlier one";
-  r.away_since = 0;
-  EXPECT_TRUE(has(removed(), "its files are not charged")) << "its memory is gone";
-  end_children();
+    end_children();
+    m->check(in_removing() == Names{kRemoval}, "it is removed once it is seen");
+    m->check(state_.read_removal(kRemoval)->tiers[0].charged() == r.tiers[0].quota, "and charged until then");
+    ::umount((scratch_ / "tier").c_str());
+    m->check(remove(unattended_removals(state_), kLong) && on_tier().empty(), "it is");
+  });
 }
 
 TEST_F(RemoverTest, WhereTheDirectoryOfAllJobsIsGoneNothingIsLeft) {
   JobRecord r = record(1);
-  r.tiers[0].file_system = file_system_at(r.tiers[0].path);
-  ASSERT_TRUE(is_file_system_id(r.tiers[0].file_system));
   fs::remove(scratch_ / "tier/monarch");
   fill_run(state_.path() + "/run/" + kRemoval);
   std::vector<Removal> removals = removal_of(r);

@@ -263,26 +263,6 @@ TEST_F(StateTest, IsMadeWithItsParentsAndRefusedIfAnyOfItIsAnothers) {
   EXPECT_TRUE(StateDir::open(path_).ok());
 }
 
-TEST_F(StateTest, AFileSystemOnADiskIsCalledByItsIdOrKindAndOneInMemoryHasNoName) {
-  EXPECT_EQ(file_system_at(scratch_ / "missing"), "");
-  EXPECT_EQ(file_system_at("/dev/shm"), "");
-  {
-    const Intercept fuse(Call::kFstatfsResult, [](Arguments& a) {
-      a.disk->f_type = FUSE_SUPER_MAGIC;
-      std::memset(&a.disk->f_fsid, 0, sizeof a.disk->f_fsid);
-    });
-    EXPECT_EQ(file_system_at(scratch_.path()), "type 65735546") << "it has no id";
-  }
-  struct statfs fs {};
-  ASSERT_EQ(::statfs(scratch_.path().c_str(), &fs), 0);
-  uint64_t id = 0;
-  std::memcpy(&id, &fs.f_fsid, sizeof id);
-  if (fs.f_type == TMPFS_MAGIC || id == 0) GTEST_SKIP() << "it has none";
-  char text[20];
-  std::snprintf(text, sizeof text, "%016lx", static_cast<unsigned long>(id));
-  EXPECT_EQ(file_system_at(scratch_.path()), text);
-}
-
 TEST_F(StateTest, ALockIsThatOfTheDirectoryThatIsThere) {
   const std::string dir = scratch_.dir("locked");
   Fd first = lock_if_free(dir);
@@ -462,8 +442,8 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   r.nodes = 5;
   r.first_node = false;
   r.peers = true;
-  r.tiers.push_back({"nvme", "nvme", "/tier", TierConfig::Kind::kDirectory, 10, 20, {}, "0123", false, 15});
-  r.tiers.push_back({"ram", "ram", "/ram", TierConfig::Kind::kTmpfs, 30, 40, 5, ""});
+  r.tiers.push_back({"nvme", "nvme", "/tier", TierConfig::Kind::kDirectory, 10, 20, {}, 15});
+  r.tiers.push_back({"ram", "ram", "/ram", TierConfig::Kind::kTmpfs, 30, 40, 5});
   r.tiers[1].to_job = true;
   r.memory = uint64_t{1} << 40;
   r.serves = "/data\xff:/m\u00fc\x80";
@@ -479,8 +459,6 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
     if (is_removal) {
       r.given_up = 2;
       r.next_try = 1234567890123;
-      r.away_since = 5;
-      r.tiers[0].away = true;
     }
     ASSERT_TRUE(state_.write_record(r).ok());
     const std::string text = contents(file);
@@ -494,8 +472,7 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
     EXPECT_TRUE(read->anchors == r.anchors && read->user.groups == r.user.groups);
     ASSERT_EQ(read->tiers.size(), 2u);
     const TierRecord &nvme = read->tiers[0], &ram = read->tiers[1];
-    EXPECT_EQ(nvme.away, is_removal);
-    EXPECT_EQ(nvme.charged(), is_removal ? 0u : 10u) << "if away, what is at its path is another one";
+    EXPECT_EQ(nvme.charged(), 10u);
     EXPECT_EQ(nvme.share, 15u);
     EXPECT_TRUE(!nvme.occupied && !nvme.to_job && ram.to_job);
     EXPECT_EQ(ram.quota, 30u);

@@ -94,13 +94,6 @@ void find_memory_groups(const StateDir& state) {
 
 // ---- what is free
 
-// What is to be charged to that file system: a tier's disk may have been replaced, and one that was away may
-// be back before the removal has looked at it again.
-uint64_t charged_to(const std::string& file_system, const TierRecord& t) {
-  const bool is_back = t.away && is_file_system_id(file_system) && t.file_system == file_system;
-  return is_back ? t.left_over() : t.charged();
-}
-
 struct Free {
   uint64_t bytes = 0;    // of a tier's quota
   uint64_t removed = 0;  // that, once the removals of ended jobs are over
@@ -109,19 +102,16 @@ struct Free {
 // The quota is what who began last was told.
 Free free_of(const Ledger& all, const std::string& path) {
   uint64_t limit = 0, granted = 0, removing = 0;
-  std::string file_system;
   for (const JobRecord& record : all.jobs) {
     for (const TierRecord& t : record.tiers) {
       if (t.path != path) continue;
       granted += t.quota;
-      if (record.agent.pid != 0 && !is_running(record.agent)) continue;
-      limit = t.limit;
-      file_system = t.file_system;
+      if (record.agent.pid == 0 || is_running(record.agent)) limit = t.limit;
     }
   }
   for (const JobRecord& record : all.removals)
     for (const TierRecord& t : record.tiers)
-      if (t.path == path) removing += charged_to(file_system, t);
+      if (t.path == path) removing += t.charged();
   return {sub_sat(limit, granted + removing), sub_sat(limit, granted)};
 }
 
@@ -233,8 +223,7 @@ Result<std::vector<uint64_t>> grant_shares(const StateDir& state, const NodePart
   record->tiers.clear();
   record->memory = part.memory;
   for (TierConfig& tier : *tiers) {
-    TierRecord t{tier.name, name_of(tier.medium), tier.path, tier.kind,
-                 0,         tier.quota.bytes,     {},        file_system_at(tier.path)};
+    TierRecord t{tier.name, name_of(tier.medium), tier.path, tier.kind, 0, tier.quota.bytes};
     t.share = share_of(tier, part);
     t.to_job = tier.charge == TierConfig::Charge::kJob;
     record->tiers.push_back(std::move(t));

@@ -58,21 +58,6 @@ void leave_open(const std::vector<int>& kept) {
   ::_exit(become(plain).ok() && work(kTellFd) ? 0 : 1);
 }
 
-// Whether what the job has there is on a file system that is not mounted now: it may come back. `jobs` is
-// TIER/monarch. Where file systems have no id (FUSE), the one that is there may be another of its type: not
-// if it has TIER/monarch, which stays for good where a job was.
-bool is_away(const Result<Fd>& jobs, const TierRecord& tier) {
-  if (tier.file_system.empty() || tier.occupied == uint64_t{0}) return false;
-  if (file_system_at(tier.path) != tier.file_system) return true;
-  return !is_file_system_id(tier.file_system) && !jobs.ok() && jobs.error().code == ENOENT;
-}
-
-// Whether what the job has there is in memory since this boot. It is used still where something was mounted
-// over the tier's path: nobody sees it then, and it is charged as what could not be removed.
-bool holds_memory(const JobRecord& record, const TierRecord& tier) {
-  return tier.kind == TierConfig::Kind::kTmpfs && record.boot == boot_id();
-}
-
 // The names that the job's directory may have in a place.
 std::vector<std::string> names_of(const StateDir& state, const JobRecord& record) {
   if (record.has_roots_tiers()) return {record.removal()};
@@ -83,13 +68,11 @@ std::vector<std::string> names_of(const StateDir& state, const JobRecord& record
   return {record.aside(), record.name};
 }
 
-// Whether it has one there.
-bool has_directory(const StateDir& state, const Result<Fd>& jobs, const JobRecord& record) {
-  if (!jobs.ok()) return jobs.error().code != ENOENT;
-  for (const std::string& name : names_of(state, record))
-    if (Fd(os::openat(jobs->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)) || errno != ENOENT)
-      return true;
-  return false;
+// Whether what was mounted over the tier hides the job's memory there, which is used still.
+bool is_hidden(const Result<Fd>& jobs, const std::string& name) {
+  if (Fd(jobs.ok() ? os::openat(jobs->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1))
+    return false;
+  return is_mounted_somewhere(name);
 }
 
 // Where a job has its directories: on its tiers, and behind the last one run/.
@@ -101,12 +84,11 @@ std::string place_path(const StateDir& state, const JobRecord& record, size_t pl
 struct Outcome {
   Status first;              // error, but for what is missing; it names the place
   std::vector<size_t> left;  // the places with such an error
-  std::vector<size_t> away;  // of those, the tiers that are away
   size_t silent = 0;         // and how many do not answer
 };
 
-// Calls `what` with the directory of all jobs in each place, and its number. A tier that is
-// away is an error, and so is one that is known not to answer.
+// Calls `what` with the directory of all jobs in each place, and its number. A tier that is known not to
+// answer is an error.
 using Answers = std::map<std::string, bool>;  // by a tier's path
 
 Outcome in_each_place(const StateDir& state, const JobRecord& record, const Answers& answers,
@@ -131,12 +113,10 @@ Outcome in_each_place(const StateDir& state, const JobRecord& record, const Answ
       continue;
     }
     const Result<Fd> jobs = open_tier_jobs(t.path);
-    if (!has_directory(state, jobs, record) && is_away(jobs, t)) {
-      if (!holds_memory(record, t)) outcome.away.push_back(place);
-      note(place, Error{ENODEV, t.path + ": the job's file system is not mounted there any more"});
-    } else {
+    if (t.kind == TierConfig::Kind::kTmpfs && is_hidden(jobs, record.removal()))
+      note(place, Error{EBUSY, t.path + ": what was mounted there hides the job's memory; unmount it"});
+    else
       note(place, jobs.ok() ? in_place(jobs->get(), place) : Status(jobs.error()));
-    }
   }
   const size_t run = record.tiers.size();
   const std::string path = place_path(state, record, run);
@@ -338,7 +318,7 @@ struct UnderWay {
   std::vector<int> patience_ms;  // of the next attempt in each place
   bool told = false;
   bool late = false;         // the last attempt had more to remove than time
-  bool away = false;         // all that is left is on tiers that are, or that do not answer
+  bool silent = false;       // all that is left is on tiers that do not answer
   bool lives = false;        // the job does
   std::vector<size_t> left;  // places where something is
 };
@@ -383,19 +363,6 @@ void note_that_it_hangs(UnderWay* work) {
   work->told = true;
 }
 
-// Notes which tiers are away; of one that does not answer nobody knows. True: that has changed.
-bool note_away(const Outcome& outcome, const Answers& answers, JobRecord* record) {
-  bool changed = false;
-  for (size_t place = 0; place < record->tiers.size(); ++place) {
-    TierRecord& tier = record->tiers[place];
-    if (const auto known = answers.find(tier.path); known != answers.end() && !known->second) continue;
-    const bool away = std::find(outcome.away.begin(), outcome.away.end(), place) != outcome.away.end();
-    changed |= tier.away != away;
-    tier.away = away;
-  }
-  return changed;
-}
-
 // True: nothing is left, and the record is gone, too.
 bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* work) {
   JobRecord& record = work->removal.record;
@@ -420,12 +387,6 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
       changed |= tier.occupied != bytes;
       tier.occupied = bytes;
     }
-    if (TierRecord* tier = is_run || now.error.ok() ? nullptr : &record.tiers[place];
-        tier && !tier->file_system.empty()) {  // an id may change from one mount to the next
-      const std::string here = file_system_of(jobs);
-      changed |= tier->file_system != here;
-      tier->file_system = here;
-    }
     return now.error;
   };
   if (hangs(state, removal_of(record))) {  // nothing that may hang, too, is tried
@@ -440,22 +401,7 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
     (void)remove_tree(AT_FDCWD, state.path() + "/" + removal_of(record)).ok();
     return true;
   }
-  work->away = outcome.away.size() + outcome.silent == outcome.left.size();
-  changed |= note_away(outcome, answers, &record);
-  if (const int64_t now = os::realtime_s(); outcome.left != outcome.away) {
-    if (record.away_since > 0) record.given_up = 0, changed = true;  // since then it was not tried
-    record.away_since = 0;
-  } else if (record.away_since == 0 || record.away_since > now) {
-    record.away_since = now;
-    spdlog::warn("JobId={} clean up: {}: its files are not charged, and are looked for for {} s",
-                 record.job.job, s.error().text, kAwaySeconds);
-    work->told = true;
-  } else if (record.away_since + kAwaySeconds <= now) {
-    spdlog::warn("JobId={} clean up: {}: its files are not looked for any longer", record.job.job,
-                 s.error().text);
-    (void)remove_tree(AT_FDCWD, state.path() + "/" + removal_of(record)).ok();
-    return true;
-  }
+  work->silent = outcome.silent == outcome.left.size();
   if (changed) (void)state.write_removal(record).ok();
   if (!work->told && record.given_up == 0 && !work->lives)
     spdlog::warn("JobId={} clean up: {}", record.job.job, s.error().text);
@@ -470,10 +416,10 @@ void give_up(const StateDir& state, const UnderWay& work) {
     (void)state.write_removal(record).ok();
     return;
   }
-  const int64_t delay = work.away ? patience::kRetrySeconds
-                                  : std::min(patience::kLongestRetrySeconds,
-                                             patience::kRetrySeconds << std::min(record.given_up, 16u));
-  if (record.given_up++ == 0 && record.away_since == 0) {
+  const int64_t delay = work.silent ? patience::kRetrySeconds
+                                    : std::min(patience::kLongestRetrySeconds,
+                                               patience::kRetrySeconds << std::min(record.given_up, 16u));
+  if (record.given_up++ == 0) {
     uint64_t bytes = 0;
     for (const TierRecord& t : record.tiers) bytes += t.charged();
     std::string paths;
@@ -510,7 +456,6 @@ using Find = std::function<std::vector<Removal>()>;
   for (const Removal& r : removals) locks.push_back(r.lock.get());
   leave_open(locks);
   std::vector<UnderWay> under_way;
-  bool away = false;
   {
     const HelperCgroup group(state, enters);
     if (find) removals = find();
@@ -523,10 +468,8 @@ using Find = std::function<std::vector<Removal>()>;
       const Answers answers = tiers_that_answer(state, under_way);
       std::erase_if(under_way, [&](UnderWay& work) {
         const bool gone = attempt_removal(state, answers, &work);
-        const bool waits = work.lives || work.removal.record.away_since > 0;
-        if (!gone && waits) give_up(state, work);
-        away |= !gone && waits && !work.lives;
-        return gone || waits;
+        if (!gone && work.lives) give_up(state, work);
+        return gone || work.lives;
       });
       const bool late =
           std::any_of(under_way.begin(), under_way.end(), [](const UnderWay& w) { return w.late; });
@@ -536,7 +479,7 @@ using Find = std::function<std::vector<Removal>()>;
     }
   }
   for (const UnderWay& work : under_way) give_up(state, work);
-  ::_exit(under_way.empty() && !away ? 0 : 1);
+  ::_exit(under_way.empty() ? 0 : 1);
 }
 
 bool is_due(const JobRecord& record) {

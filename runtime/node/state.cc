@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -128,27 +127,6 @@ Status check_keeps_copies(const TierConfig& tier) {
                  "sysctl fs.protected_hardlinks=1"};
   return {};
 }
-
-namespace {
-constexpr char kOfType[] = "type ";
-}
-
-std::string file_system_at(const std::string& path) {
-  const Fd dir(os::openat(AT_FDCWD, path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  return dir ? file_system_of(dir.get()) : "";
-}
-
-std::string file_system_of(int directory) {
-  struct statfs fs;
-  if (os::fstatfs(directory, &fs) != 0 || fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC) return "";
-  uint64_t id = 0;
-  static_assert(sizeof fs.f_fsid == sizeof id);
-  std::memcpy(&id, &fs.f_fsid, sizeof id);
-  if (id != 0) return fmt::format("{:016x}", id);
-  return fmt::format("{}{:x}", kOfType, static_cast<unsigned long>(fs.f_type));  // FUSE has none
-}
-
-bool is_file_system_id(const std::string& name) { return !name.empty() && !name.starts_with(kOfType); }
 
 namespace {
 
@@ -399,8 +377,6 @@ void list_members(TierRecord* t, Members* m) {
   m->need("quota", &t->quota);
   m->need("limit", &t->limit);
   m->need("share", &t->share);
-  m->may("file_system", &t->file_system);
-  m->may("away", &t->away);
   m->may("charge", &charge);
   t->to_job = charge == name_of(TierConfig::Charge::kJob);
   m->may("occupied", &t->occupied);
@@ -434,7 +410,6 @@ void list_members(JobRecord* r, Members* m) {
   m->may("unrecorded", &r->unrecorded);
   m->may("given_up", &r->given_up);
   m->may("next_try", &r->next_try);
-  m->may("away_since", &r->away_since);
   may_bytes(m, "serves", &r->serves);
   may_bytes(m, "no_peers", &r->no_peers);
   may_bytes(m, "remark", &r->remark);

@@ -44,15 +44,12 @@ struct TierRecord {
   std::string medium;
   std::string path;  // the tier's directory, as configured
   TierConfig::Kind kind = TierConfig::Kind::kDirectory;
-  uint64_t quota = 0;                // bytes that are granted to the job, and count as its
-  uint64_t limit = 0;                // what all jobs together may have: the admin's quota
-  std::optional<uint64_t> occupied;  // in removing/: bytes that are still there; unknown: the quota
-  std::string file_system;           // as file_system_at() the path when the job began
-  bool away = false;                 // in removing/: another file system is at the path
-  uint64_t share = 0;                // what the quota may grow to
-  bool to_job = false;               // it is charged to the job
-  uint64_t left_over() const { return occupied.value_or(quota); }
-  uint64_t charged() const { return away ? 0 : left_over(); }
+  uint64_t quota = 0;                     // bytes that are granted to the job, and count as its
+  uint64_t limit = 0;                     // what all jobs together may have: the admin's quota
+  std::optional<uint64_t> occupied = {};  // in removing/: bytes that are still there; unknown: the quota
+  uint64_t share = 0;                     // what the quota may grow to
+  bool to_job = false;                    // it is charged to the job
+  uint64_t charged() const { return occupied.value_or(quota); }
 };
 
 // What the hook that started a job was given, for who goes on for it: a node may be of several clusters.
@@ -117,7 +114,6 @@ struct JobRecord {
   // Of a removal: how often it was given up, and when it is tried again (seconds of CLOCK_REALTIME); 0: now.
   uint32_t given_up = 0;
   int64_t next_try = 0;
-  int64_t away_since = 0;  // all that is left is on tiers that are away, since then, likewise; 0: it is not
   // Of a run whose start came to its end:
   std::string serves;              // the agent's datasets; "": it did not
   std::string no_peers, remark;    // for the user
@@ -236,14 +232,6 @@ Status check_tier_jobs(const std::string& tier_path);
 // Why root's copies could not be kept from all but their job's owner, or not from being linked elsewhere by
 // that one: the tier's file system has no access control lists, or the kernel does not protect hard links.
 Status check_keeps_copies(const TierConfig& tier);
-
-// Names the file system that is mounted at `path`, the same whenever and from wherever it is mounted, by its
-// id, or its type where it has none (FUSE); "" if it is not there, or is in memory and gone with its mount.
-std::string file_system_at(const std::string& path);
-std::string file_system_of(int directory);
-// Whether that name is an id, and not a type. (That of XFS is its device's number: it may change when a disk
-// is attached anew, and another disk may have it then.)
-bool is_file_system_id(const std::string& name);
 
 // Whether `text` can be a part of a file name: letters, digits, '.', '_' and '-', not starting with '.'.
 bool is_plain_name(const std::string& text);

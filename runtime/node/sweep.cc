@@ -212,7 +212,6 @@ void add_unrecorded(const StateDir& state, const Wanted& wanted, int jobs, const
   t.path = tier;
   t.kind = memory ? TierConfig::Kind::kTmpfs : TierConfig::Kind::kDirectory;
   t.quota = used_at_most(memory ? dir.get() : jobs);
-  t.file_system = file_system_at(tier);
   (*found)[name].tiers.push_back(std::move(t));
 }
 
