@@ -40,7 +40,6 @@ class StateDirTest : public ::testing::Test {
 class NodeTest : public StateDirTest {
  protected:
   static constexpr uid_t kUid = 65534;
-  // Of a time to come: a sweep that runs beside this test removes old groups of all state directories.
   static constexpr uint64_t kSerial = 9'000'000'000'000'000'000;
 
   void SetUp() override {

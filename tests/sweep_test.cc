@@ -524,47 +524,6 @@ TEST_F(NodeSweepTest, AtBootThereIsAConfigurationOrNothingToDo) {
   EXPECT_EQ(status, 0);
 }
 
-// Of a state directory that was lost, or of another one that shares the machine's groups.
-TEST_F(NodeSweepTest, OldGroupsOfOtherStateDirectoriesGoOnceTheyAreEmpty) {
-  const JobOnNode own = {job(1), "n1", "lost-" + std::to_string(::getpid())};
-  const uint64_t now = static_cast<uint64_t>(os::clock_ns(CLOCK_REALTIME)),
-                 hour = uint64_t{3600} * 1000000000;
-  const auto group = [&](uint32_t number, const std::string& node, uint64_t serial) {
-    return fmt::format("ab.cd.{}.{}.0.{}.{}", own.cluster, number, node, serial);
-  };
-  const std::string old = group(job(2), "n1", now - hour - 1000000000),
-                    young = group(job(3), "n1", now - hour / 2), others = group(job(4), "n2", 5),
-                    in_use = group(job(5), "n1", 6), goes_on = group(job(6), "n1", 7),
-                    unlike = "ab.cd." + own.cluster + ".x";
-  const Cgroups groups;
-  for (const std::string& name : {old, young, others, in_use, goes_on, unlike})
-    (void)groups.make(name, 0).ok();
-  const auto there = [&] { return groups.names("ab.cd." + own.cluster + "."); };
-  if (there().size() != 6) GTEST_SKIP() << "no groups can be made here";
-  const pid_t member = ::fork();
-  if (member == 0) {
-    (void)groups.enter(in_use).ok();
-    for (;;) ::pause();
-  }
-  EXPECT_TRUE(eventually([&] { return !groups.processes(in_use).empty(); }));
-  const pid_t stepd = start_stepd(job(6), "0").pid;
-  EXPECT_EQ(in_child([&] {
-              const auto unknown = [](CallArguments a) {
-                return reinterpret_cast<const char*>(a[1]) == std::string("/proc") ? EMFILE : 0;
-              };
-              if (before_call(SYS_openat, unknown)) sweep(state_, own);
-              return 0;
-            }),
-            0);
-  EXPECT_EQ(there().size(), 6u) << "nobody knows which jobs there are";
-  sweep(state_, own);
-  Names left = {young, others, in_use, goes_on, unlike};
-  std::sort(left.begin(), left.end());
-  EXPECT_EQ(there(), left);
-  for (const pid_t process : {member, stepd}) end_child(process);
-  for (const std::string& name : left) EXPECT_TRUE(groups.end(name, 10000)) << name;
-}
-
 TEST_F(NodeSweepTest, AtBootTheTiersGetTheirDirectories) {
   const std::string tier = scratch_.dir("fresh");
   std::filesystem::permissions(tier, std::filesystem::perms(01777));

@@ -31,7 +31,6 @@ namespace monarch {
 namespace {
 
 constexpr int64_t kClockSlackSeconds = 60;  // of the clock, which may have been set after the boot
-constexpr uint64_t kLostGroupNs = uint64_t{3600} * 1000000000;
 constexpr char kAside[] = ".removed.";
 
 int64_t boot_time() {
@@ -282,37 +281,6 @@ std::vector<Removal> take_of_earlier_boots(const StateDir& state, const std::vec
   return take(state, {nullptr}, tiers);
 }
 
-namespace {
-
-// The job of an agent's group that another state directory of this node had, which may be lost; 0: it is
-// none, or may be younger.
-uint32_t job_of_old_group(const StateDir& state, const JobOnNode& own, const std::string& group) {
-  int prefix = 0;
-  (void)std::sscanf(group.c_str(), "%*[0-9a-f].%*[0-9a-f].%n", &prefix);
-  if (group.starts_with(state.cgroup_prefix()) || prefix == 0) return 0;
-  const auto [name, serial] = parts_of(group.substr(static_cast<size_t>(prefix)));
-  const uint64_t now = static_cast<uint64_t>(os::clock_ns(CLOCK_REALTIME));
-  return serial != 0 && serial + kLostGroupNs < now ? job_of(name, {&own}).job : 0;
-}
-
-// Of a container's they may be, whose processes are not seen from here: what is in use the kernel keeps.
-void remove_lost_groups(const StateDir& state, const JobOnNode& own) {
-  const Cgroups groups;
-  std::map<std::string, uint32_t> old;
-  for (const std::string& group : groups.names(""))
-    if (const uint32_t job = job_of_old_group(state, own, group); job != 0) old[group] = job;
-  if (old.empty()) return;
-  const Result<std::vector<Slurmstepd>> stepds = slurmstepds();
-  if (!stepds.ok()) return;
-  for (const auto& [group, job] : old) {
-    const auto is_its = [number = job](const Slurmstepd& s) { return s.job == number; };
-    if (std::none_of(stepds->begin(), stepds->end(), is_its) && groups.processes(group).empty())
-      groups.remove_if_empty(group);
-  }
-}
-
-}  // namespace
-
 bool is_old_note(const StateDir& state, const std::string& key) {
   const Result<JobRecord> record = state.read_record(key);
   struct stat st;
@@ -356,7 +324,6 @@ void sweep(const StateDir& state, const JobOnNode& own) {
   std::vector<Removal> aside = set_aside(state, std::move(dead));
   std::move(aside.begin(), aside.end(), std::back_inserter(removals));
   sweep_cgroups(state);
-  remove_lost_groups(state, own);
   remove_in_background(state, std::move(removals), 0);
 }
 

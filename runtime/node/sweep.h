@@ -14,12 +14,11 @@ namespace monarch {
 
 // Sets aside and removes, in the background, what no job can use any more: jobs of an earlier boot; jobs
 // whose agent, slurmstepds and helpers are all gone; removals whose process was killed; control groups that
-// no record names, and its helpers' if none is in it; old notes (below); empty ones that other state
-// directories have had on `own`'s cluster and node for an hour, which may be lost. A record that cannot be
-// read is dropped once its job has no slurmstepd. Leaves out whatever a helper of root's has locked, and the
-// job `own`. Accounts for what it removes of this boot, as the job's epilog would have, and leaves to the
-// next what there is no time for: a fifth of a second, and as long as the last one takes. Nothing else is
-// waited for.
+// no record names, and its helpers' if none is in it; old notes (below). A record that cannot be read is
+// dropped once its job has no slurmstepd. Leaves out whatever a helper of root's has locked, and the job
+// `own`. Accounts for what it removes of this boot, as the job's epilog would have, and leaves to the next
+// what there is no time for: a fifth of a second, and as long as the last one takes. Nothing else is waited
+// for.
 void sweep(const StateDir& state, const JobOnNode& own);
 
 // The keys of those jobs that sweep() would remove now, old notes included; changes nothing.
