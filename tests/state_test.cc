@@ -434,7 +434,7 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   ASSERT_TRUE(state_.write_record(r).ok());
   Result<JobRecord> read = state_.read_record("c.7.n1");
   ASSERT_TRUE(read.ok()) << read.error().text;
-  EXPECT_FALSE(read->peers || read->unrecorded || !read->first_node) << "what it does not say is not so";
+  EXPECT_FALSE(read->peers || !read->first_node) << "what it does not say is not so";
   EXPECT_EQ(read->memory + read->given_up, 0u);
   EXPECT_EQ(read->next_try, 0);
   EXPECT_FALSE(has(contents(file), "given_up")) << "of removals alone";

@@ -296,7 +296,6 @@ TEST_F(UnrecordedTest, OneRecordForAllPlacesOfAName) {
   EXPECT_EQ(r.job.cluster, "c");
   EXPECT_EQ(r.boot, boot_id());
   EXPECT_EQ(r.run_dir, state_.run_dir(r));
-  EXPECT_TRUE(r.unrecorded);
   ASSERT_EQ(r.tiers.size(), 2u);
   for (const TierRecord& t : r.tiers) {
     EXPECT_EQ(t.kind, TierConfig::Kind::kDirectory);
@@ -330,74 +329,28 @@ TEST_F(UnrecordedTest, WhatWasToldItsAgentGoes) {
   EXPECT_EQ(names_in(state_.path() + "/grants"), Names{dir(2)});
 }
 
-TEST_F(UnrecordedTest, WhatIsAsideAndWhatIsNotAreTwo) {
-  const std::string aside = ".removed." + name(1) + ".77";
-  for (const std::string& n : {aside, name(1)}) fill(scratch_ / ("tier/monarch/" + n));
-  const pid_t stepd = start_stepd(job(1), "0").pid;
-  EXPECT_TRUE(remove_in_background(state_, take({scratch_ / "tier"}), 60000));
-  EXPECT_EQ(on_tier(), Names{name(1)}) << "which a job that lives may have";
-  end_child(stepd);
-}
-
-// What has no record may be a job's that lives: it is measured, and looked at again soon.
-class LiveTest : public UnrecordedTest {
- protected:
-  JobRecord left_of(const std::string& removal) const {
-    const Result<JobRecord> r = state_.read_removal(removal);
-    return r.ok() ? *r : JobRecord();
-  }
-  // Whether what is on the tier is left in place.
-  bool stays(std::vector<Removal> removals) const {
-    const std::string removal = removals.at(0).record.removal();
-    EXPECT_TRUE(remove_in_background(state_, std::move(removals), 60000)) << "nobody has to wait for it";
-    const JobRecord left = left_of(removal);
-    if (left.serial == 0) return false;
-    EXPECT_EQ(left.given_up, 0u);
-    EXPECT_GT(left.next_try, ::time(nullptr) - 60);
-    EXPECT_LE(left.next_try, ::time(nullptr) + 10);
-    return true;
-  }
-};
-
-TEST_F(LiveTest, WhileItHasASlurmstepd) {
+// What has no record may be a job's that lives.
+TEST_F(UnrecordedTest, WhatAJobWithASlurmstepdHasIsLeftUntilItHasEnded) {
   fill_with_copies(scratch_ / ("tier/monarch/" + dir(1)));
   const pid_t stepd = start_stepd(job(1), "0").pid;
-  std::vector<Removal> taken = take({scratch_ / "tier"});
-  ASSERT_EQ(taken.size(), 1u);
-  const std::string removal = taken[0].record.removal();
-  EXPECT_TRUE(stays(std::move(taken)));
-  EXPECT_EQ(on_tier(), Names{dir(1)});
-  EXPECT_GE(left_of(removal).tiers.at(0).occupied.value_or(0), 8192u);
-  EXPECT_LT(left_of(removal).tiers.at(0).occupied.value_or(kMiB), kMiB)
-      << "by what it is, not by what is full";
+  EXPECT_TRUE(take({scratch_ / "tier"}).empty() && in_removing().empty());
+  std::vector<Removal> taken = take_unrecorded(state_, own_, {scratch_ / "tier"}, job(1));
+  EXPECT_EQ(taken.size(), 1u) << "its epilog has come";
+  taken.clear();
+  std::filesystem::remove_all(state_.path() + "/removing/" + dir(1));
   end_child(stepd);
-  JobRecord now = left_of(removal);
-  now.next_try = 0;
-  ASSERT_TRUE(state_.write_removal(now).ok());
-  EXPECT_FALSE(stays(unattended_removals(state_)));
+  EXPECT_TRUE(remove_in_background(state_, take({scratch_ / "tier"}), 60000));
   EXPECT_TRUE(on_tier().empty());
 }
 
-TEST_F(LiveTest, WhatHadARecordIsNotAskedFor) {
-  const pid_t stepd = start_stepd(job(1), "0").pid;
-  JobRecord r = record(job(1));
-  fill_with_copies(scratch_ / ("tier/monarch/" + r.on_tier()));
-  std::vector<Removal> removals;
-  removals.push_back({r, state_.make_removal(r).take()});
-  EXPECT_FALSE(stays(std::move(removals))) << "its epilog has come";
-  EXPECT_TRUE(on_tier().empty());
-  EXPECT_EQ(state_of(stepd), 'S');
-}
-
-TEST_F(LiveTest, WhileItsAgentIsInAGroupOfAnotherStateDirectory) {
+TEST_F(UnrecordedTest, WhatAnAgentInAGroupOfAnotherStateDirectoryHasIsLeft) {
   const Cgroups groups;
   const auto stays_with = [&](const std::string& group, const std::string& process) {
     fill_with_copies(scratch_ / ("tier/monarch/" + dir(1)));
     if (!groups.make(group, 0).ok()) return -1;
     const pid_t agent = start_idle();
     if (!process.empty()) (void)groups.enter(group, agent).ok();
-    const bool stay = stays(take({scratch_ / "tier"}));
-    EXPECT_EQ(on_tier().empty(), !stay);
+    const bool stay = take({scratch_ / "tier"}).empty();
     end_child(agent);
     groups.end(group, 10000);
     std::filesystem::remove_all(scratch_ / ("tier/monarch/" + dir(1)));

@@ -36,7 +36,7 @@ Status end_spoilt(const StateDir& state, const EpilogRequest& request, const Err
   find_and_remove(state, [&] {
     std::vector<std::string> tiers;
     for (const TierConfig& t : tiers_for(request.job, config)) tiers.push_back(t.path);
-    return take_unrecorded(state, request.job, tiers);
+    return take_unrecorded(state, request.job, tiers, request.job.job);
   });
   return removed;
 }

@@ -24,7 +24,6 @@
 #include "runtime/node/life.h"
 #include "runtime/node/memory_tier.h"
 #include "runtime/node/probe.h"
-#include "runtime/node/slurmstepds.h"
 
 namespace monarch {
 namespace {
@@ -133,12 +132,6 @@ struct Attempt {
   Status error;                     // of what stays
   std::optional<uint64_t> charged;  // what is to be charged from now on; nothing: as before
 };
-
-uint64_t used_in(int directory) {
-  struct statfs fs;
-  return os::fstatfs(directory, &fs) == 0 ? (fs.f_blocks - fs.f_bfree) * static_cast<uint64_t>(fs.f_bsize)
-                                          : 0;
-}
 
 constexpr uint64_t kFewFiles = 1024;  // a MiB or so of the kernel's memory
 
@@ -319,45 +312,15 @@ struct UnderWay {
   bool told = false;
   bool late = false;         // the last attempt had more to remove than time
   bool silent = false;       // all that is left is on tiers that do not answer
-  bool lives = false;        // the job does
   std::vector<size_t> left;  // places where something is
 };
-
-// What lies there without a record may be a job's that runs: Slurm says so, or an agent in the group of
-// another state directory, such as the one that was there before.
-bool has_live_job(const StateDir& state, const JobRecord& record) {
-  if (!record.unrecorded) return false;
-  const Cgroups groups;
-  const std::vector<std::string> all = groups.names("");
-  const auto is_its = [&](const std::string& group) {
-    const size_t serial = group.rfind('.');
-    return serial != std::string::npos && group.substr(0, serial).ends_with("." + record.name) &&
-           !group.starts_with(state.cgroup_prefix()) && !groups.processes(group).empty();
-  };
-  return std::any_of(all.begin(), all.end(), is_its) || has_slurmstepd(record.job.job);
-}
-
-// Of a job that lives: what it occupies.
-Attempt measure_only(const StateDir& state, int jobs, const JobRecord& record) {
-  Attempt attempt;
-  attempt.error = Error{EBUSY, record.on_tier() + ": its job lives"};
-  attempt.late = true;
-  constexpr int kLook = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-  const Fd dir(os::openat(jobs, record.on_tier().c_str(), kLook));
-  if (!dir || !record.has_roots_tiers()) return attempt;
-  if (is_of_job_tmpfs(dir.get()))
-    attempt.charged = used_in(dir.get());
-  else
-    measure_rest(state, dir.get(), record, &attempt);
-  return attempt;
-}
 
 // A process that hangs there may be of an attempt before, or have read what the job counts while it ran.
 void note_that_it_hangs(UnderWay* work) {
   const JobRecord& record = work->removal.record;
   if (work->left.empty())
     for (size_t place = 0; place <= work->removal.record.tiers.size(); ++place) work->left.push_back(place);
-  if (work->told || record.given_up > 0 || work->lives) return;
+  if (work->told || record.given_up > 0) return;
   spdlog::warn("JobId={} clean up: waits for a process that hangs in the kernel in what the job left",
                record.job.job);
   work->told = true;
@@ -367,15 +330,13 @@ void note_that_it_hangs(UnderWay* work) {
 bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* work) {
   JobRecord& record = work->removal.record;
   Cgroups(state.clock()).end(state.cgroup_of(record), 0);
-  work->lives = has_live_job(state, record);
   work->late = false;
   work->patience_ms.resize(record.tiers.size() + 1, patience::kAttemptMs);
   bool changed = false;
   const auto attempt = [&](int jobs, size_t place) -> Status {
     const bool is_run = place == record.tiers.size();
     int& patience_ms = work->patience_ms[place];
-    const Attempt now = work->lives ? measure_only(state, jobs, record)
-                        : !record.has_roots_tiers()
+    const Attempt now = !record.has_roots_tiers()
                             ? remove_old(state, jobs, record, place_path(state, record, place), patience_ms)
                         : is_run ? remove_run(state, jobs, record)
                                  : remove_roots(state, jobs, record, patience_ms);
@@ -397,25 +358,20 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
   const Status& s = outcome.first;
   work->left = outcome.left;
   if (s.ok()) {
-    if (record.unrecorded) ::unlink((state.path() + "/" + record.grants()).c_str());
+    ::unlink((state.path() + "/" + record.grants()).c_str());
     (void)remove_tree(AT_FDCWD, state.path() + "/" + removal_of(record)).ok();
     return true;
   }
   work->silent = outcome.silent == outcome.left.size();
   if (changed) (void)state.write_removal(record).ok();
-  if (!work->told && record.given_up == 0 && !work->lives)
+  if (!work->told && record.given_up == 0)
     spdlog::warn("JobId={} clean up: {}", record.job.job, s.error().text);
-  work->told |= !work->lives;
+  work->told = true;
   return false;
 }
 
 void give_up(const StateDir& state, const UnderWay& work) {
   JobRecord record = work.removal.record;
-  if (work.lives) {
-    record.next_try = os::realtime_s() + patience::kLookAgainSeconds;
-    (void)state.write_removal(record).ok();
-    return;
-  }
   const int64_t delay = work.silent ? patience::kRetrySeconds
                                     : std::min(patience::kLongestRetrySeconds,
                                                patience::kRetrySeconds << std::min(record.given_up, 16u));
@@ -466,11 +422,7 @@ using Find = std::function<std::vector<Removal>()>;
     for (int64_t end = begin + patience::kTriesMs; !under_way.empty();
          clock.sleep_ns(int64_t{pause_s} * 1'000'000'000)) {
       const Answers answers = tiers_that_answer(state, under_way);
-      std::erase_if(under_way, [&](UnderWay& work) {
-        const bool gone = attempt_removal(state, answers, &work);
-        if (!gone && work.lives) give_up(state, work);
-        return gone || work.lives;
-      });
+      std::erase_if(under_way, [&](UnderWay& work) { return attempt_removal(state, answers, &work); });
       const bool late =
           std::any_of(under_way.begin(), under_way.end(), [](const UnderWay& w) { return w.late; });
       if (late) end = std::min(clock.now_ms() + patience::kTriesMs, begin + patience::kLongestRemovalMs);

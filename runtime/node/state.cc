@@ -407,7 +407,6 @@ void list_members(JobRecord* r, Members* m) {
   m->may("agent_memory", &r->agent_memory);
   m->may("resumed", &r->resumed);
   m->may("memory", &r->memory);
-  m->may("unrecorded", &r->unrecorded);
   m->may("given_up", &r->given_up);
   m->may("next_try", &r->next_try);
   may_bytes(m, "serves", &r->serves);

@@ -110,7 +110,6 @@ struct JobRecord {
   uint64_t agent_memory = 0;  // that its control group is limited to; 0: not
   bool resumed = false;       // it goes on for one that was killed
   OfCluster of_cluster;
-  bool unrecorded = false;  // made for directories without one: its job may run
   // Of a removal: how often it was given up, and when it is tried again (seconds of CLOCK_REALTIME); 0: now.
   uint32_t given_up = 0;
   int64_t next_try = 0;

@@ -123,6 +123,7 @@ Result<std::set<std::string>> known_names(const StateDir& state) {
 // machine has, those of all that were made before.
 struct Wanted {
   const JobOnNode* own;  // nullptr: of earlier boots
+  uint32_t ended = 0;    // a job that is over, though a process of Slurm's may be there still
 };
 
 // Of a text that begins with JOB.RESTART: the job, and the rest; 0: it does not.
@@ -203,7 +204,6 @@ void add_unrecorded(const StateDir& state, const Wanted& wanted, int jobs, const
     record.user.gid = st.st_gid;
     record.boot = boot_id();
     record.run_dir = state.path() + "/run/" + name;
-    record.unrecorded = !name.starts_with(kAside);
     (*found)[name] = std::move(record);
   }
   if (tier.empty()) return;
@@ -233,6 +233,19 @@ std::vector<std::pair<std::string, Fd>> all_places(const StateDir& state,
   return places;
 }
 
+// What lies there without a record may be a job's that runs: Slurm says so, or an agent in the group of
+// another state directory, such as the one that was there before.
+bool has_live_job(const StateDir& state, const JobRecord& record) {
+  const Cgroups groups;
+  const std::vector<std::string> all = groups.names("");
+  const auto is_its = [&](const std::string& group) {
+    const size_t serial = group.rfind('.');
+    return serial != std::string::npos && group.substr(0, serial).ends_with("." + record.name) &&
+           !group.starts_with(state.cgroup_prefix()) && !groups.processes(group).empty();
+  };
+  return std::any_of(all.begin(), all.end(), is_its) || has_slurmstepd(record.job.job);
+}
+
 std::vector<Removal> take(const StateDir& state, const Wanted& wanted,
                           const std::vector<std::string>& tiers) {
   const std::vector<std::pair<std::string, Fd>> places = all_places(state, tiers);
@@ -257,6 +270,7 @@ std::vector<Removal> take(const StateDir& state, const Wanted& wanted,
         add_unrecorded(state, wanted, places[i].second.get(), places[i].first, name, &found);
   std::string all;
   for (auto& [name, record] : found) {
+    if (record.job.job != wanted.ended && has_live_job(state, record)) continue;
     Result<Fd> held = state.make_removal(record);
     if (held.ok()) {
       all += (all.empty() ? "" : ", ") + name;
@@ -273,8 +287,8 @@ std::vector<Removal> take(const StateDir& state, const Wanted& wanted,
 }  // namespace
 
 std::vector<Removal> take_unrecorded(const StateDir& state, const JobOnNode& own,
-                                     const std::vector<std::string>& tiers) {
-  return take(state, {&own}, tiers);
+                                     const std::vector<std::string>& tiers, uint32_t ended) {
+  return take(state, {&own, ended}, tiers);
 }
 
 std::vector<Removal> take_of_earlier_boots(const StateDir& state, const std::vector<std::string>& tiers) {

@@ -33,11 +33,11 @@ bool is_old_note(const StateDir& state, const std::string& key);
 void forget_note(const StateDir& state, const std::string& key, const Fd& lock);
 
 // Gives a record, in removing/, to each directory of `own`'s cluster and node that none names, on the tiers
-// at `tiers` and in run/: the state directory was lost or made anew, or a record was spoilt. They are
-// charged, by what their file system holds until they are measured, and left in place while their jobs have
-// slurmstepds. Returns them, to be removed. Touches the tiers.
+// at `tiers` and in run/: the state directory was lost or made anew, or a record was spoilt. Leaves out those
+// of jobs that live, but for `ended`. They are charged by what their file system holds until they are
+// measured. Returns them, to be removed. Touches the tiers.
 std::vector<Removal> take_unrecorded(const StateDir& state, const JobOnNode& own,
-                                     const std::vector<std::string>& tiers);
+                                     const std::vector<std::string>& tiers, uint32_t ended = 0);
 
 // Likewise for the directories of all clusters and nodes that were made before this boot, on file systems
 // that no other machine has mounted.
