@@ -235,6 +235,11 @@ Result<std::vector<Job>> all_jobs(const std::string& state_dir) {
   return jobs;
 }
 
+bool is_hanging(const StateDir& state, const std::string& key) {
+  const Result<JobRecord> record = state.read_record(key);
+  return record.ok() && hangs(*record);
+}
+
 constexpr char kHangs[] = "its owner's files cannot be read in a second";
 
 // Root as the owner. What a child of the owner's hands on is believed only as far as plausible() goes.
@@ -327,7 +332,7 @@ void JobWatch::look_at(std::vector<Job>* jobs) {
     if (job.run_dir.empty()) continue;
     const auto alone = left_alone_ns_.find(job.run_dir);
     if ((alone != left_alone_ns_.end() && alone->second > now) ||
-        (state.ok() && !job.key.empty() && hangs(*state, "jobs/" + job.key)))
+        (state.ok() && !job.key.empty() && is_hanging(*state, job.key)))
       job.reason = kHangs;  // and is kUnknown
     else
       wanted.push_back(&job);
@@ -342,7 +347,8 @@ void JobWatch::look_at(std::vector<Job>* jobs) {
       Look& look = looks[i - begin];
       if (!look.finish(until_ms)) left_alone_ns_[wanted[i]->run_dir] = now + kLeftAloneNs;
       if (state.ok() && !wanted[i]->key.empty() && look.left_behind() > 0)
-        note_hanging(*state, "jobs/" + wanted[i]->key, look.left_behind());
+        if (Result<JobRecord> record = state->read_record(wanted[i]->key); record.ok())
+          note_hanging_reader(*state, &*record, look.left_behind());
     }
   }
 }

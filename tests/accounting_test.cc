@@ -617,7 +617,7 @@ TEST_F(AccountForTest, WhoHangsInWhatTheOthersToldIsNotedAndLeftBehind) {
     });
     account(r);
     m->check(state_.spooled().size() == 1 && exists(report_of(r)), "all else is kept");
-    m->check(hangs(state_, "jobs/" + r.job.key()), "it is noted, and the remover will not be another one");
+    m->check(hangs(*state_.read_record(r.job.key())), "it is noted: the remover will not be another one");
     for (const int pid : Cgroups().processes(state_.helpers_cgroup())) ::kill(pid, SIGKILL);
     m->check(Cgroups().hierarchies().empty() || !Cgroups().processes(state_.helpers_cgroup()).empty(),
              "no step of the job's has it");

@@ -86,8 +86,11 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
     const Shared<std::atomic<int>> attempts;
     const Intercept looks(Call::kFstatvfs, [&](Arguments&) { return ++*attempts, 0; });  // before each
     m->check(!remove(std::move(removals), 0), "it cannot be removed");
-    const std::string removing = "removing/" + kRemoval;
-    m->check(eventually([&] { return hangs(state_, removing); }), "a process hangs, as is noted");
+    const auto hangs_there = [&] {
+      const Result<JobRecord> r = state_.read_removal(kRemoval);
+      return r.ok() && hangs(*r);
+    };
+    m->check(eventually(hangs_there), "a process hangs, as is noted");
     m->check(eventually([&] { return in_removing() == Names{kRemoval}; }), "the other job's are removed");
     TierConfig tier;
     tier.name = "tier";
@@ -97,35 +100,33 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
     m->check(eventually([&] { return Cgroups().processes(state_.helpers_cgroup()).size() <= 3; }),
              "one process is enough");
     locked->end();
-    m->check(eventually([&] { return !hangs(state_, removing); }), "once it is unlocked it is removed");
     m->check(eventually([&] { return in_removing().empty() && on_tier() == Names{"c.3.0.n1"}; }),
-             "with all that is the job's");
+             "once it is unlocked it is removed, with all that is the job's");
     end_children();
   });
 }
 
 TEST_F(RemoverTest, AllThatHangAreNoted) {
-  const Removal job = begin(record(1));
-  const std::string of = "jobs/c.1.n1";
+  JobRecord r = record(1);
   const pid_t first = start_idle(), second = start_idle();
-  EXPECT_FALSE(hangs(state_, of));
-  for (const pid_t process : {first, second}) note_hanging(state_, of, process);
+  EXPECT_FALSE(hangs(r));
+  for (const pid_t process : {first, second}) note_hanging(&r, process);
   end_child(second);
-  EXPECT_TRUE(hangs(state_, of)) << "the first one does still";
-  note_hanging(state_, of, second);
-  EXPECT_TRUE(hangs(state_, of)) << "one that has ended is not noted";
-  ASSERT_TRUE(state_.write(of + "/hanging", "1 x\n").ok());
-  EXPECT_FALSE(hangs(state_, of)) << "no process is";
+  EXPECT_TRUE(hangs(r)) << "the first one does still";
+  note_hanging(&r, second);
+  EXPECT_EQ(r.hanging.size(), 1u) << "one that has ended is not noted";
   end_child(first);
+  EXPECT_FALSE(hangs(r));
 }
 
 // As one that read what a running job counts.
 TEST_F(RemoverTest, WhatAProcessHungInBeforeIsNamed) {
   const std::string log = logged([&] {
     const int status = in_child([&] {
-      std::vector<Removal> removals = begin_one(record(1));
       const pid_t reader = start_idle(), self = ::getpid();
-      note_hanging(state_, "jobs/c.1.n1", reader);
+      JobRecord r = record(1);
+      note_hanging(&r, reader);
+      std::vector<Removal> removals = begin_one(r);
       static std::optional<LaterBy> later;  // given up after the first pause
       const auto pauses = [&](CallArguments) {
         if (::getpid() != self && !later) later.emplace(3600);

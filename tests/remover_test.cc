@@ -33,17 +33,6 @@ TEST_F(RemoverTest, WhatIsSetAsideIsOutOfTheWayAndStaysLocked) {
   EXPECT_TRUE(set_aside(state_, {}).empty());
 }
 
-TEST_F(RemoverTest, WhatCannotBeNotedIsLeftToOthers) {
-  std::vector<Removal> removals = begin_one(record(1));
-  const pid_t hangs = start_idle();
-  note_hanging(state_, "jobs/c.1.n1", hangs);
-  scratch_.dir("state/removing/" + kRemoval + "/hanging.new");
-  EXPECT_TRUE(set_aside(state_, std::move(removals)).empty());
-  EXPECT_EQ(jobs(), Names{"c.1.n1"});
-  EXPECT_TRUE(exists(state_.path() + "/" + record(1).grants())) << "its agent may live";
-  end_child(hangs);
-}
-
 // Its record is in both places then.
 TEST_F(RemoverTest, WhatAKilledHelperBeganToSetAsideIsSetAside) {
   for (const bool held : {true, false}) {

@@ -150,7 +150,7 @@ TEST_F(StateTest, OfARunGoesAllButTheNotes) {
                true,        "facts",     {"0", true, "why", "what"}, "told"};
   const std::string dir = "jobs/" + job.job.key();
   const Result<Fd> lock = state_.lock_job(job.job, true, 0);
-  ASSERT_TRUE(state_.write_record(job).ok() && state_.write(dir + "/hanging", "").ok());
+  ASSERT_TRUE(state_.write_record(job).ok());
   EXPECT_TRUE(state_.make_removal(job).ok());
   EXPECT_FALSE(has(contents(path_ + "/removing/" + job.removal() + "/record.json"), "key"));
   EXPECT_TRUE(state_.forget_run(job).ok());
@@ -452,7 +452,7 @@ TEST_F(StateTest, ARecordIsReadAsItWasWritten) {
   r.wait_until_ms = r.alone_since = r.memory_looked = r.submit = r.start = 7;
   r.next_ask = -1;
   r.user.groups = {5, 6};
-  r.anchors = r.stepd = {{7, 8}, {9, 10}};
+  r.anchors = r.stepd = r.hanging = {{7, 8}, {9, 10}};
   r.late = r.closing_line = r.hints = r.suspended = r.memory_told = r.shared_group = r.stopping =
       r.accounted = true;
   for (const bool is_removal : {false, true}) {

@@ -40,10 +40,11 @@ Status keep_line(const StateDir& state, const JobRecord& record, const JobCounte
   return wanted ? spool(state, record, line, accounting) : Status();
 }
 
-InTime start_report(const StateDir& state, const JobRecord& record, const JobAccount& account,
+InTime start_report(const StateDir& state, JobRecord* of, const JobAccount& account,
                     const ReportsConfig& config, const AccountPatience& patience, AgentEnd agent) {
+  const JobRecord& record = *of;
   const std::unique_ptr<NodesTold> nodes =
-      is_first_of_several(record) ? read_nodes_told_as(state, record, patience.read_ms) : nullptr;
+      is_first_of_several(record) ? read_nodes_told_as(state, of, patience.read_ms) : nullptr;
   const std::string report = ended_report(record, account, nodes.get(), agent, record.serves);
   write_owners_report(state, record, report);
   const auto keep = [&] {
@@ -63,13 +64,13 @@ Accounted account_for(const StateDir& state, JobRecord* of, const AccountPatienc
   done.report_ms = patience.report_ms;
   if (record.accounted) return done;
   const auto account = std::make_unique<JobAccount>();
-  const bool counted = read_account_as(state, record, patience.read_ms, account.get());
+  const bool counted = read_account_as(state, of, patience.read_ms, account.get());
   const JobCounters* counters = counted ? &account->counters : nullptr;
   const Config config = load_config_or_defaults(record.of_cluster.config);
   // Before all that can wait: whatever happens to this process, the line is kept.
   done.line = keep_line(state, record, counters, config.accounting, agent);
   if (counted)
-    done.report = start_report(state, record, *account, config.reports, patience, agent);
+    done.report = start_report(state, of, *account, config.reports, patience, agent);
   else
     write_owners_report(state, record, {});
   if (const Status s = note_end(state, record, counters, agent); !s.ok())

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
@@ -24,28 +23,11 @@ namespace {
 constexpr uint64_t kAgentBytes = uint64_t{2} << 30;
 constexpr uint64_t kReserveShare = 16;  // the agent stops short of its group's limit, by a twentieth
 constexpr int kEnterAttempts = 3;
-constexpr char kHanging[] = "/hanging";
 
 bool is_in_memory(const std::string& path) {
   const Fd dir(os::openat(AT_FDCWD, path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   struct statfs fs;
   return dir && os::fstatfs(dir.get(), &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
-}
-
-// Those that are noted there, a line "PID START_TIME" each, and hang still.
-std::vector<ProcessId> hanging_in(const StateDir& state, const std::string& of) {
-  std::vector<ProcessId> hanging;
-  const Result<std::string> noted = state.read(of + kHanging);
-  std::istringstream words(noted.ok() ? *noted : "");
-  for (ProcessId process; words >> process.pid >> process.start_time;)
-    if (is_running(process)) hanging.push_back(process);
-  return hanging;
-}
-
-Status write_hanging(const StateDir& state, const std::string& of, const std::vector<ProcessId>& processes) {
-  std::string text;
-  for (const ProcessId& p : processes) text += fmt::format("{} {}\n", p.pid, p.start_time);
-  return state.write(of + kHanging, text);
 }
 
 }  // namespace
@@ -126,20 +108,14 @@ void leave_behind(const StateDir& state, pid_t process) {
   for (const int child : children(process)) (void)groups.enter(state.helpers_cgroup(), child).ok();
 }
 
-void note_hanging(const StateDir& state, const std::string& of, pid_t process) {
-  const Result<ProcessId> found = identify(process);
-  if (!found.ok()) return;  // it has ended by now
-  std::vector<ProcessId> all = hanging_in(state, of);
-  all.push_back(*found);
-  const Status noted = write_hanging(state, of, all);
-  if (!noted.ok()) spdlog::warn("a process that hangs is not noted: {}", noted.error().text);
+void note_hanging(JobRecord* record, pid_t process) {
+  std::vector<ProcessId>& all = record->hanging;
+  std::erase_if(all, [](const ProcessId& p) { return !is_running(p); });
+  if (const Result<ProcessId> found = identify(process); found.ok()) all.push_back(*found);
 }
 
-bool hangs(const StateDir& state, const std::string& of) { return !hanging_in(state, of).empty(); }
-
-Status copy_hanging(const StateDir& state, const std::string& from, const std::string& to) {
-  const std::vector<ProcessId> all = hanging_in(state, from);
-  return all.empty() ? Status() : write_hanging(state, to, all);
+bool hangs(const JobRecord& record) {
+  return std::any_of(record.hanging.begin(), record.hanging.end(), &is_running);
 }
 
 bool leave_standard_streams() {

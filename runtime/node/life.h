@@ -41,12 +41,10 @@ void sweep_cgroups(const StateDir& state);
 // they do.
 void leave_behind(const StateDir& state, pid_t process);
 
-// Notes a process of root's that hangs in the kernel in the directory `of`, of a job or a removal, of the
-// state directory; and whether any that was noted there does still. Who looks before is not the next one.
-void note_hanging(const StateDir& state, const std::string& of, pid_t process);
-bool hangs(const StateDir& state, const std::string& of);
-// Those that are noted in `from`, in `to` as well.
-Status copy_hanging(const StateDir& state, const std::string& from, const std::string& to);
+// Notes a process of root's that hangs in the kernel in what the job has; and whether any that was noted does
+// still. Who looks before is not the next one.
+void note_hanging(JobRecord* record, pid_t process);
+bool hangs(const JobRecord& record);
 
 // In a child that may hang, and so outlive its parent: standard input, output and error are /dev/null's,
 // whoever reads those of the parent to their end. False: they are not.

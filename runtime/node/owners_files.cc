@@ -29,14 +29,21 @@ bool is_told(bool came, const NodesTold& told) { return came && plausible(told);
 
 }  // namespace
 
-bool read_as_owner(const StateDir& state, const JobRecord& record, int patience_ms, void* out, size_t bytes,
+void note_hanging_reader(const StateDir& state, JobRecord* record, pid_t process) {
+  note_hanging(record, process);
+  if (std::optional<LockedJob> job = state.lock_run(*record)) {
+    note_hanging(&job->record, process);
+    (void)state.write_record(job->record).ok();
+  }
+}
+
+bool read_as_owner(const StateDir& state, JobRecord* record, int patience_ms, void* out, size_t bytes,
                    const std::function<bool(int)>& work) {
-  const std::string of = "jobs/" + record.job.key();
-  if (hangs(state, of)) return false;
-  ChildAs child(record.user, work, state.clock());
+  if (hangs(*record)) return false;
+  ChildAs child(record->user, work, state.clock());
   const bool came = child.finish(state.clock().now_ms() + patience_ms, out, bytes);
   if (child.left_behind() > 0) {
-    note_hanging(state, of, child.left_behind());
+    note_hanging_reader(state, record, child.left_behind());
     leave_behind(state, child.left_behind());  // it is none of the step's that asks
   }
   return came;
@@ -47,8 +54,8 @@ bool read_account_as(const User& owner, int patience_ms, const std::string& run_
   return is_account(run_as(owner, patience_ms, account, sizeof *account, work), account);
 }
 
-bool read_account_as(const StateDir& state, const JobRecord& record, int patience_ms, JobAccount* account) {
-  const auto work = [&](int fd) { return write_account(record.run_dir, fd); };
+bool read_account_as(const StateDir& state, JobRecord* record, int patience_ms, JobAccount* account) {
+  const auto work = [&](int fd) { return write_account(record->run_dir, fd); };
   return is_account(read_as_owner(state, record, patience_ms, account, sizeof *account, work), account);
 }
 
@@ -60,10 +67,9 @@ std::unique_ptr<NodesTold> read_nodes_told_as(const User& owner, int patience_ms
                                                                                     : nullptr;
 }
 
-std::unique_ptr<NodesTold> read_nodes_told_as(const StateDir& state, const JobRecord& record,
-                                              int patience_ms) {
+std::unique_ptr<NodesTold> read_nodes_told_as(const StateDir& state, JobRecord* record, int patience_ms) {
   auto told = std::make_unique<NodesTold>();
-  const auto work = [&](int fd) { return write_nodes_told(record.run_dir, fd); };
+  const auto work = [&](int fd) { return write_nodes_told(record->run_dir, fd); };
   return is_told(read_as_owner(state, record, patience_ms, told.get(), sizeof *told, work), *told)
              ? std::move(told)
              : nullptr;

@@ -163,23 +163,23 @@ Attempt remove_memory(int jobs, const std::string& name, int root, const Result<
 }
 
 // What is too large to be measured is charged as before.
-void measure_rest(const StateDir& state, int directory, const JobRecord& record, Attempt* attempt) {
-  if (hangs(state, removal_of(record))) return;  // who looks would, too
+void measure_rest(const StateDir& state, int directory, JobRecord* record, Attempt* attempt) {
+  if (hangs(*record)) return;  // who looks would, too
   const int patience_ms = attempt->late ? patience::kStuckMs : patience::kMeasureMs;
   const auto measure = [=]() -> std::string {
     const Usage usage = measure_tree(directory, patience_ms);
     return usage.complete ? std::to_string(usage.bytes) : "";
   };
   const Result<std::string> bytes =
-      said_in_time(state, patience_ms + patience::kStuckMs, {directory}, measure, removal_of(record));
+      said_in_time(state, patience_ms + patience::kStuckMs, {directory}, measure, record);
   if (bytes.ok() && !bytes->empty()) attempt->charged = std::strtoull(bytes->c_str(), nullptr, 10);
 }
 
 // The job's directory on a tier, as far as it can be removed in the time of an attempt, where all in it is
 // root's: nobody else can put anything into it, mount on it or lock it. Who has a file of it open keeps that.
-Attempt remove_roots(const StateDir& state, int jobs, const JobRecord& record, int patience_ms) {
+Attempt remove_roots(const StateDir& state, int jobs, JobRecord* record, int patience_ms) {
   Attempt attempt;
-  const std::string name = record.removal();
+  const std::string name = record->removal();
   const Fd dir(os::openat(jobs, name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!dir && errno != ENOENT) attempt.error = errno_error("open " + name);
   if (!dir && attempt.error.ok()) attempt.charged = 0;
@@ -193,8 +193,7 @@ Attempt remove_roots(const StateDir& state, int jobs, const JobRecord& record, i
     const Status s = memory ? empty_directory(dir.get(), Contents::kCut) : remove_tree(jobs, name);
     return s.ok() ? "" : s.error().text;
   };
-  const Result<std::string> left =
-      said_in_time(state, patience_ms, {jobs, dir.get()}, remove, removal_of(record));
+  const Result<std::string> left = said_in_time(state, patience_ms, {jobs, dir.get()}, remove, record);
   if (memory) return remove_memory(jobs, name, dir.get(), left);
   attempt.charged = 0;
   if (left.ok() && left->empty()) return attempt;
@@ -240,16 +239,16 @@ std::string remove_run_dir(int runs, const std::string& name, int dir) {
 }
 
 // The job's run directory. Who has a file of it open keeps that, but not what was in it.
-Attempt remove_run(const StateDir& state, int runs, const JobRecord& record) {
+Attempt remove_run(const StateDir& state, int runs, JobRecord* record) {
   Attempt attempt;
-  const std::string name = record.removal();
+  const std::string name = record->removal();
   const Fd dir(os::openat(runs, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!dir && errno == ENOENT) return attempt;
   if (!dir) attempt.error = errno_error("open " + name);
   if (!dir) return attempt;
   const Result<std::string> left = said_in_time(
       state, patience::kStuckMs, {runs, dir.get()}, [&] { return remove_run_dir(runs, name, dir.get()); },
-      removal_of(record));
+      record);
   if (!left.ok()) attempt.error = left.error();
   if (left.ok() && !left->empty()) attempt.error = Error{EBUSY, *left};
   return attempt;
@@ -257,18 +256,17 @@ Attempt remove_run(const StateDir& state, int runs, const JobRecord& record) {
 
 // The job's directories of layout 1 in the directory at `path`, which is `jobs`: the owner's, or in root's of
 // that name one of the owner's. What is empty is removed by its path, and so nothing else.
-Attempt remove_old(const StateDir& state, int jobs, const JobRecord& record, const std::string& path,
+Attempt remove_old(const StateDir& state, int jobs, JobRecord* record, const std::string& path,
                    int patience_ms) {
   constexpr char kOwners[] = "/files", kNone[] = "/.removed";
-  const std::vector<std::string> names = names_of(state, record);
+  const std::vector<std::string> names = names_of(state, *record);
   Attempt attempt;
   const auto in_time = [&](const std::function<void(const std::string&)>& what) {
     const auto each = [&]() -> std::string {
       for (const std::string& name : names) what(name);
       return "";
     };
-    const Result<std::string> done =
-        said_in_time(state, patience::kStuckMs, {jobs}, each, removal_of(record));
+    const Result<std::string> done = said_in_time(state, patience::kStuckMs, {jobs}, each, record);
     if (!done.ok()) attempt.error = done.error();
     return done.ok();
   };
@@ -278,20 +276,20 @@ Attempt remove_old(const StateDir& state, int jobs, const JobRecord& record, con
       }))
     return attempt;
   ChildAs owner(
-      record.user,
+      record->user,
       [&](int) {
         std::vector<std::string> words = {"rm", "-rf", "--one-file-system", "--"};
         for (const std::string& name : names) {
           words.push_back(path + "/" + name);
           ::rmdir((words.back() + kNone).c_str());  // waits for who keeps it locked, as root should not
         }
-        if (record.user.uid != 0) ::execv("/bin/rm", argv_of(words).data());
+        if (record->user.uid != 0) ::execv("/bin/rm", argv_of(words).data());
         return false;
       },
       state.clock());
   (void)owner.finish(state.clock().now_ms() + patience_ms, nullptr, 0);
   if (owner.left_behind() > 0) {
-    note_hanging(state, removal_of(record), owner.left_behind());
+    note_hanging(record, owner.left_behind());
     attempt.error = Error{ETIMEDOUT, "rm hangs"};
   } else if (in_time([&](const std::string& name) {
                (void)remove_empty(jobs, name + kOwners);
@@ -333,13 +331,14 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
   work->late = false;
   work->patience_ms.resize(record.tiers.size() + 1, patience::kAttemptMs);
   bool changed = false;
+  const std::vector<ProcessId> hung = record.hanging;
   const auto attempt = [&](int jobs, size_t place) -> Status {
     const bool is_run = place == record.tiers.size();
     int& patience_ms = work->patience_ms[place];
     const Attempt now = !record.has_roots_tiers()
-                            ? remove_old(state, jobs, record, place_path(state, record, place), patience_ms)
-                        : is_run ? remove_run(state, jobs, record)
-                                 : remove_roots(state, jobs, record, patience_ms);
+                            ? remove_old(state, jobs, &record, place_path(state, record, place), patience_ms)
+                        : is_run ? remove_run(state, jobs, &record)
+                                 : remove_roots(state, jobs, &record, patience_ms);
     work->late |= now.late;
     if (now.late && !now.charged) patience_ms = std::min(2 * patience_ms, patience::kLongestAttemptMs);
     if (!is_run && now.charged) {
@@ -350,7 +349,7 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
     }
     return now.error;
   };
-  if (hangs(state, removal_of(record))) {  // nothing that may hang, too, is tried
+  if (hangs(record)) {  // nothing that may hang, too, is tried
     note_that_it_hangs(work);
     return false;
   }
@@ -363,7 +362,7 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
     return true;
   }
   work->silent = outcome.silent == outcome.left.size();
-  if (changed) (void)state.write_removal(record).ok();
+  if (changed || record.hanging != hung) (void)state.write_removal(record).ok();
   if (!work->told && record.given_up == 0)
     spdlog::warn("JobId={} clean up: {}", record.job.job, s.error().text);
   work->told = true;
@@ -485,18 +484,18 @@ InTime start_in_time(const StateDir& state, int patience_ms, const std::vector<i
   return {pid, state.clock().now_ms() + patience_ms};
 }
 
-bool ends_in_time(const StateDir& state, const InTime& child, const std::string& of) {
+bool ends_in_time(const StateDir& state, const InTime& child, JobRecord* of) {
   if (child.pid < 0) return false;
   const ChildEnd end = end_child(state.clock(), child.pid, child.until_ms);
   if (end == ChildEnd::kHangs) {
     leave_behind(state, child.pid);
-    if (!of.empty()) note_hanging(state, of, child.pid);
+    if (of) note_hanging(of, child.pid);
   }
   return end == ChildEnd::kGood;
 }
 
 Result<std::string> said_in_time(const StateDir& state, int patience_ms, std::vector<int> kept,
-                                 const std::function<std::string()>& work, const std::string& of) {
+                                 const std::function<std::string()>& work, JobRecord* of) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe");
   const Fd in(ends[0]);
@@ -527,9 +526,8 @@ Result<Fd> move_record(const StateDir& state, const JobRecord& record,
   const bool is_new = lock.ok();
   if (!is_new && lock.error().code != ENOTEMPTY && lock.error().code != EEXIST) return lock;
   if (!is_new) lock = lock_if_free(state.path() + "/" + to);  // one was killed in the middle
-  Status noted = copy_hanging(state, "jobs/" + record.job.key(), to);
-  if (noted.ok()) ::unlink((state.path() + "/" + record.grants()).c_str());
-  if (noted.ok()) noted = forget();
+  ::unlink((state.path() + "/" + record.grants()).c_str());
+  const Status noted = forget();
   if (noted.ok()) return lock;
   if (is_new) (void)remove_tree(AT_FDCWD, state.path() + "/" + to).ok();
   return noted.error();

@@ -51,11 +51,11 @@ struct InTime {
 InTime start_in_time(const StateDir& state, int patience_ms, const std::vector<int>& kept,
                      const std::function<bool()>& work);
 // Waits for it: true, and what it returned is true. False also if it was late, or could not be started; one
-// that hangs stays behind, and is noted as of that directory in the state, if it is named (life.h).
-bool ends_in_time(const StateDir& state, const InTime& child, const std::string& of = {});
+// that hangs stays behind, and is noted in that record, if there is one.
+bool ends_in_time(const StateDir& state, const InTime& child, JobRecord* of = nullptr);
 // Both: what `work` says, at most PIPE_BUF bytes. ETIMEDOUT: it was late, or died.
 Result<std::string> said_in_time(const StateDir& state, int patience_ms, std::vector<int> kept,
-                                 const std::function<std::string()>& work, const std::string& of = {});
+                                 const std::function<std::string()>& work, JobRecord* of = nullptr);
 
 // A record in removing/, and the lock on its directory: who holds it removes.
 struct Removal {

@@ -228,9 +228,7 @@ Status StateDir::forget_run(const JobRecord& record) const {
   JobRecord rest;
   rest.job = record.job;
   rest.notes = record.notes;
-  MONARCH_TRY(write_record(rest));
-  ::unlink((path_ + "/jobs/" + record.job.key() + "/hanging").c_str());
-  return {};
+  return write_record(rest);
 }
 
 namespace {
@@ -421,6 +419,7 @@ void list_members(JobRecord* r, Members* m) {
   may_list(m, "groups", &r->user.groups);
   may_list(m, "anchors", &r->anchors);
   may_list(m, "stepd", &r->stepd);
+  may_list(m, "hanging", &r->hanging);
   m->may("alone_since", &r->alone_since);
   m->may("suspended", &r->suspended);
   may_bytes(m, "memory_group", &r->memory_group);

@@ -3,10 +3,10 @@
 //
 //   STATE/ledger           0600, root's: the lock on what jobs are granted
 //   STATE/jobs/            0700, root's
-//   STATE/jobs/CLUSTER.JOB.NODE/   one per job: its lock; record.json (JobRecord); hanging (life.h)
+//   STATE/jobs/CLUSTER.JOB.NODE/   one per job: its lock; record.json (JobRecord)
 //   STATE/jobs/.gone.KEY/  what is left of that while it is removed
 //   STATE/removing/        0700, root's
-//   STATE/removing/NAME.SERIAL/    what is being removed: record.json; hanging (life.h)
+//   STATE/removing/NAME.SERIAL/    what is being removed: its lock; record.json
 //   STATE/grants/          0711, root's
 //   STATE/grants/NAME.SERIAL       0644, root's: what is granted to the job, for its agent
 //                          (runtime/hierarchy/grant.h)
@@ -123,6 +123,7 @@ struct JobRecord {
   bool hints = false;              // its tasks give hints by themselves
   std::string report_file;         // of its owner's, who has user.groups (owners_report.h)
   std::vector<ProcessId> anchors;  // slurmstepds that live as long as the run does (watch.h)
+  std::vector<ProcessId> hanging;  // processes of root's that hung in the kernel in its files (life.h)
   // What was seen of it since:
   std::vector<ProcessId> stepd;   // a slurmstepd
   int64_t alone_since = 0;        // seconds of CLOCK_BOOTTIME without one; 0: it has one
