@@ -38,7 +38,6 @@ TEST_F(RemoverTest, WhatAKilledHelperBeganToSetAsideIsSetAside) {
   for (const bool held : {true, false}) {
     SCOPED_TRACE(held);
     std::vector<Removal> removals = begin_one(record(1));
-    scratch_.dir("state/removing/.new." + kRemoval);
     Fd lock = state_.make_removal(record(1)).take();
     if (!held) lock.reset();
     removals = set_aside(state_, std::move(removals));
@@ -156,6 +155,10 @@ TEST_F(RemoverTest, UnattendedAreThoseWhoseTimeHasComeAndThatNobodyIsAtWorkOn) {
   scratch_.file("state/removing/broken/record.json", "{");
   scratch_.dir("state/removing/unreadable/record.json");
   Names found;
+  const timespec then[2] = {{now - 100, 0}, {now - 100, 0}};
+  for (const char* name : {"empty", "broken"})
+    ASSERT_EQ(::utimensat(AT_FDCWD, (dir + name).c_str(), then, 0), 0);
+  fs::create_directory(dir + "young");
   for (const Removal& r : unattended_removals(state_)) {
     found.push_back(r.record.removal());
     EXPECT_TRUE(is_locked("removing/" + r.record.removal()));
@@ -163,7 +166,7 @@ TEST_F(RemoverTest, UnattendedAreThoseWhoseTimeHasComeAndThatNobodyIsAtWorkOn) {
   std::sort(found.begin(), found.end());
   EXPECT_EQ(found, (Names{kRemoval, "c.3.0.n1.9000000000000000000"})) << "3: the clock was set";
   EXPECT_EQ(in_removing(), (Names{kRemoval, "c.2.0.n1.9000000000000000000", "c.3.0.n1.9000000000000000000",
-                                  "c.4.0.n1.9000000000000000000", "unreadable"}))
+                                  "c.4.0.n1.9000000000000000000", "unreadable", "young"}))
       << "what names nothing is gone, and what may name something is not";
 }
 
@@ -338,8 +341,10 @@ TEST_F(RemoverTest, TheFilesOfAJobThatDidNotStartGoAndItsRecordStays) {
   EXPECT_EQ(jobs(), Names{"c.1.n1"});
   EXPECT_TRUE(state_.read_record("c.1.n1").ok());
   wait_children();
-  ASSERT_TRUE(state_.make_removal(record(1)).ok());
-  EXPECT_EQ(remove_job_files(state_, record(1)).error().code, ENOTEMPTY);
+  const Result<Fd> held = state_.make_removal(record(1));
+  ASSERT_TRUE(held.ok());
+  clock_.pass_once([] { return true; });
+  EXPECT_EQ(remove_job_files(state_, record(1)).error().code, ETIMEDOUT);
 }
 
 // A job whose tier is in memory.

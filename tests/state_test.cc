@@ -118,30 +118,17 @@ TEST_F(StateTest, WhatIsInTheWayOnATierIsToldWithARemedy) {
   }
 }
 
-TEST_F(StateTest, WhatKilledHelpersHadHalfMadeIsForgotten) {
-  const auto make_old = [&](const std::string& below) {
-    const timespec then[2] = {{::time(nullptr) - 100, 0}, {::time(nullptr) - 100, 0}};
-    ASSERT_EQ(::utimensat(AT_FDCWD, (path_ + "/" + below).c_str(), then, 0), 0);
-  };
-  JobRecord job = record(9);
-  job.job.node = "n.new";  // its quotas have a name as a half file has
-  job.name = "c.9.0.n.new";
-  const Result<Fd> lock = state_.lock_job(job.job, true, 0);
-  ASSERT_TRUE(state_.write_record(job).ok());
-  for (const std::string& below :
-       {job.grants(), std::string("grants/c.1.0.n1.new"), std::string("grants/c.2.0.n1")})
-    make_old(fs::relative(scratch_.file("state/" + below, ""), path_));
-  scratch_.file("state/grants/c.3.0.n1.new", "");
-  for (const std::string name : {"old", "held", "fresh"})
-    scratch_.file("state/removing/.new." + name + "/record.json.new", "");
-  scratch_.file("state/jobs/c.8.n1/record.json", "{}");  // it has no run
-  const Fd held = lock_if_free(path_ + "/removing/.new.held");
-  make_old("removing/.new.old");
-  make_old("removing/.new.held");
+TEST_F(StateTest, WhatAKilledHelperHadHalfWrittenIsForgotten) {
+  const JobRecord job = record(9);
+  for (const std::string& name :
+       {job.grants(), job.grants() + ".new", std::string("spool/old.new"), std::string("spool/fresh.new")})
+    scratch_.file("state/" + name, "");
+  const timespec then[2] = {{::time(nullptr) - 100, 0}, {::time(nullptr) - 100, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, (path_ + "/spool/old.new").c_str(), then, 0), 0);
   state_.forget_rests();
-  using Names = std::vector<std::string>;
-  EXPECT_EQ(names_in(path_ + "/grants"), (Names{"c.2.0.n1", "c.3.0.n1.new", "c.9.0.n.new"}));
-  EXPECT_EQ(names_in(path_ + "/removing"), (Names{".new.fresh", ".new.held"}));
+  EXPECT_EQ(names_in(path_ + "/spool"), std::vector<std::string>{"fresh.new"});
+  state_.forget_grants(job);
+  EXPECT_TRUE(names_in(path_ + "/grants").empty());
 }
 
 TEST_F(StateTest, OfARunGoesAllButTheNotes) {
@@ -296,46 +283,6 @@ TEST_F(StateTest, AJobsDirectoryIsMadeOnlyIfThatIsWanted) {
   fs::remove(path_ + "/jobs/c.7.n1");
   ASSERT_EQ(::symlink((scratch_.dir("other")).c_str(), (path_ + "/jobs/c.7.n1").c_str()), 0);
   EXPECT_FALSE(state_.lock_job(job, true, 0).ok());
-}
-
-// The keeper's notes are written without the job's lock.
-TEST_F(StateTest, ANoteThatIsWrittenMeanwhileDoesNotOutliveItsJob) {
-  const JobOnNode job{7, "n1", "c"};
-  std::atomic<bool> over{false};
-  std::thread keeper([&] {
-    while (!over) (void)state_.write("jobs/c.7.n1/alone", "1").ok();
-  });
-  for (int i = 0; i < 200; ++i) {
-    const Result<Fd> lock = state_.lock_job(job, true, 0);
-    ASSERT_TRUE(lock.ok()) << lock.error().text;
-    EXPECT_TRUE(state_.remove_job(job.key()).ok());
-  }
-  over = true;
-  keeper.join();
-  EXPECT_TRUE(fs::is_empty(path_ + "/jobs"));
-}
-
-TEST_F(StateTest, WhatWasBeingRemovedAsItsHelperWasKilledIsForgotten) {
-  const JobOnNode job{7, "n1", "c"};
-  scratch_.file("state/jobs/.gone.c.7.n1/alone", "1");
-  scratch_.file("state/jobs/.gone.c.8.n1/alone", "1");
-  scratch_.file("state/jobs/c.9.n1/wanted", "/data");
-  EXPECT_TRUE(state_.jobs() == std::vector<std::string>{"c.9.n1"});
-  ASSERT_TRUE(state_.lock_job(job, true, 0).ok());
-  EXPECT_TRUE(state_.remove_job(job.key()).ok()) << "nor is it in the way";
-  EXPECT_FALSE(fs::exists(path_ + "/jobs/.gone.c.7.n1"));
-  state_.forget_rests();
-  EXPECT_FALSE(fs::exists(path_ + "/jobs/.gone.c.8.n1"));
-  EXPECT_TRUE(fs::exists(path_ + "/jobs/c.9.n1/wanted"));
-}
-
-TEST_F(StateTest, WhatAKilledStartWasAboutToTellIsForgottenByTheNext) {
-  const std::vector<std::string> stay = {"c.1.0.n1.5", "c.1.0.n1.new", "c.1.0.n1.x.5.new", "c.1.0.n10.5.new"};
-  for (const std::string& name : stay) scratch_.file("state/grants/" + name, "");
-  for (const std::string name : {"c.1.0.n1.5.new", "c.1.0.n1.17.new"})
-    scratch_.file("state/grants/" + name, "");
-  state_.forget_half_told("c.1.0.n1");
-  EXPECT_EQ(names_in(path_ + "/grants"), stay);
 }
 
 // Removed, or made anew, between the moments that it is opened and locked.

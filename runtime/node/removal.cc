@@ -357,7 +357,7 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
   const Status& s = outcome.first;
   work->left = outcome.left;
   if (s.ok()) {
-    ::unlink((state.path() + "/" + record.grants()).c_str());
+    state.forget_grants(record);
     (void)remove_tree(AT_FDCWD, state.path() + "/" + removal_of(record)).ok();
     return true;
   }
@@ -521,15 +521,12 @@ namespace {
 // end, by a lock of the other directory. It may be in both. `forget`: takes it out of jobs/.
 Result<Fd> move_record(const StateDir& state, const JobRecord& record,
                        const std::function<Status()>& forget) {
-  const std::string to = removal_of(record);
   Result<Fd> lock = state.make_removal(record);
-  const bool is_new = lock.ok();
-  if (!is_new && lock.error().code != ENOTEMPTY && lock.error().code != EEXIST) return lock;
-  if (!is_new) lock = lock_if_free(state.path() + "/" + to);  // one was killed in the middle
-  ::unlink((state.path() + "/" + record.grants()).c_str());
+  if (!lock.ok() && !state.read_removal(record.removal()).ok()) return lock;
+  state.forget_grants(record);
   const Status noted = forget();
-  if (noted.ok()) return lock;
-  if (is_new) (void)remove_tree(AT_FDCWD, state.path() + "/" + to).ok();
+  if (noted.ok()) return lock.ok() ? lock.take() : Fd();
+  if (lock.ok()) (void)remove_tree(AT_FDCWD, state.path() + "/" + removal_of(record)).ok();
   return noted.error();
 }
 
@@ -542,7 +539,7 @@ bool becomes_removal(const StateDir& state, const JobRecord& record) {
     return os::renameat(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0;
   });
   if (!ends_in_time(state, child)) return false;
-  ::unlink((state.path() + "/" + record.grants()).c_str());
+  state.forget_grants(record);
   return true;
 }
 
@@ -608,7 +605,8 @@ std::vector<Removal> unattended_removals(const StateDir& state) {
     Result<JobRecord> record = state.read_removal(name);
     if (record.ok() && is_due(*record)) {
       found.push_back({record.take(), std::move(lock)});
-    } else if (!record.ok() && (record.error().code == ENOENT || record.error().code == EINVAL)) {
+    } else if (!record.ok() && (record.error().code == ENOENT || record.error().code == EINVAL) &&
+               is_rest(dir)) {
       (void)remove_tree(AT_FDCWD, dir).ok();
     }
   }

@@ -146,7 +146,6 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   std::vector<TierConfig> tiers = tiers_for(request.job, config);
   std::vector<Removal> unrecorded = take_unrecorded(state, request.job, paths_of(tiers));
   remove_in_background(state, std::move(unrecorded), 0);
-  state.forget_half_told(record->name);
   std::string left_out;  // which tiers, and why
   tiers = those_entered(state.clock(), request, tiers, &left_out);
   std::string without;
@@ -321,7 +320,7 @@ void note_failure(const StateDir& state, const StartRequest& request, const Erro
   record->notes.failure = {run_of(request), error.code == kRefused, escaped(error.text), tried_with(request)};
   const Status removed = remove_job_files(state, *record);
   if (removed.ok())
-    ::unlink((state.path() + "/" + record->grants()).c_str());
+    state.forget_grants(*record);
   else  // whoever finds the record removes what it names
     spdlog::warn("JobId={} clean up is left to the next job: {}", record->job.job, removed.error().text);
   const Status noted = removed.ok() ? state.forget_run(*record) : state.write_record(*record);

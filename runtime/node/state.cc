@@ -18,7 +18,6 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <set>
 #include <sstream>
 
 #include "runtime/base/json.h"
@@ -48,9 +47,7 @@ Status check_names(const JobOnNode& job) {
 namespace {
 
 constexpr char kRecord[] = "record.json";  // in a directory of jobs/ or removing/
-// In jobs/, before the key of a job that is being removed, and in removing/ before the name of one that is
-// being made: list() leaves both out. And behind the name of a file that is being written.
-constexpr char kGone[] = ".gone.", kFresh[] = ".new.", kHalf[] = ".new";
+constexpr char kHalf[] = ".new";           // behind the name of a file that is being written
 
 // Whether the directory that was locked is the one of that name still: it may have been removed, and made
 // anew, by who held the lock before.
@@ -59,6 +56,10 @@ bool is_there(const Fd& locked, const std::string& dir) {
   struct stat now {};
   (void)::fstat(locked.get(), &held);
   return ::stat(dir.c_str(), &now) == 0 && held.st_ino == now.st_ino;
+}
+
+std::vector<std::string> names(Result<std::vector<std::string>> found) {
+  return found.ok() ? found.take() : std::vector<std::string>();
 }
 
 }  // namespace
@@ -216,12 +217,7 @@ Result<Fd> StateDir::lock_job(const JobOnNode& job, bool make, int patience_ms) 
 }
 
 Status StateDir::remove_job(const std::string& key) const {
-  const std::string jobs = path_ + "/jobs/", gone = jobs + kGone + key;
-  (void)remove_tree(AT_FDCWD, gone).ok();  // of one that was killed
-  if (::rename((jobs + key).c_str(), gone.c_str()) != 0)
-    return errno == ENOENT ? Status() : Status(errno_error("rename " + jobs + key));
-  (void)remove_tree(AT_FDCWD, gone).ok();
-  return {};
+  return remove_tree(AT_FDCWD, path_ + "/jobs/" + key);
 }
 
 Status StateDir::forget_run(const JobRecord& record) const {
@@ -231,51 +227,20 @@ Status StateDir::forget_run(const JobRecord& record) const {
   return write_record(rest);
 }
 
-namespace {
-
-// All names in the directory `dir` that begin, and end, so.
-std::vector<std::string> names_like(const std::string& dir, const std::string& begin,
-                                    const std::string& end) {
-  std::vector<std::string> found;
-  const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir(dir.c_str()), &::closedir);
-  while (const dirent* e = open ? ::readdir(open.get()) : nullptr)
-    if (const std::string name = e->d_name; name.starts_with(begin) && name.ends_with(end))
-      found.push_back(name);
-  return found;
-}
-
-// Older than any helper that makes it.
 bool is_rest(const std::string& path) {
   struct stat st;
   return ::lstat(path.c_str(), &st) == 0 && st.st_mtim.tv_sec + patience::kRetrySeconds < ::time(nullptr);
 }
 
-}  // namespace
-
 void StateDir::forget_rests() const {
-  const std::string jobs = path_ + "/jobs/", removing = path_ + "/removing/", grants = path_ + "/grants/",
-                    spool = path_ + "/spool/";
-  for (const std::string& name : names_like(jobs, kGone, "")) (void)remove_tree(AT_FDCWD, jobs + name).ok();
-  for (const std::string& name : names_like(removing, kFresh, ""))
-    if (is_rest(removing + name) && lock_if_free(removing + name))
-      (void)remove_tree(AT_FDCWD, removing + name).ok();
-  for (const std::string& name : names_like(spool, "", kHalf))
-    if (is_rest(spool + name)) ::unlink((spool + name).c_str());
-  const std::vector<std::string> half = names_like(grants, "", kHalf);
-  if (half.empty()) return;
-  std::set<std::string> known;  // names of jobs may end so, too
-  for (const std::string& key : this->jobs())
-    if (const Result<JobRecord> record = read_record(key); record.ok()) known.insert(record->on_tier());
-  for (const std::string& name : half)
-    if (known.count(name) == 0 && is_rest(grants + name)) ::unlink((grants + name).c_str());
+  for (const std::string& name : names(list("spool")))
+    if (const std::string path = path_ + "/spool/" + name; name.ends_with(kHalf) && is_rest(path))
+      ::unlink(path.c_str());
 }
 
-void StateDir::forget_half_told(const std::string& name) const {
-  const std::string grants = path_ + "/grants/";
-  for (const std::string& half : names_like(grants, name + ".", kHalf)) {
-    const size_t digits = half.find_first_not_of("0123456789", name.size() + 1);
-    if (half.size() - digits == sizeof kHalf - 1) ::unlink((grants + half).c_str());
-  }
+void StateDir::forget_grants(const JobRecord& record) const {
+  const std::string path = path_ + "/" + record.grants();
+  for (const std::string& file : {path, path + kHalf}) ::unlink(file.c_str());
 }
 
 Result<Fd> StateDir::lock_ledger(int patience_ms) const { return lock_file("ledger", patience_ms); }
@@ -471,12 +436,6 @@ Result<std::vector<std::string>> StateDir::list(const std::string& below) const 
   }
 }
 
-namespace {
-std::vector<std::string> names(Result<std::vector<std::string>> found) {
-  return found.ok() ? found.take() : std::vector<std::string>();
-}
-}  // namespace
-
 std::vector<std::string> StateDir::jobs() const { return names(list("jobs")); }
 std::vector<std::string> StateDir::removals() const { return names(list("removing")); }
 std::vector<std::string> StateDir::spooled() const {
@@ -521,18 +480,15 @@ Status StateDir::write_removal(const JobRecord& record) const {
 }
 
 Result<Fd> StateDir::make_removal(const JobRecord& record) const {
-  // Under a name that removals() leaves out: until it is locked, whoever found it would take it for a rest.
-  const std::string fresh = std::string("removing/") + kFresh + record.removal(), dir = path_ + "/" + fresh;
-  MONARCH_TRY(remove_tree(AT_FDCWD, dir));  // of one that was killed
-  if (::mkdir(dir.c_str(), 0700) != 0) return errno_error("make " + dir);
-  Fd lock(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  Status made = lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0 ? write_record_at(fresh, record)
-                                                                    : Status(errno_error("lock " + dir));
-  const std::string to = path_ + "/removing/" + record.removal();
-  if (made.ok() && ::rename(dir.c_str(), to.c_str()) != 0) made = errno_error("rename " + dir);
-  if (made.ok()) return lock;
+  const std::string dir = path_ + "/removing/" + record.removal();
+  if (::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) return errno_error("make " + dir);
+  Result<Fd> lock = lock_in_time(Fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)),
+                                 dir, patience::kBriefMs);
+  if (!lock.ok()) return lock;
+  const Status written = write_removal(record);
+  if (written.ok()) return lock;
   (void)remove_tree(AT_FDCWD, dir).ok();
-  return made.error();
+  return written.error();
 }
 
 Status StateDir::write_record_at(const std::string& dir, const JobRecord& record) const {

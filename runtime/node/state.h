@@ -4,7 +4,6 @@
 //   STATE/ledger           0600, root's: the lock on what jobs are granted
 //   STATE/jobs/            0700, root's
 //   STATE/jobs/CLUSTER.JOB.NODE/   one per job: its lock; record.json (JobRecord)
-//   STATE/jobs/.gone.KEY/  what is left of that while it is removed
 //   STATE/removing/        0700, root's
 //   STATE/removing/NAME.SERIAL/    what is being removed: its lock; record.json
 //   STATE/grants/          0711, root's
@@ -177,14 +176,14 @@ class StateDir {
   // Likewise that of a file of root's in STATE, made if need be; and of what was opened at `path`.
   Result<Fd> lock_file(const std::string& name, int patience_ms) const;
   Result<Fd> lock_in_time(Fd opened, const std::string& path, int patience_ms) const;
-  // At once: who writes there without the lock has done so before, or gets ENOENT. A missing one is success.
+  // A missing one is success.
   Status remove_job(const std::string& key) const;
   // Leaves of it the notes.
   Status forget_run(const JobRecord& record) const;
-  // What was left half made, or half removed, by helpers that were killed.
+  // Of lines in spool/, those that helpers had half written when they were killed.
   void forget_rests() const;
-  // Of the job's starts, by whoever holds its lock: what they were about to tell its stores.
-  void forget_half_told(const std::string& name) const;
+  // What the job's stores are told.
+  void forget_grants(const JobRecord& record) const;
   // The plain names in STATE/`below`; and, without an error, none where that cannot be read:
   Result<std::vector<std::string>> list(const std::string& below) const;
   std::vector<std::string> jobs() const;      // the keys
@@ -204,7 +203,7 @@ class StateDir {
   std::optional<LockedJob> lock_run(const JobRecord& seen) const;
   Result<JobRecord> read_removal(const std::string& removal) const;
   Status write_removal(const JobRecord& record) const;  // anew; its directory is there
-  // Makes the directory in removing/ with that record, and returns its lock.
+  // Makes the directory in removing/ with that record, unless it is there, and returns its lock.
   Result<Fd> make_removal(const JobRecord& record) const;
 
  private:
@@ -217,6 +216,9 @@ class StateDir {
 
 // Whether a job's start has room in that state directory, or where it would be made. The error has a remedy.
 Status check_state_room(const std::string& path);
+
+// Whether what a helper was making at `path` is older than any that makes it still.
+bool is_rest(const std::string& path);
 
 // The lock on a directory of jobs/ or removing/, if nobody has it.
 Fd lock_if_free(const std::string& dir);
