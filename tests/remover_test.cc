@@ -290,18 +290,6 @@ TEST_F(OldLayoutTest, ItsMemoryIsDetached) {
   });
 }
 
-TEST_F(OldLayoutTest, TheNextRunOfThatNameKeepsItsOwn) {
-  std::vector<Removal> removals = aside_one(old_record());
-  JobRecord next = old_record();
-  next.serial = 2000;
-  const Result<Fd> lock = state_.lock_job(next.job, true, 0);
-  ASSERT_TRUE(state_.write_record(next).ok());
-  EXPECT_TRUE(remove(std::move(removals), kLong));
-  EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + kName)), Names{"data"});
-  EXPECT_EQ(names_in(next.run_dir), Names{"data"});
-  EXPECT_TRUE(in_removing().empty());
-}
-
 TEST_F(RemoverTest, WhatIsInMemoryIsChargedThoughAnotherFileSystemHidesIt) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     JobRecord r = record(1);

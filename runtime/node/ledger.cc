@@ -115,14 +115,12 @@ Free free_of(const Ledger& all, const std::string& path) {
   return {sub_sat(limit, granted + removing), sub_sat(limit, granted)};
 }
 
-// Grants what is free. Nobody knows what the job of a spoilt record has. The memory of one of layout 1 stays
-// as it is.
+// Grants what is free. Nobody knows what the job of a spoilt record has.
 void raise(Ledger* all) {
   for (JobRecord& record : all->jobs)
     if (all->whole && is_running(record.agent))
       for (TierRecord& t : record.tiers)
-        if (t.quota < t.share && (record.has_roots_tiers() || t.kind != TierConfig::Kind::kTmpfs))
-          t.quota += std::min(t.share - t.quota, free_of(*all, t.path).bytes);
+        if (t.quota < t.share) t.quota += std::min(t.share - t.quota, free_of(*all, t.path).bytes);
 }
 
 // ---- who is told

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -55,16 +56,6 @@ void leave_open(const std::vector<int>& kept) {
   User plain = user;
   plain.groups.clear();
   ::_exit(become(plain).ok() && work(kTellFd) ? 0 : 1);
-}
-
-// The names that the job's directory may have in a place.
-std::vector<std::string> names_of(const StateDir& state, const JobRecord& record) {
-  if (record.has_roots_tiers()) return {record.removal()};
-  // Another run of that name may have made its own since.
-  const Result<JobRecord> now = state.read_record(record.job.key());
-  const bool taken = now.ok() && now->on_tier() == record.name && now->serial != record.serial;
-  if (taken || record.run_dir.ends_with("/" + record.aside())) return {record.aside()};
-  return {record.aside(), record.name};
 }
 
 // Whether what was mounted over the tier hides the job's memory there, which is used still.
@@ -238,6 +229,15 @@ std::string remove_run_dir(int runs, const std::string& name, int dir) {
   return first.ok() ? errno_error("remove " + name).text : name + ": " + first.error().text;
 }
 
+// By why something is left; "": nothing is.
+Attempt attempt_of(const Result<std::string>& left) {
+  Attempt attempt;
+  if (!left.ok()) attempt.error = left.error();
+  if (left.ok() && !left->empty()) attempt.error = Error{EBUSY, *left};
+  if (attempt.error.ok()) attempt.charged = 0;
+  return attempt;
+}
+
 // The job's run directory. Who has a file of it open keeps that, but not what was in it.
 Attempt remove_run(const StateDir& state, int runs, JobRecord* record) {
   Attempt attempt;
@@ -246,61 +246,38 @@ Attempt remove_run(const StateDir& state, int runs, JobRecord* record) {
   if (!dir && errno == ENOENT) return attempt;
   if (!dir) attempt.error = errno_error("open " + name);
   if (!dir) return attempt;
-  const Result<std::string> left = said_in_time(
+  return attempt_of(said_in_time(
       state, patience::kStuckMs, {runs, dir.get()}, [&] { return remove_run_dir(runs, name, dir.get()); },
-      record);
-  if (!left.ok()) attempt.error = left.error();
-  if (left.ok() && !left->empty()) attempt.error = Error{EBUSY, *left};
-  return attempt;
+      record));
 }
 
-// The job's directories of layout 1 in the directory at `path`, which is `jobs`: the owner's, or in root's of
-// that name one of the owner's. What is empty is removed by its path, and so nothing else.
-Attempt remove_old(const StateDir& state, int jobs, JobRecord* record, const std::string& path,
-                   int patience_ms) {
+// In a child: the job's directories of layout 1 in the directory at `path`, which is `jobs`. They are the
+// owner's, or in root's of that name one is. What is empty is removed by its path, and so nothing else.
+std::string remove_old(int jobs, const std::string& path, const JobRecord& record) {
   constexpr char kOwners[] = "/files", kNone[] = "/.removed";
-  const std::vector<std::string> names = names_of(state, *record);
-  Attempt attempt;
-  const auto in_time = [&](const std::function<void(const std::string&)>& what) {
-    const auto each = [&]() -> std::string {
-      for (const std::string& name : names) what(name);
-      return "";
-    };
-    const Result<std::string> done = said_in_time(state, patience::kStuckMs, {jobs}, each, record);
-    if (!done.ok()) attempt.error = done.error();
-    return done.ok();
-  };
-  if (!in_time([&](const std::string& name) {
-        detach(jobs, name);
-        detach(jobs, name + kOwners);
-      }))
-    return attempt;
-  ChildAs owner(
-      record->user,
-      [&](int) {
-        std::vector<std::string> words = {"rm", "-rf", "--one-file-system", "--"};
-        for (const std::string& name : names) {
-          words.push_back(path + "/" + name);
-          ::rmdir((words.back() + kNone).c_str());  // waits for who keeps it locked, as root should not
-        }
-        if (record->user.uid != 0) ::execv("/bin/rm", argv_of(words).data());
-        return false;
-      },
-      state.clock());
-  (void)owner.finish(state.clock().now_ms() + patience_ms, nullptr, 0);
-  if (owner.left_behind() > 0) {
-    note_hanging(record, owner.left_behind());
-    attempt.error = Error{ETIMEDOUT, "rm hangs"};
-  } else if (in_time([&](const std::string& name) {
-               (void)remove_empty(jobs, name + kOwners);
-               (void)remove_empty(jobs, name);
-             })) {
-    for (const std::string& name : names)
-      if (Fd(os::openat(jobs, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)))
-        attempt.error = Error{ENOTEMPTY, name + ": not empty; what its owner could not remove is left"};
+  std::vector<std::string> names = {record.aside()}, words = {"rm", "-rf", "--one-file-system", "--"};
+  if (!record.run_dir.ends_with("/" + record.aside())) names.push_back(record.name);
+  for (const std::string& name : names) {
+    detach(jobs, name);
+    detach(jobs, name + kOwners);
+    words.push_back(path + "/" + name);
   }
-  if (attempt.error.ok()) attempt.charged = 0;
-  return attempt;
+  const pid_t owner = ::fork();
+  if (owner == 0) {
+    ::syscall(SYS_close_range, 3u, ~0u, 0u);  // root's log
+    if (!become({record.user.uid, record.user.gid, {}}).ok()) ::_exit(1);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (const std::string& word : words) ::rmdir((word + kNone).c_str());  // may wait, as root should not
+    ::execv("/bin/rm", argv_of(words).data());
+    ::_exit(1);
+  }
+  while (owner > 0 && ::waitpid(owner, nullptr, 0) < 0 && errno == EINTR) continue;
+  std::string left;
+  for (const std::string& name : names) {
+    (void)remove_empty(jobs, name + kOwners);
+    if (!remove_empty(jobs, name)) left = name + ": not empty; what its owner could not remove is left";
+  }
+  return left;
 }
 
 // What is under way in remove_all().
@@ -335,8 +312,9 @@ bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* wo
   const auto attempt = [&](int jobs, size_t place) -> Status {
     const bool is_run = place == record.tiers.size();
     int& patience_ms = work->patience_ms[place];
+    const auto old = [&] { return remove_old(jobs, place_path(state, record, place), record); };
     const Attempt now = !record.has_roots_tiers()
-                            ? remove_old(state, jobs, &record, place_path(state, record, place), patience_ms)
+                            ? attempt_of(said_in_time(state, patience_ms, {jobs}, old, &record))
                         : is_run ? remove_run(state, jobs, &record)
                                  : remove_roots(state, jobs, &record, patience_ms);
     work->late |= now.late;
