@@ -4,13 +4,11 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/file.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 
 #include "runtime/base/log.h"
@@ -75,59 +73,20 @@ Result<Fd> open_or_make(const std::string& file) {
   }
 }
 
-// ---- its answer: errno, and the descriptor if there is one
-
-union Room {
-  cmsghdr head;
-  char bytes[CMSG_SPACE(sizeof(int))];
-};
-
-bool hand_over(int to, const Result<Fd>& log) {
-  int code = log.ok() ? 0 : log.error().code;
-  iovec text = {&code, sizeof code};
-  Room room = {};
-  msghdr message = {};
-  message.msg_iov = &text;
-  message.msg_iovlen = 1;
-  if (log.ok()) {
-    message.msg_control = &room;
-    message.msg_controllen = sizeof room;
-    room.head = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
-    const int fd = log->get();
-    std::memcpy(CMSG_DATA(&room.head), &fd, sizeof fd);
-  }
-  return ::sendmsg(to, &message, MSG_NOSIGNAL) == sizeof code;
-}
-
-Result<Fd> take_over(int from, const std::string& file) {
-  int code = 0;
-  iovec text = {&code, sizeof code};
-  Room room = {};
-  msghdr message = {};
-  message.msg_iov = &text;
-  message.msg_iovlen = 1;
-  message.msg_control = &room;
-  message.msg_controllen = sizeof room;
-  if (::recvmsg(from, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof code)
-    return errno_error("log " + file);
-  if (code != 0) return errno_error("log " + file, code);
-  if (message.msg_controllen < CMSG_LEN(sizeof(int)) || room.head.cmsg_type != SCM_RIGHTS)
-    return Error{EMFILE, "log " + file + ": no descriptor is left"};
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(&room.head), sizeof fd);
-  return Fd(fd);
-}
-
-// A child that hangs keeps `lock`, so that there is no second one.
+// A child that hangs keeps `lock`, so that there is no second one. What it has made is in the kernel's cache
+// of names: who opens that waits for no directory.
 Result<Fd> open_in_time(const StateDir& state, const Fd& lock, const std::string& file) {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return errno_error("log " + file);
-  const Fd in(ends[0]), out(ends[1]);
-  const InTime child = start_in_time(state, patience::kHookStepMs, {lock.get(), out.get()},
-                                     [&] { return hand_over(out.get(), open_or_make(file)); });
-  if (ends_in_time(state, child)) return take_over(in.get(), file);
-  return Error{ETIMEDOUT, "log " + file + ": not opened within " + std::to_string(patience::kHookStepMs) +
-                              " ms: a process may keep its directory locked"};
+  const Result<std::string> why =
+      said_in_time(state, patience::kHookStepMs, {lock.get()}, [&]() -> std::string {
+        const Result<Fd> log = open_or_make(file);
+        return log.ok() ? "" : log.error().text;
+      });
+  if (!why.ok())
+    return Error{ETIMEDOUT, "log " + file + ": not opened within " + std::to_string(patience::kHookStepMs) +
+                                " ms: a process may keep its directory locked"};
+  Fd log(why->empty() ? ::open(file.c_str(), kFlags) : -1);
+  if (log) return log;
+  return why->empty() ? errno_error("open log " + file) : Error{EIO, "log: " + *why};
 }
 
 Result<Fd> open_one_by_one(const std::string& state_dir, const std::string& file, int lock_patience_ms,
