@@ -3,8 +3,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,32 +14,19 @@
 #include "runtime/base/log.h"
 #include "runtime/base/patience.h"
 #include "runtime/base/replace_file.h"
-#include "runtime/node/await.h"
 #include "runtime/node/life.h"
 #include "runtime/node/removal.h"
 
 namespace monarch {
 namespace {
 
-// In a child of its own; an errno. By another file that takes its name: what the name leads to is not opened.
-int write_as(const User& owner, const std::string& file, const std::string& text) {
-  ::syscall(SYS_close_range, 3u, ~0u, 0u);  // root's log
-  if (const Status s = become(owner); !s.ok()) return s.error().code;
+// As the owner; an errno. By another file that takes its name: what the name leads to is not opened.
+int write_file(const std::string& file, const std::string& text) {
   const size_t name = file.rfind('/') + 1;
   const Fd dir(::open(file.substr(0, name).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!dir) return errno;
   const Status s = replace_file(dir.get(), file.substr(name), text.data(), text.size(), 0600);
   return s.ok() ? 0 : s.error().code;
-}
-
-// An errno.
-int write_in_time(Clock& clock, const User& owner, const std::string& file, const std::string& text) {
-  const pid_t writer = ::fork();
-  if (writer == 0) ::_exit(write_as(owner, file, text));
-  if (writer < 0) return errno;
-  const std::optional<int> status = await_child(clock, writer, clock.now_ms() + patience::kMeasureMs);
-  if (!status) (void)kill_child(clock, writer);
-  return !status ? ETIMEDOUT : WIFEXITED(*status) ? WEXITSTATUS(*status) : EINTR;
 }
 
 }  // namespace
@@ -64,7 +49,13 @@ void write_owners_report(const StateDir& state, const JobRecord& record,
     ::setsid();
     ::signal(SIGHUP, SIG_IGN);
     const HelperCgroup group(state);
-    if (const int error = write_in_time(state.clock(), record.user, file, *text); error != 0)
+    int error = ETIMEDOUT;
+    const auto write = [&](int tell) {
+      const int code = write_file(file, *text);
+      return ::write(tell, &code, sizeof code) == sizeof code;
+    };
+    (void)run_as(record.user, patience::kMeasureMs, &error, sizeof error, write, state.clock());
+    if (error != 0)
       spdlog::warn("JobId={} its report is not in {}: {}", record.job.job, escaped(file),
                    std::strerror(error));
     return true;

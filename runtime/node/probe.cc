@@ -2,19 +2,17 @@
 #include "runtime/node/probe.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/statvfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <functional>
+#include <thread>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
 #include "runtime/node/await.h"
 #include "runtime/node/job_dirs.h"
-#include "runtime/node/life.h"
 #include "runtime/node/removal.h"
 
 namespace monarch {
@@ -30,43 +28,35 @@ bool look_at(const std::string& tier) {
   return true;
 }
 
-// Calls `work` with each number below `count`, in processes of their own; which are through in time, and
-// true.
-std::vector<bool> in_children(const StateDir& state, size_t count, int patience_ms,
-                              const std::function<bool(size_t)>& work) {
+// Calls `work` with each number below `count`, in a process with a thread for each; which are through in
+// time, and true.
+std::vector<bool> in_threads(const StateDir& state, size_t count, int patience_ms,
+                             const std::function<bool(size_t)>& work) {
   std::vector<bool> answered(count, false);
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return std::vector<bool>(count, true);
+  if (count == 0 || ::pipe2(ends, O_CLOEXEC) != 0) return std::vector<bool>(count, true);
   const Fd in(ends[0]);
   Fd tell(ends[1]);
-  std::vector<pid_t> children;
-  for (size_t i = 0; i < count; ++i) {
-    const auto tells = [&] {
-      const auto number = static_cast<uint32_t>(i);
-      return work(i) && ::write(tell.get(), &number, sizeof number) == sizeof number;
-    };
-    const pid_t pid = start_in_time(state, patience_ms, {tell.get()}, tells).pid;
-    children.push_back(pid);
-    if (pid < 0) answered[i] = true;  // not known to hang
-  }
+  const InTime child = start_in_time(state, patience_ms, {tell.get()}, [&] {
+    const auto answer = [&](uint32_t number) { (void)!::write(tell.get(), &number, sizeof number); };
+    std::vector<std::thread> threads(count);
+    for (uint32_t i = 0; i < count; ++i)
+      if (os::start_thread(&threads[i], [&, i] { return work(i) ? answer(i) : void(); }) != 0)
+        answer(i);  // not known to hang
+    for (std::thread& thread : threads)
+      if (thread.joinable()) thread.join();
+    return true;
+  });
+  if (child.pid < 0) return std::vector<bool>(count, true);
   tell.reset();
-  const int64_t until_ms = state.clock().now_ms() + patience_ms;
   while (std::find(answered.begin(), answered.end(), false) != answered.end()) {
-    if (!readable_until(state.clock(), until_ms, in.get())) break;
+    if (!readable_until(state.clock(), child.until_ms, in.get())) break;
     uint32_t number;
     const ssize_t n = ::read(in.get(), &number, sizeof number);
-    if (n == 0) break;  // a child died
+    if (n == 0) break;  // it has ended
     if (n == sizeof number && number < answered.size()) answered[number] = true;
   }
-  for (size_t i = 0; i < children.size(); ++i)
-    if (children[i] >= 0 && !answered[i]) ::kill(children[i], SIGKILL);
-  for (size_t i = 0; i < children.size(); ++i) {
-    if (children[i] < 0) continue;
-    if (answered[i])
-      ::waitpid(children[i], nullptr, 0);
-    else if (kill_child(state.clock(), children[i]) == ChildEnd::kHangs)
-      leave_behind(state, children[i]);
-  }
+  (void)ends_in_time(state, child);
   return answered;
 }
 
@@ -79,11 +69,11 @@ std::vector<std::string> paths_of(const std::vector<TierConfig>& tiers) {
 }
 
 std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& tiers, int patience_ms) {
-  return in_children(state, tiers.size(), patience_ms, [&](size_t i) { return look_at(tiers[i]); });
+  return in_threads(state, tiers.size(), patience_ms, [&](size_t i) { return look_at(tiers[i]); });
 }
 
 std::vector<bool> prepare(const StateDir& state, const std::vector<TierConfig>& tiers, int patience_ms) {
-  return in_children(state, tiers.size(), patience_ms, [&](size_t i) {
+  return in_threads(state, tiers.size(), patience_ms, [&](size_t i) {
     look_at(tiers[i].path);
     const Status made = make_tier_jobs(state, tiers[i]);
     return made.ok() || made.error().code != ETIMEDOUT;  // another one hangs there

@@ -14,9 +14,9 @@ namespace monarch {
 std::vector<std::string> paths_of(const std::vector<TierConfig>& tiers);
 
 // Whether each of the directories `tiers`, and what is called monarch in it, can be looked at within
-// `patience_ms` for all together; one that is missing answers, too. Each is looked at by a process of its
-// own, which has no lock of the caller's. One that hangs in the kernel is left behind in the control group of
-// root's helpers, so that no step of Slurm's waits for it. Milliseconds where nothing hangs.
+// `patience_ms` for all together; one that is missing answers, too. A process looks at them, by a thread for
+// each, which has no lock of the caller's. If it hangs in the kernel it is left behind in the control group
+// of root's helpers, so that no step of Slurm's waits for it. Milliseconds where nothing hangs.
 std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& tiers, int patience_ms);
 
 // The same, and <tier>/monarch is made where it is missing. What answers may be without it all the same.

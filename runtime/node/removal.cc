@@ -53,9 +53,7 @@ void leave_open(const std::vector<int>& kept) {
   ::dup2(tell, kTellFd);
   ::syscall(SYS_close_range, kTellFd + 1u, ~0u, 0u);  // root's log and locks
   if (!leave_standard_streams()) ::_exit(1);
-  User plain = user;
-  plain.groups.clear();
-  ::_exit(become(plain).ok() && work(kTellFd) ? 0 : 1);
+  ::_exit(become(user).ok() && work(kTellFd) ? 0 : 1);
 }
 
 // Whether what was mounted over the tier hides the job's memory there, which is used still.
