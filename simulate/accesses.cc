@@ -36,11 +36,19 @@ Accesses::Accesses(const Dataset& dataset, uint32_t nodes)
   for (float& size : sizes_)
     size = static_cast<float>(std::max(0.0, dataset.mean + dataset.deviation * random.normal()));
   total_ = std::accumulate(sizes_.begin(), sizes_.end(), 0.0);
-  const size_t batches = sizes_.size() / (batch_ * nodes);
+  const bool is_all = dataset.reads == Dataset::Reads::kAll;
+  const size_t batches = sizes_.size() / (is_all ? batch_ : batch_ * nodes);
   for (std::vector<uint32_t>& reads : reads_) reads.reserve(batches * batch_ * dataset.epochs);
   std::vector<uint32_t> order(sizes_.size());
   std::iota(order.begin(), order.end(), 0);
   for (uint32_t epoch = 0; epoch < dataset.epochs; ++epoch) {
+    if (is_all) {
+      for (std::vector<uint32_t>& reads : reads_) {
+        random.shuffle(&order);
+        reads.insert(reads.end(), order.begin(), order.begin() + static_cast<ptrdiff_t>(batches * batch_));
+      }
+      continue;
+    }
     random.shuffle(&order);
     auto at = order.begin();
     for (size_t batch = 0; batch < batches; ++batch)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which node reads which sample when: each epoch is a new random order of all samples. A batch of the job is
-// as many of the next samples as its nodes take together, a run of them for each node. The samples that do
-// not fill the last batch are left out.
+// as many of the next samples as its nodes take together, a run of them for each node. Where each node reads
+// all samples, it has an order of its own. The samples that do not fill the last batch are left out.
 #pragma once
 
 #include <cstddef>

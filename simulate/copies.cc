@@ -7,10 +7,9 @@ Copies::Copies(const Machine& machine, const Accesses& accesses, const Plan& pla
     : accesses_(accesses),
       keep_(plan.keep),
       heads_(accesses.samples(), kNone),
-      has_(accesses.nodes(), std::vector<bool>(accesses.samples())),
-      room_(accesses.nodes()) {
-  for (std::vector<double>& room : room_)
-    for (size_t tier = 0; tier < plan.keeps_on; ++tier) room.push_back(machine.tiers[tier].capacity);
+      has_(accesses.nodes(), std::vector<bool>(accesses.samples())) {
+  for (size_t tier = 0; tier < plan.keeps_on; ++tier) empty_.push_back(machine.tiers[tier].capacity);
+  room_.assign(accesses.nodes(), empty_);
   for (const List& list : plan.lists)
     if (list.tier != List::kAnyTier)
       for (const uint32_t sample : list.samples) add(sample, list.node, static_cast<size_t>(list.tier));
@@ -53,6 +52,17 @@ void Copies::set_ready(size_t node, uint32_t sample, double time) {
   uint32_t copy = heads_[sample];
   while (copies_[copy].node != node) copy = copies_[copy].next;
   copies_[copy].ready = static_cast<float>(time);
+}
+
+void Copies::lose(size_t node) {
+  for (uint32_t sample = 0; sample < accesses_.samples(); ++sample) {
+    if (!has_[node][sample]) continue;
+    uint32_t* copy = &heads_[sample];
+    while (copies_[*copy].node != node) copy = &copies_[*copy].next;
+    *copy = copies_[*copy].next;
+    has_[node][sample] = false;
+  }
+  room_[node] = empty_;
 }
 
 }  // namespace monarch::simulate

@@ -38,6 +38,8 @@ class Copies {
   size_t place(size_t node, uint32_t sample);
   // Of a copy that is there.
   void set_ready(size_t node, uint32_t sample, double time);
+  // All that the node has: its tiers are empty again.
+  void lose(size_t node);
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -49,8 +51,9 @@ class Copies {
   const Plan::Keep keep_;
   std::vector<uint32_t> heads_;
   std::vector<Copy> copies_;
-  std::vector<std::vector<bool>> has_;     // [node][sample]
-  std::vector<std::vector<double>> room_;  // of each node, on the tiers that it keeps samples on
+  std::vector<std::vector<bool>> has_;  // [node][sample]
+  std::vector<double> empty_;  // the room of a node without copies, on the tiers that it keeps samples on
+  std::vector<std::vector<double>> room_;  // of each node
 };
 
 }  // namespace monarch::simulate

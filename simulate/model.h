@@ -34,9 +34,12 @@ struct Machine {
   uint32_t nodes = 1;
   double compute = 0;       // of a node
   double preprocess = 0;    // of a thread
-  double network = 0;       // of a node
+  Curve network;            // of a node and each direction, by its threads that receive
   double pfs_link = 0;      // of a node
   Curve pfs;                // by nodes that read
+  double pfs_open = 0;      // of a sample, before its first byte comes
+  uint32_t per_host = 1;    // so many nodes share the processors of a host, which bound network and tiers
+  double lost_every = 0;    // seconds after which a node, each in its turn, begins anew with empty tiers
   Tier staging;             // the buffer before the computation; `threads` read samples into it
   std::vector<Tier> tiers;  // the fastest first
 };
@@ -47,6 +50,7 @@ struct Dataset {
   uint32_t epochs = 1;
   uint32_t batch = 1;  // samples of a node
   uint32_t seed = 1;
+  enum class Reads { kPart, kAll } reads = Reads::kPart;  // of each node in an epoch
 };
 
 }  // namespace monarch::simulate

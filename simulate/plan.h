@@ -29,8 +29,8 @@ struct Plan {
   // kCopiesAhead: ahead, as far as the staging buffer goes, but for what no node has a copy of.
   enum class Reading { kNone, kAsked, kCopiesAhead, kAhead } reading = Reading::kAhead;
   // kCopies: from the node's own copy, else from another node's, else from the PFS. kFastest: by their rates.
-  // kRoom: as kCopies, but a node without room for a copy reads the PFS.
-  enum class Source { kCopies, kFastest, kRoom } source = Source::kCopies;
+  // kRoom: as kCopies, but a node without room for a copy reads the PFS. kOwn: no other node's copy.
+  enum class Source { kCopies, kFastest, kRoom, kOwn } source = Source::kCopies;
   // Which samples that were read stay on the node: those of its lists, also those that no node has yet, or
   // all. For the latter two, as far as the first `keeps_on` tiers have room.
   enum class Keep { kPlanned, kFirst, kAll } keep = Keep::kPlanned;
@@ -74,8 +74,10 @@ Plan parallel_staging(const Machine& machine, const Accesses& accesses);
 Plan lbann_dynamic(const Machine& machine, const Accesses& accesses);
 Plan lbann_preload(const Machine& machine, const Accesses& accesses);
 Plan locality_aware(const Machine& machine, const Accesses& accesses);
+Plan star(const Machine& machine, const Accesses& accesses);
 Plan nopfs(const Machine& machine, const Accesses& accesses);
 Plan monarch(const Machine& machine, const Accesses& accesses);
+Plan monarch_alone(const Machine& machine, const Accesses& accesses);
 Plan monarch_with_order(const Machine& machine, const Accesses& accesses);
 
 }  // namespace monarch::simulate

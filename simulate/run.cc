@@ -27,7 +27,9 @@ class Run {
         tiers_(machine.tiers.size()),
         write_rate_(std::min(machine.preprocess, machine.staging.write.each(machine.staging.threads))),
         copies_(machine, accesses, plan),
-        nodes_(accesses.nodes()) {
+        nodes_(accesses.nodes()),
+        busy_on_host_(accesses.nodes() / machine.per_host + 1),
+        next_loss_(machine.lost_every > 0 ? machine.lost_every : kUnknown) {
     outcome_.waiting.resize(tiers_ + 2);
     outcome_.read.resize(tiers_ + 2);
     outcome_.coverage = plan.coverage;
@@ -74,6 +76,7 @@ class Run {
     std::vector<uint32_t> asleep;          // and those that wait until the computation needs their sample
     std::vector<uint32_t> on_tier;         // threads that read from each of its tiers, also for other nodes
     uint32_t on_pfs = 0, on_network = 0;   // of its threads
+    uint32_t sends = 0;                    // to threads of other nodes
     double computing = 0, batch_size = 0;  // of this batch
     std::vector<double> waiting;
   };
@@ -114,6 +117,7 @@ class Run {
       const Event event = events_.top();
       events_.pop();
       now_ = event.time;
+      for (; now_ >= next_loss_; next_loss_ += machine_.lost_every) copies_.lose(losses_++ % nodes_.size());
       Thread& thread = threads_[event.thread];
       if (thread.is_reading) count(&thread, -1);
       if (has_use(thread) || take(event.thread)) begin(event.thread);
@@ -132,8 +136,12 @@ class Run {
       if (was_reading != (node.on_pfs > 0)) nodes_on_pfs_ += change;
       return;
     }
-    nodes_[thread->from.holder].on_tier[thread->from.tier] += change;
-    if (thread->from.source == others()) node.on_network += change;
+    Node& holder = nodes_[thread->from.holder];
+    holder.on_tier[thread->from.tier] += change;
+    busy_on_host_[host_of(thread->node)] += change;
+    if (thread->from.source != others()) return;
+    node.on_network += change;
+    holder.sends += change;
   }
 
   // Gives the thread its next sample; false: there is none now.
@@ -200,10 +208,26 @@ class Run {
     const double readers = nodes_on_pfs_ + (node.on_pfs == 0 ? 1 : 0);
     return std::min(machine_.pfs_link, machine_.pfs.each(readers)) / sharers(node.on_pfs);
   }
+  // An open waits while other threads' samples are transferred: it is to be seen where there are few.
+  double pfs_seconds(double size, double rate) const {
+    const double alone = std::max(rate, std::min(machine_.pfs_link, machine_.pfs.at(1)));
+    return std::max(size / rate, machine_.pfs_open + size / alone);
+  }
   double tier_rate(size_t node, size_t tier) const {
     const Tier& it = machine_.tiers[tier];
-    return it.read.each(compat_ == Compat::kNopfs ? it.threads : nodes_[node].on_tier[tier] + 1);
+    if (compat_ == Compat::kNopfs) return it.read.each(it.threads);
+    return it.read.each(is_shared() ? on_host(node) : nodes_[node].on_tier[tier] + 1);
   }
+  double network_rate(size_t to, size_t from) const {
+    if (compat_ == Compat::kNopfs) return machine_.network.at(1);
+    if (is_shared()) return machine_.network.each(on_host(to));
+    return std::min(machine_.network.each(nodes_[to].on_network + 1),
+                    machine_.network.each(nodes_[from].sends + 1));
+  }
+  bool is_shared() const { return machine_.per_host > 1; }
+  size_t host_of(size_t node) const { return node / machine_.per_host; }
+  // The threads that its processors work for, with one more.
+  uint32_t on_host(size_t node) const { return busy_on_host_[host_of(node)] + 1; }
   double sharers(uint32_t others) const { return compat_ == Compat::kNopfs ? 1 : others + 1; }
 
   // Where the thread reads its sample. kUnknown in *later: now; else it waits until then.
@@ -220,7 +244,8 @@ class Run {
       if (!takes_fastest) return from_own;
       if (from_own.rate >= from_pfs.rate) best = from_own;
     }
-    if (plan_.source == Plan::Source::kRoom && !own && !copies_.has_room(thread.node, thread.sample))
+    const bool is_full = !own && !copies_.has_room(thread.node, thread.sample);
+    if (plan_.source == Plan::Source::kOwn || (plan_.source == Plan::Source::kRoom && is_full))
       return from_pfs;
     int holders = 0;
     for (const Copy* copy = copies_.first(thread.sample); copy && holders < kMostHolders;
@@ -231,8 +256,7 @@ class Run {
         continue;
       }
       ++holders;
-      const double rate =
-          std::min(machine_.network / sharers(node.on_network), tier_rate(copy->node, copy->tier));
+      const double rate = std::min(network_rate(thread.node, copy->node), tier_rate(copy->node, copy->tier));
       if (rate > best.rate) best = {others(), rate, copy->node, copy->tier};
     }
     if (best.rate == 0) *later = coming;
@@ -246,8 +270,10 @@ class Run {
     if (later != kUnknown) return wake(id, later);
     thread.has_sample = false;
     count(&thread, 1);
-    const double size = accesses_.size(thread.sample), fetch = size / thread.from.rate;
-    if (thread.from.source == pfs()) outcome_.pfs += size;
+    const double size = accesses_.size(thread.sample);
+    const bool is_pfs = thread.from.source == pfs();
+    const double fetch = is_pfs ? pfs_seconds(size, thread.from.rate) : size / thread.from.rate;
+    if (is_pfs) outcome_.pfs += size;
     thread.list == kLoader ? read(id, fetch) : copy(id, fetch);
   }
 
@@ -329,6 +355,9 @@ class Run {
   const double write_rate_;  // of a thread into the staging buffer
   Copies copies_;
   std::vector<Node> nodes_;
+  std::vector<uint32_t> busy_on_host_;  // threads that read from tiers and from other nodes
+  double next_loss_;
+  size_t losses_ = 0;
   std::vector<Thread> threads_;
   std::vector<size_t> next_of_list_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;

@@ -55,6 +55,12 @@ Result<Curve> parse_curve(const std::string& text) {
                    "' is not NUMBER:RATE with ascending numbers; write for example 1:500 4:1500");
 }
 
+Result<Dataset::Reads> parse_reads(const std::string& text) {
+  if (text == "part") return Dataset::Reads::kPart;
+  if (text == "all") return Dataset::Reads::kAll;
+  return bad_input("'" + text + "' is neither part nor all");
+}
+
 template <typename Section, typename Value>
 Key<Section> key(const char* name, Value Section::*place, Result<Value> (*parse)(const std::string&)) {
   const auto set = [=](const std::string& text, Section* section) {
@@ -63,18 +69,23 @@ Key<Section> key(const char* name, Value Section::*place, Result<Value> (*parse)
   return {name, set, nullptr};
 }
 
-const Keys<Machine> kMachineKeys = {
-    key("nodes", &Machine::nodes, &up_to<UINT16_MAX>), key("compute", &Machine::compute, &above_0),
-    key("preprocess", &Machine::preprocess, &above_0), key("network", &Machine::network, &above_0)};
+const Keys<Machine> kMachineKeys = {key("nodes", &Machine::nodes, &up_to<UINT16_MAX>),
+                                    key("compute", &Machine::compute, &above_0),
+                                    key("preprocess", &Machine::preprocess, &above_0),
+                                    key("network", &Machine::network, &parse_curve),
+                                    key("per_host", &Machine::per_host, &up_to<UINT16_MAX>),
+                                    key("lost_every", &Machine::lost_every, &above_0)};
 const Keys<Machine> kPfsKeys = {key("rate", &Machine::pfs, &parse_curve),
-                                key("link", &Machine::pfs_link, &above_0)};
+                                key("link", &Machine::pfs_link, &above_0),
+                                key("open", &Machine::pfs_open, &from_0)};
 const Keys<Tier> kTierKeys = {
     key("capacity", &Tier::capacity, &from_0), key("threads", &Tier::threads, &up_to<1024>),
     key("read", &Tier::read, &parse_curve), key("write", &Tier::write, &parse_curve)};
 const Keys<Dataset> kDatasetKeys = {
     key("samples", &Dataset::samples, &up_to<INT32_MAX>), key("mean", &Dataset::mean, &above_0),
     key("deviation", &Dataset::deviation, &from_0),       key("epochs", &Dataset::epochs, &up_to<1000000>),
-    key("batch", &Dataset::batch, &up_to<INT32_MAX>),     key("seed", &Dataset::seed, &up_to<INT32_MAX>)};
+    key("batch", &Dataset::batch, &up_to<INT32_MAX>),     key("seed", &Dataset::seed, &up_to<INT32_MAX>),
+    key("reads", &Dataset::reads, &parse_reads)};
 
 Tier* tier_of(const std::string& section, Settings* settings) {
   if (section == "staging") return &settings->machine.staging;
@@ -162,7 +173,7 @@ Status complete(Settings* settings) {
     const char *key, *example;
   } needed[] = {{machine.compute > 0, "compute of [machine]", "compute = 100"},
                 {machine.preprocess > 0, "preprocess of [machine]", "preprocess = 200"},
-                {machine.network > 0, "network of [machine]", "network = 10000"},
+                {!machine.network.empty() || machine.nodes == 1, "network of [machine]", "network = 10000"},
                 {!machine.pfs.empty(), "rate of [pfs]", "rate = 1:500 4:1500"},
                 {!machine.staging.read.empty(), "read of [staging]", "read = 20000"},
                 {dataset.samples > 0, "samples of [dataset]", "samples = 10000"},
@@ -176,10 +187,11 @@ Status complete(Settings* settings) {
   if (machine.staging.write.empty()) machine.staging.write = machine.staging.read;
   for (Tier& tier : machine.tiers)
     if (tier.write.empty()) tier.write = tier.read;
-  if (dataset.samples / machine.nodes < dataset.batch)
+  const bool is_all = dataset.reads == Dataset::Reads::kAll;
+  if (dataset.samples / (is_all ? 1 : machine.nodes) < dataset.batch)
     return bad_input(
         "the dataset has fewer samples than a batch of all nodes; make batch of [dataset] smaller");
-  if (static_cast<double>(dataset.samples) * dataset.epochs > kMostReads)
+  if (static_cast<double>(dataset.samples) * dataset.epochs * (is_all ? machine.nodes : 1) > kMostReads)
     return bad_input("more than 300000000 reads; take a part of the samples, and of each tier's capacity");
   return {};
 }

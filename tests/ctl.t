@@ -871,7 +871,7 @@ def simulate():
     code, told, err = as_json(*words)
     runs = told.get("runs", [{}])
     found = {p["policy"]: p for p in runs[0].get("policies", [])}
-    equal((code, err, len(runs), len(found)), (0, "", 1, 12), "simulate: all policies")
+    equal((code, err, len(runs), len(found)), (0, "", 1, 14), "simulate: all policies")
     equal([round(found["perfect"]["seconds"], 6), round(runs[0]["bound_seconds"], 6)], [8.0, 8.0], "simulate: what the computation takes", found)
     equal({name: round(p["pfs_mb"], 6) for name, p in found.items() if name in ("naive", "monarch")}, {"naive": 1600.0, "monarch": 400.0}, "simulate: what is read from the PFS")
     code, told, err = as_json(*words, "--policy", "lbann-preload", "--sweep", "tier.ram.capacity=10")

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <numeric>
@@ -27,7 +28,7 @@ Machine small_cluster() {
   machine.nodes = 4;
   machine.compute = 100;
   machine.preprocess = 200;
-  machine.network = 10000;
+  machine.network = Curve({{1, 10000}});
   machine.pfs_link = 2000;
   machine.pfs = Curve({{1, 66}, {2, 86}, {3, 129}, {4, 146}});
   machine.staging = tier("staging", 1024, 2, 21164);
@@ -41,7 +42,8 @@ Machine paper_cluster(uint32_t nodes) {
   machine.nodes = nodes;
   machine.compute = 64;
   machine.preprocess = 200;
-  machine.network = machine.pfs_link = 24000;
+  machine.network = Curve({{1, 24000}});
+  machine.pfs_link = 24000;
   machine.pfs = Curve({{1, 330}, {2, 730}, {4, 1540}, {8, 2870}});
   machine.staging = tier("staging", 5000, 8, 111000);
   machine.tiers = {tier("ram", 120000, 4, 85000), tier("ssd", 900000, 2, 4000)};
@@ -230,6 +232,64 @@ TEST(SimulateRun, ThreadsShareThePfsButForCompat) {
   const double least = 2 * accesses.total() / machine.pfs.at(4);
   EXPECT_NEAR(run(machine, accesses, policy, Compat::kNone).seconds, least, 0.02 * least);
   EXPECT_NEAR(run(machine, accesses, policy, Compat::kNopfs).seconds, least / 2, 0.03 * least);
+}
+
+// Of one policy, with 200 samples of 1 MB in batches that are whole epochs.
+Outcome run_epochs(Machine machine, const char* policy, uint32_t epochs,
+                   Dataset::Reads reads = Dataset::Reads::kPart) {
+  machine.compute = machine.preprocess = 1e9;
+  machine.staging = tier("staging", 0, 2, 1e9);
+  const uint32_t batch = reads == Dataset::Reads::kAll ? 200 : 200 / machine.nodes;
+  const Dataset dataset = {.samples = 200, .mean = 1, .epochs = epochs, .batch = batch, .reads = reads};
+  return run(machine, Accesses(dataset, machine.nodes), *find_policy(policy), Compat::kNone);
+}
+
+TEST(SimulateRun, OpensOnThePfsAreHiddenByOtherThreadsTransfers) {
+  Machine machine = small_cluster();
+  machine.nodes = 1;
+  machine.pfs = Curve({{1, 100}});
+  machine.pfs_open = 0.01;
+  EXPECT_NEAR(run_epochs(machine, "naive", 1).seconds, 200 * (0.01 + 0.01), 0.01)
+      << "one thread waits for both";
+  EXPECT_NEAR(run_epochs(machine, "staging-buffer", 1).seconds, 2, 0.05) << "two threads use the whole rate";
+}
+
+TEST(SimulateRun, NodesOfOneHostShareItsProcessors) {
+  Machine machine = small_cluster();
+  machine.tiers[0].read = machine.network = Curve({{2, 200}});
+  const double apart = run_epochs(machine, "monarch", 9).seconds;
+  machine.per_host = 4;
+  const double together = run_epochs(machine, "monarch", 9).seconds, pfs = 200 / machine.pfs.at(4);
+  EXPECT_NEAR((together - pfs) / (apart - pfs), 4, 0.5);
+}
+
+TEST(SimulateRun, NodeThatSendsToManyIsBoundByItsLink) {
+  Machine machine = small_cluster();
+  machine.network = Curve({{1, 100}});
+  machine.pfs = Curve({{1, 1e6}});
+  const Outcome star = run_epochs(machine, "star", 1, Dataset::Reads::kAll);
+  EXPECT_NEAR(star.seconds, 3 * 200 / 100.0, 0.3) << "three others read all of it from the first";
+  EXPECT_NEAR(star.pfs, 200, 1e-3);
+  const Outcome tree = run_epochs(machine, "monarch", 1, Dataset::Reads::kAll);
+  EXPECT_NEAR(tree.pfs, 200, 1e-3);
+  EXPECT_LT(tree.seconds, 0.7 * star.seconds) << "all send what they have";
+}
+
+TEST(SimulateRun, WhatALostNodeHadIsReadAgain) {
+  Machine machine = small_cluster();
+  const double seconds = run_epochs(machine, "monarch-alone", 4).seconds;
+  EXPECT_EQ(run_epochs(machine, "monarch", 40).pfs, 200);
+  machine.lost_every = 200 / machine.pfs.at(4) * 1.001;
+  const Outcome outcome = run_epochs(machine, "monarch", 40);
+  EXPECT_GT(outcome.pfs, 205);
+  EXPECT_LT(outcome.pfs, 300) << "other nodes have copies";
+  EXPECT_GT(run_epochs(machine, "monarch-alone", 4).seconds, seconds);
+}
+
+TEST(SimulateRun, NodesWithoutPeersReadThePfsAlone) {
+  const Outcome outcome = run_epochs(small_cluster(), "monarch-alone", 10);
+  EXPECT_NEAR(outcome.pfs, 200 * 4 * (1 - std::pow(0.75, 10)), 20) << "the expectation";
+  EXPECT_EQ(outcome.read[2], 0) << "from others";
 }
 
 TEST(SimulateRun, MonarchReadsThePfsOnceIfAllFits) {

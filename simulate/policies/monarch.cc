@@ -18,6 +18,14 @@ Plan monarch(const Machine& machine, const Accesses& accesses) {
   return plan;
 }
 
+Plan monarch_alone(const Machine& machine, const Accesses&) {
+  Plan plan;
+  plan.source = Plan::Source::kOwn;
+  plan.keep = Plan::Keep::kAll;
+  plan.keeps_on = machine.tiers.size();
+  return plan;
+}
+
 // As NoPFS, but what another node is reading is not read a second time.
 Plan monarch_with_order(const Machine& machine, const Accesses& accesses) {
   Plan plan = nopfs(machine, accesses);

@@ -30,8 +30,10 @@ const std::vector<Policy>& policies() {
       {"lbann-dynamic", "the first node to read a sample keeps it in memory", &lbann_dynamic},
       {"lbann-preload", "memory holds all samples before training", &lbann_preload},
       {"locality-aware", "batches are divided by where samples are", &locality_aware},
+      {"star", "the first node keeps all samples, and sends them to the others", &star},
       {"nopfs", "each node keeps what it reads most often", &nopfs},
       {"monarch", "each node keeps what it reads, and sends it to others", &monarch},
+      {"monarch-alone", "each node keeps what it reads, for itself", &monarch_alone},
       {"monarch-order", "the same, with the order of reads known", &monarch_with_order}};
   return all;
 }
@@ -68,6 +70,15 @@ Plan stage_shards(const Machine& machine, const Accesses& accesses, const std::v
   plan.trains_when_staged = true;
   for (size_t node = 0; node < accesses.nodes(); ++node)
     fill(machine, accesses, node, shard(accesses, node), tiers, &plan);
+  return plan;
+}
+
+Plan star(const Machine& machine, const Accesses& accesses) {
+  std::vector<uint32_t> all(accesses.samples());
+  std::iota(all.begin(), all.end(), 0);
+  Plan plan;
+  plan.trains_when_staged = true;
+  fill(machine, accesses, 0, all, all_of(machine), &plan);
   return plan;
 }
 
