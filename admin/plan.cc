@@ -34,6 +34,8 @@
 #include "runtime/config/config.h"
 #include "runtime/config/values.h"
 #include "runtime/metadata/dataset.h"
+#include "simulate/accesses.h"
+#include "simulate/run.h"
 
 namespace monarch::admin {
 namespace {
@@ -195,20 +197,23 @@ Result<std::vector<Room>> rooms_of(const PlanOptions& options, const Config& con
 struct Reads {
   double without, alone, peers;
 };
-// `part`: of the dataset, what one node has room for. A full node reads what it has no copy of on the PFS.
-// alone: nodes know nothing of each other, and read nothing ahead. peers: a node reads its share ahead, which
-// takes half of its room at most, since what programs read comes as fast.
-Reads reads_of(double part, uint32_t nodes, uint32_t epochs) {
-  Reads reads{static_cast<double>(epochs), 0, std::min(1.0, part * nodes)};
-  double alone = 0, held = std::min(1.0 / nodes, part / 2);
-  for (uint32_t k = 0; k < epochs; ++k) {
-    reads.alone += 1 - alone;
-    alone = std::min(part, alone + (1 - alone) / nodes);
-    const double anew = (1 - held) / nodes, kept = std::min(anew, part - held);
-    reads.peers += nodes * (anew - kept);
-    held += kept;
-  }
-  return reads;
+// Of nodes with room for `part` of the dataset, which only read, on a PFS that bounds them.
+double read_by(const char* policy, double part, uint32_t nodes, uint32_t epochs) {
+  const simulate::Curve fast({{1, 1e6}});
+  simulate::Machine machine;
+  simulate::Dataset dataset;
+  machine.nodes = nodes;
+  dataset.epochs = epochs;
+  dataset.mean = 1;
+  dataset.samples = (std::max(200000 / epochs, 1000u) / nodes + 1) * nodes;
+  machine.compute = machine.preprocess = machine.pfs_link = 1e6;
+  machine.pfs = simulate::Curve({{1, 1}});
+  machine.network = fast;
+  machine.staging = {"", 0, 1, fast, fast};
+  machine.tiers = {{"", part * dataset.samples, 1, fast, fast}};
+  const simulate::Accesses accesses(dataset, nodes);
+  const simulate::Policy& how = *simulate::find_policy(policy);
+  return simulate::run(machine, accesses, how, simulate::Compat::kNone).pfs / dataset.samples;
 }
 
 // What a job's agent has read from the PFS per second on the node of its report, while it staged.
@@ -269,7 +274,10 @@ struct Plan {
   double part = 1;  // of the dataset, what a node has room for
   std::optional<Rate> rate = {};
 
-  Reads reads() const { return reads_of(part, options.nodes, options.epochs); }
+  Reads reads() const {
+    const auto by = [&](const char* policy) { return read_by(policy, part, options.nodes, options.epochs); };
+    return {static_cast<double>(options.epochs), by("monarch-alone"), by("monarch")};
+  }
   // Until all that is to be placed is. Nodes read a share each and get the rest from each other; nodes that
   // do not stage what their programs open, epoch by epoch.
   std::optional<double> staging_seconds() const {
@@ -396,8 +404,12 @@ void print(const Plan& plan) {
 }
 
 int plan(PlanOptions options) {
-  if (options.nodes == 0 || options.epochs == 0)
-    return fail("plan", "--nodes and --epochs are at least 1; leave them out, or give 1 or more"), kUsage;
+  if (options.nodes - 1 >= 10000 || options.epochs - 1 >= 1000 || options.nodes * options.epochs > 1000000)
+    return fail(
+               "plan",
+               "--nodes is from 1 to 10000, --epochs from 1 to 1000, their product up to 1000000; leave them "
+               "out, or give less"),
+           kUsage;
   if (const Result<uint64_t> capacity = parse_size(options.capacity);
       !options.capacity.empty() && (!capacity.ok() || *capacity == 0))
     return fail("plan", "--capacity: " + (capacity.ok() ? "has no room for any file; write for example 500G"

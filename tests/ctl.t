@@ -959,13 +959,6 @@ def plan():
     f = tiny / space
     reads("64 nodes, each with room for what it reads ahead and in three epochs", 64, 3, tiny, 3, sum(1 - min(f, 1 - (63 / 64) ** k) for k in range(3)), 1)
     reads("4 nodes that have no room for all together: a full node asks no other", 4, 20, tiny, 4 * f + 1 - f / 2 - 4 * f / 2 + 19 * (1 - f))
-    machine, samples = written("plan.machine", MACHINE.format(room=1)), written("plan.samples", DATASET)
-    for nodes, part in (2, 3 / 4), (4, 1 / 2), (4, 1 / 8), (8, 1 / 4), (8, 1 / 16):
-        sweeps = [f"--sweep={key}" for key in ("dataset.samples=4000", "dataset.epochs=10", f"machine.nodes={nodes}", f"tier.ram.capacity={part * 4000}")]
-        told = as_json("simulate", "--machine", machine, "--dataset", samples, "--policy", "monarch", *sweeps)[1]
-        read = told["runs"][0]["policies"][0]["pfs_mb"] / 4000
-        told = as_json("plan", data, "--capacity", str(int(part * space)), "--nodes", str(nodes), "--epochs", "10")[1]
-        ok(abs(told["pfs_peers"] / total / read - 1) < 0.03, f"plan reads as much as simulate, on {nodes} nodes with room for {part} each", told["pfs_peers"] / total, read)
     code, out, err = ctl("plan", *words, "--nodes", "2")
     contains(out, ["8 files, 23.1M, in 16 directories", "Read from the PFS in 10 epochs on 2 nodes:\n", "90.0%"], "plan as text")
     equal((code, err), (0, ""), "plan: no bar but on a terminal")
@@ -1013,7 +1006,7 @@ def plan():
             ("--capacity", 2, [data, "--capacity", "lots"], ["--capacity: "], None),
             ("no dataset", 1, [f"{data}/none"], ["No such file"], "name its directory"),
             ("a file", 1, [f"{data}/d4/name"], ["not a directory; name the directory it is in"], None),
-            ("--nodes", 2, [data, "--nodes", "0"], ["at least 1"], "leave them out, or give 1 or more")]:
+            ("--nodes", 2, [data, "--nodes", "0"], ["from 1 to 10000"], "leave them out, or give less")]:
         fails(f"plan: {name}", ["plan", *words], parts, want=want, remedy=remedy)
     contains(ctl("plan", scratch("plan.nothing"), "--capacity", "1G")[1], ["0 files, 0", "with Monarch     0      -"], "an empty dataset spares nothing")
 
