@@ -1,7 +1,7 @@
 #!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
-"""What monarch.conf allows jobs of a real Slurm by partition, account and QOS: each job runs and ends well, and
-who has no Monarch is told why, once."""
+"""What users of a real Slurm ask for besides their datasets, and what monarch.conf allows them by partition, account and QOS: each job
+runs and ends well, and who has no Monarch is told why, once."""
 
 import os
 import re
@@ -14,6 +14,7 @@ from slurm_lab import USER, Cluster, Dataset
 WITHOUT = "monarch: the job runs without Monarch on "
 HERE = "echo library=${LD_PRELOAD##*/}"
 SERVED, NOT_SERVED = "library=libmonarch_preload.so", "library="
+SHOW = "cat $MONARCH_IO_RUN_DIR/agent.conf"
 
 cluster = data = None
 
@@ -34,33 +35,30 @@ def begin():
 
 
 def up():
-    cluster.up("--nodes", "2", "--prolog-flags", "Contain", "--slurm-conf", f"{scratch()}/extra.conf")
+    cluster.up("--nodes", "2", "--cpus", "4", "--prolog-flags", "Contain", "--slurm-conf", f"{scratch()}/extra.conf")
 
 
 def configure(policy):
     cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = 256M\n[tier.ssd]\npath = {cluster.new_tier('ssd')}\nquota = 64M\n{policy}")
 
 
-def run(name, *options, dataset="", script=HERE):
-    """A job's output; it ends well."""
-    job = cluster.submit([f"--monarch-dataset={dataset or data.path}", "--nodes=1", *options], script)
+def run(name, *options, script=HERE, env=None):
+    """A job and its output; it ends well."""
+    job = cluster.submit([f"--monarch-dataset={data.path}", "--nodes=1", *options], script, env=env)
     equal(cluster.wait(job), "COMPLETED", f"{name}: how Slurm says that it ended")
     return job, cluster.output(job).decode()
 
 
-def served(name, *options, **more):
-    job, out = run(name, *options, **more)
-    equal(out.split("\n")[:1], [SERVED], f"{name}: it has Monarch, and nothing is told")
-    return job
+def served(name, option):
+    equal(run(name, option)[1].split("\n")[:1], [SERVED], f"{name}: it has Monarch, and nothing is told")
 
 
-def refused(name, why, *options, **more):
-    job, out = run(name, *options, **more)
+def refused(name, why, *options):
+    job, out = run(name, *options)
     equal(out.count(WITHOUT), 1, f"{name}: that it has none is told once")
     ok(re.search(WITHOUT + r"node\d: " + why, out), f"{name}: and why", out)
     ok(NOT_SERVED in out.split("\n"), f"{name}: its programs have no library", out)
     equal(cluster.calls_for(job).count("--epilog"), 1, f"{name}: its end is one as of all jobs")
-    return job
 
 
 def by_job():
@@ -135,10 +133,69 @@ def words():
     restart("")
 
 
+# ---- options of sbatch and srun: what each of them has the agent do is start_test.cc's
+
+
+def conf_of(text):
+    """What the agent's own configuration says, as a job shows it: its keys, and its tiers in their order."""
+    keys = dict(re.findall(r"^(\w+) = (.*)$", text.split("[tier.")[0], flags=re.M))
+    return keys, re.findall(r"^\[tier\.(\w+)\]", text, flags=re.M)
+
+
+def by_option():
+    """By option and by twin; hints are for the steps with Monarch."""
+    configure("")
+    hints = 'echo "$0 $MONARCH_IO_HINTS $PYTHONPATH"'
+    out = run("options", "--monarch-prefetch=all", "--monarch-consistency=open", "--monarch-tiers=ssd,nvme", "--monarch-hints=torch", "--monarch-exclude=*.x:a",
+              script=f"{SHOW}; cat $MONARCH_IO_RUN_DIR/exclude; PYTHONPATH=$PYTHONPATH:/own; echo; srun sh -c '{hints}' step; srun --no-monarch sh -c '{hints}' without")[1]
+    keys, tiers = conf_of(out)
+    equal((keys["prefetch"], keys["prefetch_burst"], keys["consistency"], tiers), ("auto", "4096P", "open", ["ssd", "nvme"]),
+          "options: what the agent is told")
+    contains(out, ["*.x:a", f"step torch {cluster.prefix}/share/monarch/python:/own\n", "without  /own\n"], "options: what is excluded, and hints in a step and in one without")
+    out = run("twins", "--monarch-tiers=nvme", script=f"{SHOW}; env | grep -c MONARCH_IO_OPT; true",
+              env={"MONARCH_IO_OPT_PREFETCH": "off", "MONARCH_IO_OPT_TIERS": "ssd"})[1]
+    keys, tiers = conf_of(out)
+    equal((keys["prefetch"], tiers, out.splitlines()[-1]), ("off", ["nvme"], "0"),
+          "twins: the option comes before its twin, and no task sees one")
+
+
+def in_a_step():
+    """srun alone, and a step of a job that has no dataset."""
+    code, out, err = cluster.execute(["srun", "-N1", "--exclusive", f"--monarch-dataset={data.path}", "--monarch-tiers=ssd", "sh", "-c", SHOW])
+    equal((code, conf_of(out.decode())[1]), (0, ["ssd"]), "srun: what the agent is told", err)
+    job = cluster.submit(["-N1"], f"srun --monarch-dataset={data.path} --monarch-prefetch=off sh -c '{SHOW}'")
+    equal((cluster.wait(job), conf_of(cluster.output(job).decode())[0].get("prefetch")), ("COMPLETED", "off"), "a step's option: what the agent is told")
+
+
+def told(text):
+    """What Monarch told a job in its output."""
+    return [line for line in text.splitlines() if line.startswith("monarch: ")]
+
+
+def waits():
+    """The batch script begins with all staged, and a step of it does not wait once more; so do both tasks of an srun of its own. A job that
+    waits in vain can be cancelled."""
+    show = "grep -E '^(state|percent|staged_files)=' $MONARCH_IO_STATE | paste -s -d ' '"
+    staged = f"state=staged-in percent=100 staged_files={data.FILES}"
+    job, out = run("a wait", "--export=NONE", "--monarch-wait=full", script=f"{show}; srun /bin/true")
+    contains(out, [f"{staged}\n"], "all is staged when the script begins")
+    equal([re.sub(r" after \d+ s \(\d+ files, [^)]*\)", "", line) for line in told(out) if " or in " not in line],
+          ["monarch: node1: 100% of the dataset is staged: the job begins"], "it is told once")
+    equal(cluster.calls_for(job).count("--epilog"), 1, "the job is ended")
+    code, out, err = cluster.execute(["srun", "-N1", "-n2", "--exclusive", f"--monarch-dataset={data.path}", "--monarch-wait=100%", "sh", "-c", show])
+    last = [line for line in told(err) if "no program has used the dataset" in line]
+    equal((code, out.decode().splitlines(), len(last), len(told(err))), (0, 2 * [staged], 1, 2), "srun: each task waits, and one tells, also at the end", err)
+    configure("[agent]\npfs_bandwidth = 1K\n")
+    job = cluster.submit(["-N1", f"--monarch-dataset={data.path}", "--monarch-wait=full"], "touch began")
+    ok(wait_until(lambda: os.path.exists(f"{cluster.out}/{job}") and b"the job begins at 100%, or in 1" in cluster.output(job)), "a job that waits says so")
+    cluster.execute(["scancel", str(job)])
+    equal((cluster.wait(job), os.path.exists(f"{cluster.out}/began")), ("CANCELLED", False), "scancel ends a job that waits, and its script has not begun")
+
+
 def leaves_nothing():
     cluster.nothing_left("all jobs", f"{scratch()}/ssd")
 
 
 e2e.skip_all_if(slurm_lab.why_no_slurm())
 begin()
-e2e.main(by_job, of_liars, defaults, words, leaves_nothing)
+e2e.main(by_option, in_a_step, waits, by_job, of_liars, defaults, words, leaves_nothing)
