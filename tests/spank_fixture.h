@@ -131,15 +131,25 @@ class SpankPlugin : public testing::Test {
     ADD_FAILURE() << "no option " << name;
     return 0;
   }
+  using Items = std::map<spank_item, uint32_t>;
+  using Options = std::vector<std::pair<std::string, const char*>>;
   // A step on a node, up to where its agent is started, with these items instead.
-  void step(const std::map<spank_item, uint32_t>& items = {},
-            const std::map<std::string, std::string>& environment = {}) {
+  void step(const Items& items = {}, const std::map<std::string, std::string>& environment = {},
+            const Options& options = {{"monarch-dataset", "/data"}}) {
     load();
     fake_.environment = environment;
     for (const auto& [item, value] : items) fake_.items[item] = value;
     init(S_CTX_REMOTE);
-    option("monarch-dataset", "/data", 1);
+    for (const auto& [name, value] : options) option(name, value, 1);
     hook("init_post_opt");
+  }
+  // The prolog of job 7, with these options.
+  void prolog(const std::map<std::string, std::string>& given) {
+    load();
+    fake_.context = S_CTX_JOB_SCRIPT;
+    fake_.given = given;
+    ::setenv("SLURM_JOB_ID", "7", 1);
+    hook("job_prolog");
   }
 
   // What stands for monarchd: notes its arguments in a line, and its environment, then does `body`.
@@ -183,7 +193,6 @@ class SpankPlugin : public testing::Test {
   }
 
   // The exit status of a submission with these options, in this context; 0 if it went on.
-  using Options = std::vector<std::pair<std::string, const char*>>;
   int submit_with(const Options& options, spank_context_t context = S_CTX_ALLOCATOR) {
     load();
     return in_child([&] {

@@ -20,15 +20,7 @@ class SpankKey : public SpankPlugin {
     hook("init_post_opt");
     return fake_.controlled;
   }
-  // The prolog of a job with a dataset.
-  void prolog() {
-    load();
-    fake_.context = S_CTX_JOB_SCRIPT;
-    ::setenv("SLURM_JOB_ID", "7", 1);
-    fake_.given["monarch-dataset"] = "/data";
-    hook("job_prolog");
-    ::unsetenv("SLURM_JOB_ID");
-  }
+  void prolog() { SpankPlugin::prolog({{"monarch-dataset", "/data"}}); }
 };
 
 TEST_F(SpankKey, EachSubmissionMakesOne) {
@@ -94,10 +86,7 @@ TEST_F(SpankKey, AStepHandsOnWhatItsEnvironmentHas) {
 
 TEST_F(SpankKey, NoTaskSeesIt) {
   for (const char* dataset : {"/data", ""}) {
-    load();
-    init(S_CTX_REMOTE);
-    if (*dataset) option("monarch-dataset", dataset, 1);
-    hook("init_post_opt");
+    step({}, {}, *dataset ? Options{{"monarch-dataset", dataset}} : Options());
     fake_.environment = {{kInStep, "k"}, {kInProlog, "k"}, {"HOME", "/home/u"}};
     hook("task_init");
     EXPECT_EQ(fake_.environment.count(kInStep) + fake_.environment.count(kInProlog), 0u) << dataset;

@@ -78,31 +78,21 @@ TEST_F(SpankPlugin, TakesOnlyKnownValuesOfItsOptions) {
 }
 
 TEST_F(SpankPlugin, HandsTheOtherOptionsToItsHelpers) {
-  ::setenv("SLURM_JOB_ID", "7", 1);
-  fake_.context = S_CTX_JOB_SCRIPT;
-  fake_.given = {{"monarch-dataset", "/data"}, {"monarch-tiers", "a,b"}, {"monarch-prefetch", "all"}};
-  hook("job_prolog");
+  prolog({{"monarch-dataset", "/data"},
+          {"monarch-prefetch", "all"},
+          {"monarch-consistency", "open"},
+          {"monarch-tiers", "a,b"},
+          {"monarch-wait", "80%"},
+          {"monarch-wait-timeout", "60"},
+          {"monarch-capacity", "1G,require"},
+          {"monarch-exclude", "*.log"},
+          {"monarch-hints", "torch"},
+          {"monarch-report", "/r.%j"}});
   EXPECT_EQ(told_helper("MONARCH_JOB_DATASETS"), "/data");
-  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "prefetch=all tiers=a,b");
+  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"),
+            "prefetch=all consistency=open tiers=a,b wait=80% wait_timeout=60 capacity=1G,require "
+            "exclude=*.log hints=torch report=/r.%j");
   EXPECT_FALSE(has(arguments(), "/data") || has(arguments(), "prefetch")) << "all can read a command line";
-  load();
-  fake_.given = {{"monarch-dataset", "/data"},
-                 {"monarch-capacity", "1G,require"},
-                 {"monarch-wait", "80%"},
-                 {"monarch-wait-timeout", "60"}};
-  hook("job_prolog");
-  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "wait=80% wait_timeout=60 capacity=1G,require");
-  load();
-  fake_.given = {{"monarch-dataset", "/data"},
-                 {"monarch-exclude", "*.log"},
-                 {"monarch-hints", "torch"},
-                 {"monarch-report", "/r.%j"}};
-  hook("job_prolog");
-  EXPECT_EQ(told_helper("MONARCH_JOB_OPTIONS"), "exclude=*.log hints=torch report=/r.%j");
-  load();
-  fake_.given = {{"monarch-consistency", "open"}};
-  hook("job_prolog");
-  EXPECT_EQ(arguments(), "") << "no dataset";
 }
 
 TEST_F(SpankPlugin, HandsOnWordsOfPlugstackConfAndNamesThoseThatItDoesNotKnow) {
@@ -287,20 +277,15 @@ TEST_F(SpankPlugin, AFileSystemThatHangsDoesNotHangTheSubmission) {
 // ---- prolog and epilog
 
 TEST_F(SpankPlugin, ThePrologNotesWhatTheJobWants) {
-  ::setenv("SLURM_JOB_ID", "7", 1);
   ::setenv("SLURM_CONF", "/etc/slurm.conf", 1);
-  fake_.context = S_CTX_JOB_SCRIPT;
   for (const auto& given : {std::map<std::string, std::string>{},
+                            {{"monarch-consistency", "open"}},
                             {{"monarch-dataset", "/data"}, {"no-monarch", ""}},
                             {{"monarch-dataset", "relative"}}}) {
-    load();
-    fake_.given = given;
-    hook("job_prolog");
+    prolog(given);
     EXPECT_EQ(arguments() + said(), "") << given.size();
   }
-  load();
-  fake_.given = {{"monarch-dataset", "/data"}, {"monarch-check", "off"}};
-  hook("job_prolog");
+  prolog({{"monarch-dataset", "/data"}, {"monarch-check", "off"}});
   EXPECT_EQ(arguments(), "--prolog --config " + (scratch_ / "monarch.conf") + " --state-dir " +
                              (scratch_ / "state") + " --log " + (scratch_ / "log") +
                              " --job 7 --cluster cluster --node n1\n");
@@ -341,7 +326,7 @@ TEST_F(SpankPlugin, PrologAndEpilogNeedAJobAndANode) {
 TEST_F(SpankPlugin, AStepEndsTheJobOnlyWhereItStandsForTheEpilog) {
   scratch_.dir("state/jobs/cluster.0.n1");
   scratch_.dir("state/jobs/cluster.7.n1");
-  const auto ends = [&](spank_context_t context, const std::map<spank_item, uint32_t>& items) {
+  const auto ends = [&](spank_context_t context, const Items& items) {
     load();
     init(context);
     fake_.items = items;
@@ -452,9 +437,9 @@ TEST_F(SpankPlugin, TheFirstNodeTellsUnlessItsStepHasNoOutputAndOnlyAStepWithTas
 }
 
 TEST_F(SpankPlugin, WithoutAnOptionWhatThePrologNotedIsStarted) {
-  const std::map<spank_item, uint32_t> ordinary = {{S_JOB_ID, 7}, {S_JOB_STEPID, 0}};
-  const std::map<spank_item, uint32_t> external = {{S_JOB_ID, 7}, {S_JOB_STEPID, kExternStep}};
-  const auto starts = [&](const char* hook_name, const std::map<spank_item, uint32_t>& items) {
+  const Items ordinary = {{S_JOB_ID, 7}, {S_JOB_STEPID, 0}},
+              external = {{S_JOB_ID, 7}, {S_JOB_STEPID, kExternStep}};
+  const auto starts = [&](const char* hook_name, const Items& items) {
     load();
     init(S_CTX_REMOTE);
     fake_.items = items;
@@ -474,8 +459,7 @@ TEST_F(SpankPlugin, WithoutAnOptionWhatThePrologNotedIsStarted) {
   EXPECT_EQ(starts("task_post_fork", external), 1);
   EXPECT_EQ(starts("task_post_fork", ordinary), 0);
   for (const char* name : {"init_post_opt", "task_post_fork"})
-    for (const auto& items :
-         {std::map<spank_item, uint32_t>{{S_JOB_ID, 7}}, {{S_JOB_STEPID, 0}}, {{S_JOB_STEPID, kExternStep}}})
+    for (const auto& items : {Items{{S_JOB_ID, 7}}, {{S_JOB_STEPID, 0}}, {{S_JOB_STEPID, kExternStep}}})
       EXPECT_EQ(starts(name, items), 0) << name;
 }
 
@@ -575,10 +559,8 @@ TEST_F(SpankPlugin, WhatAHelperTellsIsToldOnceByTheFirstStep) {
     EXPECT_EQ(told(), c.told);
     EXPECT_EQ(fake_.environment.contains("MONARCH_IO_RUN_DIR"), c.body == ready);
   }
-  load();
   note();
-  init(S_CTX_REMOTE);
-  hook("init_post_opt");
+  step({}, {}, {});
   EXPECT_EQ(said(), "") << "who gave no option is not told by each step";
   std::filesystem::remove(scratch_ / "monarchd");
   step({{S_JOB_STEPID, 0}, {S_TASK_ID, 0}});
@@ -853,7 +835,6 @@ TEST_F(SpankWait, TheAgentIsToldWhenTheFirstTaskBegins) {
 // As monarchd --close has it, by the last task of the first step on the first node.
 TEST_F(SpankPlugin, TellsAtTheEndWhatThePfsWasSpared) {
   helper("[ \"$1\" != --close ] || echo 'read 7M' >&3");
-  using Items = std::map<spank_item, uint32_t>;
   const auto told_by = [&](const Items& items, const std::map<std::string, std::string>& environment = {}) {
     fake_.items.erase(S_JOB_LOCAL_TASK_COUNT);
     step(items, environment);
@@ -875,11 +856,7 @@ TEST_F(SpankPlugin, TellsAtTheEndWhatThePfsWasSpared) {
   record("");
   EXPECT_EQ(told_by(batch), "") << "switched off";
   record(R"("closing_line": true,)");
-  load();
-  fake_.items[S_JOB_STEPID] = kBatchStep;
-  init(S_CTX_REMOTE);
-  option("no-monarch", nullptr, 1);
-  hook("init_post_opt");
+  step({}, {}, {{"no-monarch", nullptr}});
   EXPECT_EQ(told("task_exit"), "") << "--no-monarch";
   helper("[ \"$1\" != --close ] || exec sleep 600");
   seconds_a_look = 1;
@@ -975,14 +952,16 @@ TEST_F(SpankWait, ATaskWhoseErrorsNobodyReadsBegins) {
 
 TEST_F(SpankWait, AnAgentThatTellsNothingIsWaitedForAMinute) {
   step_that_waits("100 600");
-  seconds_a_look = 7;
-  EXPECT_TRUE(has(told(), "(0 files, 0 bytes): its agent has told nothing for 60 s\n"));
+  const auto told_slowly = [&] {
+    seconds_a_look = 7;
+    std::string text = told();
+    seconds_a_look = 0;
+    return text;
+  };
+  EXPECT_TRUE(has(told_slowly(), "(0 files, 0 bytes): its agent has told nothing for 60 s\n"));
   tell("staging-in", 1, "all_bytes=10240\nrate=512\n");
-  seconds_a_look = 0;
   step_that_waits("100 100");
-  seconds_a_look = 7;
-  const std::string all = told();
-  seconds_a_look = 0;
+  const std::string all = told_slowly();
   EXPECT_TRUE(has(all, "the time of --monarch-wait-timeout is over; staging goes on\n")) << all;
   EXPECT_TRUE(has(all,
                   "monarch: n1: 2.0K of 10.0K staged, 512 bytes/s, about 0:00:16 left; the job begins at "
@@ -993,9 +972,7 @@ TEST_F(SpankWait, AnAgentThatTellsNothingIsWaitedForAMinute) {
                                    {"rate=2048\n", "2.0K staged, 2.0K/s; the job"}}) {
     tell("staging-in", 1, more);
     step_that_waits("100 100");
-    seconds_a_look = 7;
-    EXPECT_TRUE(has(told(), text)) << text;
-    seconds_a_look = 0;
+    EXPECT_TRUE(has(told_slowly(), text)) << text;
   }
   const auto lines = std::count(all.begin(), all.end(), '\n');
   EXPECT_TRUE(lines > 3 && lines < 7) << "ever more seldom: " << all;
@@ -1061,10 +1038,7 @@ TEST_F(SpankPlugin, AStepThatIsToGoWithoutDoes) {
   EXPECT_EQ(after("/x/libmonarch_preload.so"), "none");
   EXPECT_EQ(after(nullptr), "none");
   for (const bool is_refused : {false, true}) {
-    load();
-    init(S_CTX_REMOTE);
-    if (is_refused) option("no-monarch", nullptr, 1);
-    hook("init_post_opt");
+    step({}, {}, is_refused ? Options{{"no-monarch", nullptr}} : Options());
     EXPECT_EQ(after("/x/libmonarch_preload.so"), is_refused ? "none" : "kept /x/libmonarch_preload.so")
         << "not Slurm's: monarchctl run";
   }
