@@ -320,7 +320,6 @@ scripts = \
 	%D%/slurm_hostile.t \
 	%D%/slurm_key.t \
 	%D%/slurm_life.t \
-	%D%/slurm_memory.t \
 	%D%/slurm_policy.t \
 	%D%/slurm_shares.t \
 	%D%/slurm_versions.t \

@@ -5,6 +5,8 @@ one that is installed in the directory MONARCH_TEST_SLURM, a newer one, with ver
 
 import functools
 import glob
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -238,6 +240,94 @@ def memory(name):
     cluster.gone(name)
 
 
+MIB = 1 << 20
+JOB, MARGIN, BALLAST = 400 * MIB, 32 * MIB, 250 * MIB
+# Reads all files over and over, and compares, until it is told to do the next thing: to allocate, to free, to end. Says when it has.
+PROGRAM = """
+import hashlib, json, os, sys
+data, sums, out = sys.argv[1], json.load(open(sys.argv[2])), sys.argv[3]
+wrong, reads, ballast = [], 0, None
+def say(what): open(out + '/' + what, 'w').close()
+def read():
+    global reads
+    for name in sorted(sums):
+        with open(data + '/' + name, 'rb') as file:
+            if hashlib.blake2b(file.read()).hexdigest() != sums[name]: wrong.append(name)
+        reads += 1
+def read_until(what):
+    while not os.path.exists(out + '/' + what): read()
+say('begun')
+read_until('allocate')
+ballast = bytearray(int(sys.argv[4]))
+for at in range(0, len(ballast), 4096): ballast[at] = 1
+say('allocated')
+read_until('free')
+ballast = None
+say('freed')
+read_until('end')
+read()
+print(json.dumps([reads, len(wrong), wrong[:3]]))
+"""
+
+
+def granted(job):
+    """How much of the tier the job's agent uses at most now."""
+    told = json.loads(e2e.execute([f"{BUILD}/monarchctl", "status", str(job), "--json", "--state-dir", cluster.state])[1])
+    return next(t["granted"] for t in told["jobs"][0]["tiers"] if t["name"] == "ram")
+
+
+def copies(job):
+    """How much of the job's tmpfs is used."""
+    node = cluster.node_names[0]
+    path = next(glob.iglob(f"{cluster.tier}/{node}/monarch/lab.{job}.0.{node}.*"), "/none")
+    if not os.path.ismount(path):
+        return 0
+    fs = os.statvfs(path)
+    return (fs.f_blocks - fs.f_bfree) * fs.f_frsize
+
+
+def makes_way(name):
+    """A tier in memory that is charged to the job: its program may allocate nearly all that the job has, is not killed, and the copies make
+    way for it; afterwards they come back."""
+    name += ", makes way"
+    if "memory" not in ",".join(line.split()[-1] for line in text_in("/proc/self/mountinfo").splitlines() if " - cgroup " in line).split(","):
+        e2e.skip(name, "no memory controller of version 1 is mounted")
+        return
+    big, out, sums = scratch("more"), f"{cluster.out}/way", {}
+    for number in map("{:04}".format, range(480)):  # more than the job has
+        block = number.encode() * (MIB // 4)
+        e2e.write(f"{big}/{number}", block)
+        sums[number] = hashlib.blake2b(block).hexdigest()
+    for file, text in ("sums", json.dumps(sums)), ("program.py", PROGRAM):
+        e2e.write(f"{scratch()}/{file}", text, 0o644)
+    cluster.configure(f"[tier.ram]\npath = {cluster.tier}\ndriver = tmpfs\nmedium = ram\ncharge = job\nquota = 1G\n[agent]\nprefetch_burst = 2G\n")
+    os.mkdir(out)
+    os.chown(out, cluster.user.pw_uid, cluster.user.pw_gid)
+
+    def has(what):
+        return wait_until(lambda: os.path.exists(f"{out}/{what}"), 120)
+    job = cluster.submit(["-w", cluster.node_names[0], f"--mem={JOB // MIB}M", f"--monarch-dataset={big}"],
+                         f"exec /usr/bin/python3 {scratch()}/program.py {big} {scratch()}/sums {out} {BALLAST}")
+    ok(has("begun"), f"{name}: a job begins", cluster.jobs(job))
+    ok(wait_until(lambda: copies(job) > 250 * MIB, 120), f"{name}: its copies take what it leaves", copies(job), cluster.log_of(job))
+    ok(copies(job) <= JOB - MARGIN, f"{name}: which is less than the job has, with a margin", copies(job))
+    e2e.write(f"{out}/allocate", b"")
+    ok(has("allocated"), f"{name}: its program gets nearly all that the job has", cluster.state_of(job))
+    ok(wait_until(lambda: copies(job) <= JOB - BALLAST and granted(job) <= JOB - BALLAST - MARGIN // 2), f"{name}: the copies make way, and no more is theirs", granted(job))
+    equal(cluster.state_of(job), "RUNNING", f"{name}: the job is not killed")
+    e2e.write(f"{out}/free", b"")
+    ok(has("freed"), f"{name}: the program frees its memory")
+    ok(wait_until(lambda: copies(job) > 180 * MIB), f"{name}: they come back", copies(job), granted(job))
+    e2e.write(f"{out}/end", b"")
+    equal(cluster.wait(job), "COMPLETED", f"{name}: how Slurm says that it ended")
+    reads, wrong, first = json.loads(cluster.output(job).decode().splitlines()[-1])
+    ok(reads > 2 * len(sums) and wrong == 0, f"{name}: all bytes were right", reads, wrong, first)
+    ok(re.search(r" hit=[\d.]+%.* evicted=\d+", cluster.comment(job)), f"{name}: sacct says that copies were removed", cluster.comment(job))
+    cluster.configure()
+    shutil.rmtree(big)
+    cluster.gone(name)
+
+
 def restarts(name):
     """systemd neither ends nor moves the agent when it reads its units again, and when slurmd starts anew or is killed."""
     name += ", restarts"
@@ -285,7 +375,7 @@ def system():
     """The system's Slurm, with what is mounted at /sys/fs/cgroup; and with version 2."""
     global cluster
     cluster = Lab(name="system")
-    under("Contain", constrained(), few_in_a_row, suspended, escape, memory)
+    under("Contain", constrained(), few_in_a_row, suspended, escape, memory, makes_way)
     preload = ["--preload", f"{BUILD}/tests/only_v2.so"] if os.path.isdir("/sys/fs/cgroup/freezer") else []
     under("none", ["--cgroup", "v2", *preload], few_in_a_row, two_steps, suspended)
     cluster.mostly_in_time("Slurm of the system, all jobs")
