@@ -137,9 +137,7 @@ TEST_F(ProgressTest, HowMuchThereIsIsToldOnceAllIsListed) {
   file("placed", State::kPlaced, Reason::kNone, 100);
   progress().start();
   EXPECT_TRUE(tells("state", "staging-in")) << "more may be found";
-  EXPECT_EQ(told("percent"), "0");
-  EXPECT_EQ(told("staged_files"), "1");
-  EXPECT_EQ(told("all_bytes"), "0");
+  EXPECT_EQ(told("percent") + "," + told("staged_files") + "," + told("all_bytes"), "0,1,0");
 }
 
 TEST(StagingRate, IsThatOfTheLastSeconds) {
@@ -437,9 +435,7 @@ TEST(PeerMembership, IsReadAsTheCommandLineHasIt) {
   };
   const Result<PeerMembership> second = read(1);
   ASSERT_TRUE(second.ok()) << second.error().text;
-  EXPECT_EQ(second->own, 1u);
-  EXPECT_EQ(second->identity, "c.1.0");
-  EXPECT_EQ(second->key, key_of('k'));
+  EXPECT_EQ(std::tuple(second->own, second->identity, second->key), std::tuple(1u, "c.1.0", key_of('k')));
   ASSERT_EQ(second->nodes.size(), 2u);
   EXPECT_EQ(second->nodes[0].host, "10.0.0.1");
   for (const NodeAddress& node : second->nodes) EXPECT_EQ(node.ports, ports_of("c.1.0", 7000, 7001));

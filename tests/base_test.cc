@@ -177,15 +177,10 @@ TEST(MountLine, HasNamesAsTheyAre) {
       parse_mount_line("65 44 0:40 /a\\040b /c\\011d\\134040\\012\\377\\08 rw,nosuid shared:1 master:2 - "
                        "fuse.x\\040y s\\040 ro,user_id=7",
                        &m));
-  EXPECT_EQ(m.id, 65);
-  EXPECT_EQ(m.parent, 44);
-  EXPECT_EQ(m.device, "0:40");
-  EXPECT_EQ(m.root, "/a b");
-  EXPECT_EQ(m.point, "/c\td\\040\n\xff\\08");
-  EXPECT_EQ(m.options, "rw,nosuid");
-  EXPECT_EQ(m.type, "fuse.x y");
-  EXPECT_EQ(m.source, "s ");
-  EXPECT_EQ(m.super_options, "ro,user_id=7");
+  EXPECT_EQ(
+      std::tuple(m.id, m.parent, m.device, m.root, m.point, m.options, m.type, m.source, m.super_options),
+      std::tuple(65, 44, "0:40", "/a b", "/c\td\\040\n\xff\\08", "rw,nosuid", "fuse.x y", "s ",
+                 "ro,user_id=7"));
 }
 
 // As kernels before Linux 5.1 let a user mount a FUSE file system.

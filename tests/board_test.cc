@@ -519,10 +519,8 @@ TEST_F(BoardTest, CountersSumOverProcessesAndSurviveThem) {
   EXPECT_EQ(total(*other->get(), TaskCounter::read_bytes_pfs), 70u * kEach);
   EXPECT_EQ(total(*other->get(), TaskCounter::waits), 0u);
   const TierTotals tier = tier_totals(*other->get(), 1);
-  EXPECT_EQ(tier.opens, 7u * kEach);
-  EXPECT_EQ(tier.read_bytes, 700u * kEach);
-  EXPECT_EQ(tier.read_calls, 14u * kEach);
-  EXPECT_EQ(tier.placed_bytes, 77u);
+  EXPECT_EQ(std::tuple(tier.opens, tier.read_bytes, tier.read_calls, tier.placed_bytes),
+            std::tuple(7u * kEach, 700u * kEach, 14u * kEach, 77u));
   EXPECT_EQ(tier_totals(*other->get(), 0).opens, 0u);
 }
 

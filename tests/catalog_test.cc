@@ -221,10 +221,8 @@ TEST_F(CatalogTest, HoldsNamesInTheirOrder) {
     ASSERT_TRUE(add_directory(catalog_.get(), path, files, 1000));
     const Listing* listing = reader.listing(rel(path));
     ASSERT_NE(listing, nullptr) << path;
-    EXPECT_EQ(listing->dev, 42u);
-    EXPECT_EQ(listing->ino, path.size() + 5);
-    EXPECT_EQ(listing->mtime, 1000000000001);
-    EXPECT_EQ(listing->ctime, 1000000000002);
+    EXPECT_EQ(std::tuple(listing->dev, listing->ino, listing->mtime, listing->ctime),
+              std::tuple(42u, path.size() + 5, 1000000000001, 1000000000002));
     const Names names = names_of(reader, *listing);
     ASSERT_EQ(names.size(), files + (files ? 2 : 1));
     for (uint32_t i = 0, at = 0; i < files; ++i, ++at) {
@@ -270,18 +268,7 @@ TEST_F(CatalogTest, TheWalkTellsTheTypeOfWhatWasAskedForBefore) {
 }
 
 Seen seen_file(Ref entry, uint32_t hash, uint32_t mode) {
-  Seen seen{};
-  seen.entry = entry;
-  seen.hash = hash;
-  seen.values.mode = mode;
-  seen.values.dev = 1;
-  seen.values.ino = 77;
-  seen.values.size = 1234;
-  seen.values.blocks = 9;
-  seen.values.atime = -5;
-  seen.values.mtime = 6;
-  seen.values.ctime = 7000000001;
-  return seen;
+  return {entry, hash, {1, 77, 1234, 9, -5, 6, 7000000001, mode, 0, 0, 0, 0, 0}};
 }
 
 TEST_F(CatalogTest, ATaskTellsOfAFileUntilItIsPlaced) {
@@ -291,12 +278,9 @@ TEST_F(CatalogTest, ATaskTellsOfAFileUntilItIsPlaced) {
   EXPECT_TRUE(catalog_->add_seen(seen_file(link, catalog_->entry(link).hash, S_IFLNK | 0777)));
   const SeenFile* seen = reader_.seen_file(e);
   ASSERT_NE(seen, nullptr);
-  EXPECT_EQ(seen->size, 1234u);
-  EXPECT_EQ(seen->mtime, 6);
-  EXPECT_EQ(seen->identity.atime, -5);
-  EXPECT_EQ(seen->identity.ctime, 7000000001);
-  EXPECT_EQ(seen->identity.pfs_ino, 77u);
-  EXPECT_EQ(seen->identity.blocks, 9u);
+  const Identity& id = seen->identity;
+  EXPECT_EQ(std::tuple(id.pfs_ino, +seen->size, id.blocks, id.atime, +seen->mtime, id.ctime),
+            std::tuple(77u, 1234u, 9u, -5, 6, 7000000001));
   EXPECT_EQ(reader_.attributes(seen->identity.attributes)->mode, uint32_t{S_IFREG | 0644});
   EXPECT_EQ(reader_.identity_of(e), nullptr) << "no copy may be compared with it";
   EXPECT_EQ(e.size, 0u);

@@ -30,11 +30,9 @@ TEST_F(CgroupTest, EachHierarchyOnceWithItsControllers) {
       "34 30 0:29 / /mnt/again rw - cgroup cgroup rw,cpu,cpuacct\n"
       "35 30 0:30 /docker/1 /mnt/part rw - cgroup cgroup rw,memory\n");
   ASSERT_EQ(found.size(), 3u);
-  EXPECT_TRUE(found[0].unified);
-  EXPECT_EQ(found[1].controllers, "name=systemd");
-  EXPECT_EQ(found[2].mount, "/sys/fs/cgroup/cpu,cpuacct");
-  EXPECT_TRUE(found[2].has("cpuacct"));
-  EXPECT_FALSE(found[2].has("cpuset"));
+  EXPECT_EQ(std::tuple(found[0].unified, found[1].controllers, found[2].mount),
+            std::tuple(true, "name=systemd", "/sys/fs/cgroup/cpu,cpuacct"));
+  EXPECT_TRUE(found[2].has("cpuacct") && !found[2].has("cpuset"));
   EXPECT_TRUE(read("30 24 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro\n").empty());
   const Cgroups none(scratch_ / "mountinfo");
   EXPECT_FALSE(none.make("x", 0).ok());

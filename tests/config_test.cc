@@ -197,16 +197,14 @@ TEST_F(ConfigFile, WordsGoBeforeWhatItSays) {
 
 TEST(AgentConfig, RatesAreDividedByTheJobsNodes) {
   AgentConfig agent;
-  agent.pfs_bandwidth = 1000;
-  agent.prefetch_burst = 1000;
+  agent.pfs_bandwidth = agent.prefetch_burst = agent.tier_bandwidth = 1000;
   agent.pfs_opens = 3;
-  agent.tier_bandwidth = 500;
   agent.divide_rates(4);
   EXPECT_EQ(agent.pfs_bandwidth, 250u);
   EXPECT_EQ(agent.prefetch_burst, 250u);
   EXPECT_EQ(agent.pfs_opens, 1u) << "0 would be no limit";
   EXPECT_EQ(agent.pfs_stats, 0u) << "there is none";
-  EXPECT_EQ(agent.tier_bandwidth, 500u) << "is a node's own";
+  EXPECT_EQ(agent.tier_bandwidth, 1000u) << "is a node's own";
 }
 
 TEST_F(ConfigFile, OneTierInMemoryIsChargedToJobs) {
@@ -380,9 +378,7 @@ TEST(TierOption, HoldsNamePathAndSize) {
                         {"a:x:1G", "a", *absolute_path("x"), uint64_t{1} << 30}}) {
     const Result<TierConfig> tier = parse_tier_option(c.option);
     ASSERT_TRUE(tier.ok()) << tier.error().text;
-    EXPECT_EQ(tier->name, c.name);
-    EXPECT_EQ(tier->path, c.path);
-    EXPECT_EQ(tier->quota.of(1000), c.quota);
+    EXPECT_EQ(std::tuple(tier->name, tier->path, tier->quota.of(1000)), std::tuple(c.name, c.path, c.quota));
     EXPECT_EQ(tier->medium, Medium::kSsd);
   }
 }

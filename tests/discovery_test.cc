@@ -22,6 +22,13 @@ Candidate at(const std::vector<Candidate>& all, const std::string& mount_point) 
   return found == all.end() ? Candidate() : *found;
 }
 
+// What is chosen, as NAME=PATH.
+std::string tiers_of(const std::vector<Candidate>& all) {
+  std::string text;
+  for (const TierConfig& t : chosen(all)) text += (text.empty() ? "" : " ") + t.name + "=" + t.path;
+  return text;
+}
+
 void expect_refused(const Candidate& c, const std::string& why) {
   EXPECT_FALSE(c.chosen) << c.path;
   EXPECT_TRUE(has(c.reason, why)) << c.path << ": " << c.reason;
@@ -56,17 +63,10 @@ TEST(Discovery, OrdersTheDisksOfATwoSocketNode) {
   m.mount("259:1", "/scratch", "xfs", "/dev/nvme1n1");
   for (const char* path : {"/bulk", "/scratch", "/tmp"}) m.dir(path, 01777);
   const std::vector<Candidate> all = m.discover();
-  const std::vector<TierConfig> tiers = chosen(all);
-  ASSERT_EQ(tiers.size(), 3u);
-  EXPECT_EQ(tiers[0].name, "nvme");
-  EXPECT_EQ(tiers[0].path, "/scratch");
-  EXPECT_EQ(tiers[0].medium, Medium::kNvme);
-  EXPECT_EQ(tiers[0].quota.percent, 80);
-  EXPECT_EQ(tiers[0].min_free.percent, 5);
-  EXPECT_EQ(tiers[1].name, "ssd");
-  EXPECT_EQ(tiers[1].path, "/tmp");
-  EXPECT_EQ(tiers[2].name, "hdd");
-  EXPECT_EQ(tiers[2].path, "/bulk");
+  EXPECT_EQ(tiers_of(all), "nvme=/scratch ssd=/tmp hdd=/bulk");
+  const TierConfig& first = at(all, "/scratch").tier;
+  EXPECT_EQ(std::tuple(first.medium, first.quota.percent, first.min_free.percent),
+            std::tuple(Medium::kNvme, 80, 5));
   EXPECT_TRUE(std::is_sorted(all.begin(), all.end(),
                              [](const Candidate& a, const Candidate& b) { return a.chosen && !b.chosen; }));
   EXPECT_EQ(at(all, "/scratch").numa_node, 1);
@@ -125,9 +125,8 @@ TEST(Discovery, FindsTheDisksBelowLvmAndLuks) {
   m.dir("/scratch", 01777);
   const Candidate c = at(m.discover(), "/scratch");
   EXPECT_TRUE(c.chosen) << c.reason;
-  EXPECT_EQ(c.medium, Medium::kNvme);
-  EXPECT_EQ(c.disks, std::vector<std::string>{"nvme0n1"});
-  EXPECT_EQ(c.device, "/dev/mapper/vg-scratch");
+  EXPECT_EQ(std::tuple(c.medium, c.disks, c.device),
+            std::tuple(Medium::kNvme, std::vector<std::string>{"nvme0n1"}, "/dev/mapper/vg-scratch"));
 }
 
 TEST(Discovery, ARaidIsAsSlowAsItsSlowestDisk) {
@@ -153,10 +152,7 @@ TEST(Discovery, NumbersTiersOfOneMedium) {
   Node m;
   m.nvme_at(0, "/local0");
   m.nvme_at(1, "/local1");
-  const std::vector<TierConfig> tiers = chosen(m.discover());
-  ASSERT_EQ(tiers.size(), 2u);
-  EXPECT_EQ(tiers[0].name, "nvme");
-  EXPECT_EQ(tiers[1].name, "nvme2");
+  EXPECT_EQ(tiers_of(m.discover()), "nvme=/local0 nvme2=/local1");
 }
 
 TEST(Discovery, NeverTouchesANetworkFileSystemNorWhatIsBelowOne) {
@@ -187,9 +183,7 @@ TEST(Discovery, ADisklessNodeCanHaveALocalDisk) {
   m.nvme("nvme0n1", "259:0");
   m.mount("259:0", "/local", "xfs", "/dev/nvme0n1");
   m.dir("/local", 01777);
-  const std::vector<TierConfig> tiers = chosen(m.discover());
-  ASSERT_EQ(tiers.size(), 1u);
-  EXPECT_EQ(tiers[0].path, "/local");
+  EXPECT_EQ(tiers_of(m.discover()), "nvme=/local");
 }
 
 TEST(Discovery, RefusesAnOverlayRoot) {
@@ -266,8 +260,7 @@ TEST(Discovery, TakesAFileSystemThatIsMountedTwiceOnce) {
   m.mount("259:0", "/exports", "xfs", "/dev/nvme0n1", "ro");
   m.open({"/tmp", "/exports"});
   std::vector<Candidate> all = m.discover();
-  ASSERT_EQ(chosen(all).size(), 1u);
-  EXPECT_EQ(chosen(all)[0].path, "/scratch")
+  EXPECT_EQ(tiers_of(all), "nvme=/scratch")
       << "the whole file system, not the part of it that is bound elsewhere";
   expect_refused(at(all, "/tmp"), "same file system as /scratch");
   expect_refused(at(all, "/exports"), "same file system as /scratch");
@@ -307,8 +300,7 @@ TEST(Discovery, ReadsMountPointsWithBlanks) {
   m.nvme_at(0, "/fast \\ disk");
   m.nvme_at(1, "/two\nlines");
   const std::vector<Candidate> all = m.discover();
-  ASSERT_TRUE(at(all, "/fast \\ disk").chosen) << at(all, "/fast \\ disk").reason;
-  EXPECT_EQ(chosen(all)[0].path, "/fast \\ disk");
+  EXPECT_EQ(tiers_of(all), "nvme=/fast \\ disk") << at(all, "/fast \\ disk").reason;
   expect_refused(at(all, "/two\nlines"), "control characters");
 }
 
@@ -406,9 +398,8 @@ TEST(Discovery, ConfiguredTiersAreUsedAlone) {
   expect_refused(all[5], "automounter");
   EXPECT_EQ(all[2].remedy, "install -d -m 1777 -o root /missing");
   EXPECT_EQ(all[4].remedy, "name a directory on a local disk in [tier.t4]");
-  const std::vector<TierConfig> used = chosen(all);
-  ASSERT_EQ(used.size(), 1u);
-  EXPECT_EQ(used[0].quota.bytes, 1u << 20);
+  EXPECT_EQ(tiers_of(all), "t0=/near");
+  EXPECT_EQ(all[0].tier.quota.bytes, 1u << 20);
   expect_refused(at(all, "/scratch"), "not used: tiers are configured");
 
   config.resize(1);

@@ -101,10 +101,9 @@ TEST_F(PolicyTest, TheMoreSpecialSectionGoesBeforeTheMoreGeneralOne) {
       "[policy]\nmax_files = 1M\npfs_bandwidth = 1G\npfs_opens = none\npfs_stats = 7\njob_capacity = 5G\n"
       "closing_line = off\n",
       job_);
-  EXPECT_EQ(all.agent.max_files, 1u << 20);
-  EXPECT_EQ(all.agent.pfs_bandwidth, 1u << 30);
-  EXPECT_EQ(all.agent.pfs_opens, 0u);
-  EXPECT_EQ(all.agent.pfs_stats, 7u);
+  EXPECT_EQ(
+      std::tuple(all.agent.max_files, all.agent.pfs_bandwidth, all.agent.pfs_opens, all.agent.pfs_stats),
+      std::tuple(1u << 20, 1u << 30, 0u, 7u));
   EXPECT_EQ(all.tiers[0].job_capacity.of(1), uint64_t{5} << 30);
   EXPECT_FALSE(all.closing_line);
 }
@@ -257,9 +256,7 @@ TEST_F(FactsTest, SlurmctldIsAskedOnceInARun) {
     JobFacts facts;
     EXPECT_EQ(logged([&] { facts = ask(kPartition); }), "");
     EXPECT_TRUE(facts.asked && facts.known);
-    EXPECT_EQ(facts.partition, "gpu");
-    EXPECT_EQ(facts.account, "");
-    EXPECT_EQ(facts.qos, "high");
+    EXPECT_EQ(facts.partition + "/" + facts.account + "/" + facts.qos, "gpu//high");
     EXPECT_EQ(asked(), "--facts --job 1 --uid 2101\n");
   }
   says("echo cpu; echo a; echo b");
@@ -353,10 +350,9 @@ TEST_F(PolicyTest, TheUsersOptionsGoBeforeTheDefaultsAsFarAsTheyMay) {
     const Result<JobOptions> options =
         bound_options(config("[policy.qos.high]\n" + std::string(c.policy)), job_, c.asked, &remark);
     ASSERT_TRUE(options.ok()) << options.error().text;
-    EXPECT_EQ(options->prefetch, c.prefetch);
-    EXPECT_EQ(options->consistency, c.consistency);
-    EXPECT_EQ(options->wait_percent, c.wait_percent);
-    EXPECT_EQ(options->wait_seconds, c.wait_seconds);
+    EXPECT_EQ(
+        std::tuple(options->prefetch, options->consistency, options->wait_percent, options->wait_seconds),
+        std::tuple(c.prefetch, c.consistency, c.wait_percent, c.wait_seconds));
     EXPECT_TRUE(remark.starts_with(c.remark) && remark.empty() == !*c.remark) << remark;
     remark.clear();
   }

@@ -151,11 +151,10 @@ TEST_F(SeriesFileTest, ASampleATimeAndWhenStagingEnds) {
   file_->look({800, 1000, true, false});
   ASSERT_EQ(count(), 3u) << "at the end of staging it is never too soon";
   const Result<Series> read = read_series(scratch_.path());
-  EXPECT_GT(read->settled_ms, 0u);
-  EXPECT_EQ(read->whole_ms, 0u);
-  EXPECT_EQ(read->samples[2].agent_bytes_pfs, 500u);
-  EXPECT_EQ(read->samples[2].staged_bytes, 800u);
-  EXPECT_EQ(read->samples[2].dataset_bytes, 1000u);
+  EXPECT_TRUE(read->settled_ms > 0 && read->whole_ms == 0);
+  const Sample& last = read->samples[2];
+  EXPECT_EQ(std::tuple(last.agent_bytes_pfs, last.staged_bytes, last.dataset_bytes),
+            std::tuple(500u, 800u, 1000u));
   file_->look({1000, 1000, true, true});
   EXPECT_GT(read_series(scratch_.path())->whole_ms, 0u);
   file_->look({1000, 1000, true, true});
@@ -226,9 +225,8 @@ TEST(Report, OfAJobThatHasEndedIsJson) {
   };
   const Json died = told(nullptr, AgentEnd::kBefore);
   EXPECT_FALSE(died.find("series"));
-  EXPECT_EQ(died["ended"]["agent_died"], true);
-  EXPECT_EQ(died["uid"], 7);
-  EXPECT_EQ(died["datasets"], Json::array({"/a", "/b"}));
+  EXPECT_EQ(Json::array({died["ended"]["agent_died"], died["uid"], died["datasets"]}),
+            Json::array({true, 7, Json::array({"/a", "/b"})}));
   account.series = series_of(3);
   NodesTold nodes;
   nodes.nodes = nodes.count = 2;
@@ -237,10 +235,9 @@ TEST(Report, OfAJobThatHasEndedIsJson) {
   EXPECT_TRUE(told(nullptr)["job"]["by_node"].is_null()) << "it is not known";
   const Json json = told(&nodes);
   EXPECT_EQ(json["job"]["by_node"].size(), 2u);
-  EXPECT_EQ(json["ended"]["job"], 4711);
-  EXPECT_EQ(json["ended"]["agent_died"], false);
-  EXPECT_EQ(json["tiers"].at(0)["granted"], 7);
-  EXPECT_EQ(json["series"]["milliseconds"], Json::array({0, 1000, 2000}));
+  EXPECT_EQ(Json::array({json["ended"]["job"], json["ended"]["agent_died"], json["tiers"].at(0)["granted"],
+                         json["series"]["milliseconds"]}),
+            Json::array({4711, false, 7, Json::array({0, 1000, 2000})}));
   EXPECT_EQ(json["series"]["placed"].size(), 1u);
 }
 

@@ -42,6 +42,10 @@ class NodeSweepTest : public NodeTest {
     sweep_all(tiers);
     wait_children();
   }
+  static Names sorted(Names names) {
+    std::sort(names.begin(), names.end());
+    return names;
+  }
   // On a busy machine one has no time for the first that is dead.
   void sweep_until_none_is_left() const {
     for (int i = 0; i < 50 && !jobs().empty(); ++i) sweep_now({});
@@ -136,8 +140,6 @@ TEST_F(NodeSweepTest, WhatIsAsideGoesIfItIsThisNodesAndNoRecordNamesIt) {
       "c." + std::to_string(job(2)) + ".0.n2",               //
       "else",                                                //
   };
-  Names want = others;
-  std::sort(want.begin(), want.end());
   const Result<Fd> lock = state_.make_removal(record(job(3)));
   ASSERT_TRUE(lock.ok());
   for (const std::string& n : others) fill(scratch_ / ("tier/monarch/" + n));
@@ -146,7 +148,7 @@ TEST_F(NodeSweepTest, WhatIsAsideGoesIfItIsThisNodesAndNoRecordNamesIt) {
   const std::string foreign = ".removed." + name(1) + ".78";
   fill(scratch_ / ("tier/monarch/" + foreign));
   sweep_now({scratch_ / "tier", scratch_ / "missing"});
-  EXPECT_EQ(on_tier(), want);
+  EXPECT_EQ(on_tier(), sorted(others));
   for (const std::string& n : others)
     EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + n)), Names{"data"}) << n;
   EXPECT_EQ(in_removing(), Names{name(3) + ".9000000000000000000"}) << "nothing is left of those that went";
@@ -215,21 +217,20 @@ TEST_F(SweepSpoiltTest, ASpoiltRecordStaysWhileItsJobMayLive) {
 
 TEST_F(SweepSpoiltTest, SpoiltRecordsOfOthersAreTheirs) {
   const std::string number = std::to_string(job(1));
-  Names keys = {"c." + number + ".n2",
-                "d." + number + ".n1",
-                "cc." + number + ".n1",
-                "c.x.n1",
-                "c..n1",
-                "c." + number + "x.n1",
-                "c.n1",
-                "c.0.n1"};
+  const Names keys = {"c." + number + ".n2",
+                      "d." + number + ".n1",
+                      "cc." + number + ".n1",
+                      "c.x.n1",
+                      "c..n1",
+                      "c." + number + "x.n1",
+                      "c.n1",
+                      "c.0.n1"};
   for (const std::string& k : keys) {
     make_key(k);
     spoil(k);
   }
   sweep_now({});
-  std::sort(keys.begin(), keys.end());
-  EXPECT_EQ(jobs(), keys);
+  EXPECT_EQ(jobs(), sorted(keys));
 }
 
 // Its process may be about to write it.
@@ -286,19 +287,14 @@ TEST_F(UnrecordedTest, OneRecordForAllPlacesOfAName) {
   const std::vector<Removal> taken = take({scratch_ / "tier", scratch_ / "other", scratch_ / "missing"});
   ASSERT_EQ(taken.size(), 2u);
   const JobRecord& r = taken[0].record;
-  EXPECT_EQ(r.name, name(1));
-  EXPECT_EQ(r.job.job, job(1));
-  EXPECT_EQ(r.job.node, "n1");
-  EXPECT_EQ(r.job.cluster, "c");
-  EXPECT_EQ(r.boot, boot_id());
-  EXPECT_EQ(r.run_dir, state_.run_dir(r));
-  ASSERT_EQ(r.tiers.size(), 2u);
+  EXPECT_EQ((Names{r.name, r.job.key(), r.boot, r.run_dir}),
+            (Names{name(1), key(1), boot_id(), state_.run_dir(r)}));
+  Names paths;
   for (const TierRecord& t : r.tiers) {
-    EXPECT_EQ(t.kind, TierConfig::Kind::kDirectory);
-    EXPECT_GT(t.quota, 0u) << "it is charged";
+    paths.push_back(t.path);
+    EXPECT_TRUE(t.kind == TierConfig::Kind::kDirectory && t.quota > 0);
   }
-  EXPECT_EQ(r.tiers[0].path, scratch_ / "tier");
-  EXPECT_EQ(r.tiers[1].path, scratch_ / "other");
+  EXPECT_EQ(paths, (Names{scratch_ / "tier", scratch_ / "other"})) << "each of them is charged";
   EXPECT_EQ(taken[1].record.name, name(2));
   EXPECT_TRUE(taken[1].record.tiers.empty());
   EXPECT_TRUE(take({scratch_ / "tier"}).empty()) << "they have records now";
@@ -387,9 +383,7 @@ TEST_F(UnrecordedTest, WhatIsRootsGoesByItsName) {
   EXPECT_TRUE(taken[0].record.has_roots_tiers());
   EXPECT_TRUE(take({scratch_ / "tier"}).empty()) << "it has a record now";
   EXPECT_TRUE(remove_in_background(state_, std::move(taken), 60000));
-  Names want = others;
-  std::sort(want.begin(), want.end());
-  EXPECT_EQ(on_tier(), want);
+  EXPECT_EQ(on_tier(), sorted(others));
 }
 
 TEST_F(UnrecordedTest, WhatSomethingElseIsMountedOnIsNotTaken) {
@@ -443,8 +437,7 @@ TEST_F(UnrecordedTest, OfEarlierBootsIsWhatWasMadeBefore) {
     m->check(third.removal() == roots && third.has_roots_tiers() && third.job.job == second_job, third.name);
     m->check(remove_in_background(state_, std::move(taken), 60000), "they go");
     others.push_back(alive);
-    std::sort(others.begin(), others.end());
-    m->check(on_tier() == others, "and nothing else");
+    m->check(on_tier() == sorted(others), "and nothing else");
   });
 }
 
@@ -492,17 +485,12 @@ TEST_F(NodeSweepTest, WhatIsNotedOfAFailedStartGoesOnceItsJobHasNoSlurmstepd) {
     const timeval when[2] = {{::time(nullptr) - seconds, 0}, {::time(nullptr) - seconds, 0}};
     ASSERT_EQ(::utimes((state_.path() + "/jobs/" + key(number)).c_str(), when), 0);
   };
-  note(1, "0", patience::kFailedSeconds + 100);
+  for (const uint32_t failed : {1, 6, 7, 9}) note(failed, "0", patience::kFailedSeconds + 100);
   note(2, "0", patience::kFailedSeconds - 100);
   note(3, "", patience::kFailedSeconds + 100);
-  note(6, "0", patience::kFailedSeconds + 100);
-  note(7, "0", patience::kFailedSeconds + 100);
-  note(9, "0", patience::kFailedSeconds + 100);
   const Fd held = lock_if_free(state_.path() + "/jobs/" + key(6));
   const pid_t stepd = start_stepd(job(7), "0").pid;
-  Names over = dead_jobs(state_);
-  std::sort(over.begin(), over.end());
-  EXPECT_EQ(over, (Names{key(1), key(9)}));
+  EXPECT_EQ(sorted(dead_jobs(state_)), (Names{key(1), key(9)}));
   sweep(state_, {job(9), "n1", "c"});
   EXPECT_EQ(jobs(), (Names{key(2), key(3), key(6), key(7), key(9)}))
       << "it is young, it was only noted, somebody is at work on it, it runs, it is the caller's";

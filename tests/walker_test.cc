@@ -139,10 +139,8 @@ class ToldWalkTest : public PlacementTest {
       const Listing* listing = catalog_->reader().listing(rel(path));
       ASSERT_NE(listing, nullptr) << path;
       EXPECT_EQ(listed(catalog_->reader(), rel(path)), read_directory(pfs_ + "/" + path));
-      EXPECT_EQ(listing->dev, st.st_dev);
-      EXPECT_EQ(listing->ino, st.st_ino);
-      EXPECT_EQ(listing->mtime, nanoseconds(st.st_mtim));
-      EXPECT_EQ(listing->ctime, nanoseconds(st.st_ctim));
+      EXPECT_EQ(std::tuple(listing->dev, listing->ino, listing->mtime, listing->ctime),
+                std::tuple(st.st_dev, st.st_ino, nanoseconds(st.st_mtim), nanoseconds(st.st_ctim)));
     }
   }
   // Of d, what was told first.
@@ -349,8 +347,6 @@ TEST_F(PlacementTest, AWalkWithoutThreadsIsNotComplete) {
 
 // ---- directories of a dataset
 
-namespace fs = std::filesystem;
-
 class DatasetTest : public ::testing::Test {
  protected:
   Scratch scratch_;
@@ -365,13 +361,10 @@ TEST_F(DatasetTest, DirectoriesInsideOthersAreMerged) {
   EXPECT_EQ(dataset->roots[0].path, outer);
   EXPECT_EQ(dataset->roots[1].path, beside);
   ASSERT_EQ(dataset->prefixes.size(), 3u);
-  EXPECT_EQ(dataset->prefixes[0].path, inner) << "longest first";
-  EXPECT_EQ(dataset->prefixes[0].below, "train/a");
-  EXPECT_EQ(dataset->prefixes[0].root, 0u);
-  struct stat st;
-  ASSERT_EQ(::stat(inner.c_str(), &st), 0);
-  EXPECT_EQ(dataset->prefixes[0].ino, st.st_ino);
-  EXPECT_EQ(dataset->prefixes[0].dev, st.st_dev);
+  const PrefixView& longest = dataset->prefixes[0];
+  const struct stat st = stat_of(inner);
+  EXPECT_EQ(std::tuple(longest.path, longest.below, longest.root, longest.ino, longest.dev),
+            std::tuple(inner, "train/a", 0u, st.st_ino, st.st_dev));
 }
 
 TEST_F(DatasetTest, WhatIsMountedInsideIsOneOfItsOwn) {
