@@ -6,7 +6,8 @@ import platform
 import statistics
 import sys
 
-SENSES = {"<=": lambda value, bound: value <= bound, ">=": lambda value, bound: value >= bound}
+SENSES = {"<=": lambda value, bound: value <= bound, ">=": lambda value, bound: value >= bound,
+          "1 ±": lambda value, bound: abs(value - 1) <= bound}
 
 
 def figure(name, condition, values, bound=None, sense="<=", unit=""):
@@ -32,12 +33,19 @@ def bound_of(entry):
     return f"{entry['sense']} {entry['bound']:g}"
 
 
+def limits(entry):
+    bound = entry["bound"]
+    return [] if bound is None else [1 - bound, 1 + bound] if entry["sense"] == "1 ±" else [bound]
+
+
 def verdict_of(entry):
     if entry["met"] is None:
         return None
     if entry["met"]:
         return "met"
     if entry["bound"] == 0:
+        return "missed"
+    if entry["sense"] == "1 ±":
         return "missed"
     return f"missed by {abs(entry['median'] / entry['bound'] - 1) * 100:.1f} %"
 
@@ -81,8 +89,8 @@ def plot(entries, title, file):
             color = "tab:red" if entry["met"] is False else "tab:blue"
             panel.plot(entry["values"], [row] * len(entry["values"]), ".", color=color, alpha=0.45)
             panel.plot([entry["median"]] * 2, [row - 0.35, row + 0.35], color=color)
-            if entry["bound"] is not None:
-                panel.plot([entry["bound"]] * 2, [row - 0.5, row + 0.5], "--", color="0.4", linewidth=1)
+            for limit in limits(entry):
+                panel.plot([limit] * 2, [row - 0.5, row + 0.5], "--", color="0.4", linewidth=1)
         panel.set_yticks(range(len(mine)), [entry["condition"] for entry in mine], fontsize=7)
         panel.set_ylim(len(mine) - 0.4, -0.6)
         panel.tick_params(axis="x", labelsize=7)

@@ -9,14 +9,18 @@
 //     --threads N                reader threads in each process (default 1)
 //     --processes N              processes that share the files of an epoch (default 1)
 //     --epochs N                 (default 3)
+//     --part I/N                 the I-th of N parts of each epoch's order (default 1/1)
+//     --compute MBPS             so many MB are computed per second, one file after the other (default: at
+//     once)
 //     --seed N                   of the order of files, which differs from epoch to epoch (default 1)
 //     --checksum                 hash all bytes; the same files read alike give the same sum
 //     --check                    after the last epoch, one more in which all bytes are hashed
 //     --pause                    before each epoch wait for a line on standard input
 //
-// Each epoch opens every regular file below DIR once: open, fstat, all bytes, close.  The files are
-// listed beforehand, and processes and threads are started, so that an epoch's time runs from its first
-// open to its last close.  mmap touches each page once, or every byte with --checksum.
+// Each epoch opens every regular file below DIR, or its part of them, once: open, fstat, all bytes, close.
+// The files are listed beforehand, and processes and threads are started, so that an epoch's time runs from
+// its first open to its last close and the end of the computation.  mmap touches each page once, or every
+// byte with --checksum.
 //
 // Prints one JSON line per epoch: epoch, seconds, cpu (processor seconds of all readers), files, bytes,
 // failures, and with --checksum checksum.
@@ -63,6 +67,8 @@ struct Options {
   unsigned threads = 1;
   unsigned processes = 1;
   unsigned epochs = 3;
+  unsigned part = 1, parts = 1;
+  uint64_t compute = 0;
   uint64_t seed = 1;
   bool checksum = false;
   bool check = false;
@@ -75,6 +81,7 @@ struct Shared {
   pthread_barrier_t start, end;
   std::atomic<size_t> next;  // index into order of the next file to read
   std::atomic<uint64_t> files, bytes, checksum, failures, cpu_ns;
+  std::atomic<int64_t> computed_ns;  // when what was read will have been computed
 };
 
 Options options;
@@ -83,9 +90,22 @@ std::vector<std::string> files;
 Shared* shared;
 uint32_t* order;  // numbers of files, in the epoch's order; shared too
 
+// Of the order, where a part begins.
+size_t begin_of(unsigned part) { return files.size() * (part - 1) / options.parts; }
+
 [[noreturn]] void die(const std::string& what) {
   fprintf(stderr, "io_reader: %s\n", what.c_str());
   exit(2);
+}
+
+int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+void compute(uint64_t bytes) {
+  if (options.compute == 0) return;
+  const auto takes = static_cast<int64_t>(bytes * 1000 / options.compute);
+  int64_t begin = shared->computed_ns;
+  while (!shared->computed_ns.compare_exchange_weak(begin, std::max(begin, now_ns()) + takes)) {
+  }
 }
 
 // ---------------------------------------------------------------- reading one file
@@ -223,6 +243,7 @@ void read_file(size_t number, bool checksum, char* buffer) {
   if (done < size) count_failure("cannot read the whole of", path);
   if (!options.held && file.stream) fclose(file.stream);
   if (!options.held && !file.stream) close(file.fd);
+  compute(done);
   shared->files++;
   shared->bytes += done;
   shared->checksum += digest.sum;
@@ -244,7 +265,8 @@ void read_epochs() {
     const bool checksum = hashed(epoch);
     pthread_barrier_wait(&shared->start);
     const uint64_t cpu_before = thread_cpu_ns();
-    for (size_t i; (i = shared->next++) < files.size();) read_file(order[i], checksum, buffer.data());
+    for (size_t i; (i = shared->next++) < begin_of(options.part + 1);)
+      read_file(order[i], checksum, buffer.data());
     shared->cpu_ns += thread_cpu_ns() - cpu_before;
     pthread_barrier_wait(&shared->end);
   }
@@ -279,10 +301,12 @@ uint64_t coordinate_epochs() {
   for (unsigned epoch = 1; epoch <= all_epochs(); epoch++) {
     if (options.pause && !wait_for_line()) _exit(1);
     shuffle(options.seed * 1000003 + epoch);
-    shared->next = shared->files = shared->bytes = shared->checksum = shared->failures = shared->cpu_ns = 0;
+    shared->next = begin_of(options.part);
+    shared->files = shared->bytes = shared->checksum = shared->failures = shared->cpu_ns = 0;
     const auto begin = std::chrono::steady_clock::now();
     pthread_barrier_wait(&shared->start);
     pthread_barrier_wait(&shared->end);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(shared->computed_ns - now_ns()));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     print_epoch(epoch, seconds.count());
     failures += shared->failures;
@@ -313,7 +337,8 @@ void parse(int argc, char** argv) {
       {"access", 1, nullptr, 'a'},    {"request", 1, nullptr, 'r'}, {"threads", 1, nullptr, 't'},
       {"processes", 1, nullptr, 'p'}, {"epochs", 1, nullptr, 'e'},  {"seed", 1, nullptr, 's'},
       {"checksum", 0, nullptr, 'c'},  {"check", 0, nullptr, 'k'},   {"pause", 0, nullptr, 'w'},
-      {"held", 0, nullptr, 'h'},      {nullptr, 0, nullptr, 0}};
+      {"held", 0, nullptr, 'h'},      {"part", 1, nullptr, 'n'},    {"compute", 1, nullptr, 'm'},
+      {nullptr, 0, nullptr, 0}};
   for (int c; (c = getopt_long(argc, argv, "", known, nullptr)) != -1;) {
     switch (c) {
       case 'a':
@@ -331,8 +356,15 @@ void parse(int argc, char** argv) {
       case 'e':
         options.epochs = static_cast<unsigned>(number(optarg));
         break;
+      case 'm':
+        options.compute = number(optarg);
+        break;
       case 's':
         options.seed = number(optarg);
+        break;
+      case 'n':
+        if (sscanf(optarg, "%u/%u", &options.part, &options.parts) != 2 || options.part - 1 >= options.parts)
+          die(std::string("--part: not I/N with I from 1 to N: ") + optarg);
         break;
       case 'c':
         options.checksum = true;

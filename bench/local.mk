@@ -30,6 +30,7 @@ EXTRA_DIST += \
 	%D%/hints \
 	%D%/lib.py \
 	%D%/lifecycle \
+	%D%/machine.py \
 	%D%/memory \
 	%D%/metadata \
 	%D%/neighbour \
