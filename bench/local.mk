@@ -44,6 +44,7 @@ EXTRA_DIST += \
 	%D%/reads \
 	%D%/removal \
 	%D%/scale \
+	%D%/simulated \
 	%D%/start \
 	%D%/tuning \
 	%D%/waste

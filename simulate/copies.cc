@@ -57,6 +57,10 @@ void Copies::set_ready(size_t node, uint32_t sample, double time) {
 void Copies::lose(size_t node) {
   for (uint32_t sample = 0; sample < accesses_.samples(); ++sample) {
     if (!has_[node][sample]) continue;
+    if (keep_ == Plan::Keep::kPlanned) {
+      set_ready(node, sample, Copy::kPlanned);
+      continue;
+    }
     uint32_t* copy = &heads_[sample];
     while (copies_[*copy].node != node) copy = &copies_[*copy].next;
     *copy = copies_[*copy].next;

@@ -38,7 +38,7 @@ class Copies {
   size_t place(size_t node, uint32_t sample);
   // Of a copy that is there.
   void set_ready(size_t node, uint32_t sample, double time);
-  // All that the node has: its tiers are empty again.
+  // All that the node has: its tiers are empty again, and what is planned for them is planned anew.
   void lose(size_t node);
 
  private:

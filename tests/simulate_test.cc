@@ -284,6 +284,10 @@ TEST(SimulateRun, WhatALostNodeHadIsReadAgain) {
   EXPECT_GT(outcome.pfs, 205);
   EXPECT_LT(outcome.pfs, 300) << "other nodes have copies";
   EXPECT_GT(run_epochs(machine, "monarch-alone", 4).seconds, seconds);
+  machine.tiers = {tier("ram", 50, 2, 21164)};
+  const double again = run_epochs(machine, "monarch-order", 40).pfs;
+  machine.lost_every = 0;
+  EXPECT_GT(again, 1.01 * run_epochs(machine, "monarch-order", 40).pfs) << "what was planned for it";
 }
 
 TEST(SimulateRun, NodesWithoutPeersReadThePfsAlone) {
