@@ -92,6 +92,27 @@ TEST_F(LargeFiles, PrefetchAndChunksThatAreAskedForMeet) {
   EXPECT_EQ(files_on(), static_cast<int>(kFiles));
 }
 
+TEST_F(LargeFiles, AHintedOneIsReadAheadByItsHomeAlone) {
+  struct OfOthers : PfsSource {
+    using PfsSource::PfsSource;
+    bool is_ours(Ref) override { return false; }
+  };
+  config_.prefetch = AgentConfig::Prefetch::kOn;
+  scratch_.file("pfs/large", noise(2 * kMiB, 1));
+  scratch_.file("pfs/small", noise(1000, 2));
+  prepare();
+  (void)make_placement<OfOthers>();
+  EXPECT_TRUE(placement_->hint(
+      {0, 0, 0, {catalog_->add(rel("large"), DT_REG), catalog_->add(rel("small"), DT_REG)}}));
+  ASSERT_TRUE(placement_->start().ok());
+  ASSERT_TRUE(placed_at_last("small"));
+  ASSERT_TRUE(eventually([&] { return state("large") == State::kLarge; }));
+  EXPECT_TRUE(quiet());
+  EXPECT_EQ(bytes_read(), 1000u);
+  ask("large");
+  EXPECT_TRUE(placed_at_last("large"));
+}
+
 TEST_F(LargeFiles, AFileLargerThanTheTierIsKeptInPart) {
   tiers_[0].quota.bytes = 3 * kMiB + 4096;
   scratch_.file("pfs/large", noise(8 * kMiB, 1));

@@ -141,6 +141,42 @@ def once():
            reports)
 
 
+def tell(nodes, orders):
+    """Each node's order of each epoch, before any prefetches."""
+    agents = [job.agent() for job in nodes.jobs]
+    for agent in agents:
+        os.kill(agent, signal.SIGSTOP)
+    for job, epochs in zip(nodes.jobs, orders):
+        for epoch, order in enumerate(epochs):
+            path = e2e.write(f"{scratch()}/order", "".join(f"{path}\n" for path in order))
+            equal(job.run([e2e.TOOL, "hint", "--epoch", str(epoch), path])[1], f"{len(order)} accesses told\n".encode(), "an order is told")
+    for agent in agents:
+        os.kill(agent, signal.SIGCONT)
+
+
+@e2e.unless(e2e.why_no_slowfs)
+def ordered():
+    """A file is read on the PFS where it is used first. Nodes with the same order read a part of it each."""
+    for what, step in ("an order each", 3), ("the same order", 1):
+        nodes = Nodes(f"ordered{step}", 3, files=240, config="prefetch = auto\nprefetch_burst = 0").start_all()
+        paths = nodes.paths()
+        random.Random(3).shuffle(paths)
+        orders = [paths[index % step::step] for index in range(3)]
+        want = [sum(map(os.path.getsize, order)) for order in orders]
+        before = nodes.pfs.counters()["read_bytes"]
+        tell(nodes, [[order] for order in orders])
+        told = []
+
+        def is_staged(nodes=nodes, want=want, told=told):
+            told[:] = [json.loads(e2e.execute([e2e.TOOL, "status", "--json", f"run.{job.pid}"])[1])["jobs"][0] for job in nodes.jobs]
+            return [job["bytes"]["staged"] for job in told] == want
+
+        ok(wait_until(is_staged), f"{what}: all is staged", told, want)
+        equal(nodes.pfs.counters()["read_bytes"] - before, nodes.bytes, f"{what}: each byte is read once")
+        ok(step == 1 or [job["pfs_bytes"] for job in told] == want, f"{what}: where it is used first", told, want)
+        nodes.end()
+
+
 @e2e.unless(e2e.why_no_slowfs)
 def killed():
     nodes = Nodes("killed", 3, large=1).start_all()
@@ -294,4 +330,4 @@ def cut():
 
 
 if __name__ == "__main__":
-    e2e.main(once, shown, killed, stopped, strangers, squatter, changed, cut)
+    e2e.main(once, ordered, shown, killed, stopped, strangers, squatter, changed, cut)

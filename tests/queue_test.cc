@@ -181,6 +181,37 @@ TEST_F(QueueTest, WhatTheJobWillUseIsPrefetchedFirstAndInItsOrder) {
   EXPECT_EQ(counter(AgentCounter::hinted_files), 2u);
 }
 
+// Nodes with the same order read other files each, and find what the others have read.
+TEST_F(QueueTest, OfWhatTheJobWillUseComesFirstWhatThisNodeIsTheHomeOf) {
+  struct Second : PfsSource {
+    using PfsSource::PfsSource;
+    bool is_ours(Ref ref) override { return own.count(ref) != 0; }
+    std::set<Ref> own;
+  };
+  constexpr size_t kFiles = 100, kLooksAt = 32;  // two nodes
+  config_.nodes = 2;
+  auto source = std::make_unique<Second>(catalog_.get(), &*dataset_, board_->get(), &*rates_);
+  std::vector<Ref> all, own, others;
+  for (size_t i = 0; i < kFiles; ++i) {
+    all.push_back(file("f" + std::to_string(i), 500));
+    (i % 2 == 1 ? own : others).push_back(all.back());
+  }
+  source->own.insert(own.begin(), own.end());
+  source_ = std::move(source);
+  EXPECT_TRUE(queue().hint({0, 0, 0, all}));
+  std::vector<Ref> taken;
+  for (size_t i = 0; i < kFiles; ++i) {
+    taken.push_back(take().ref);
+    done();
+  }
+  EXPECT_TRUE(idle());
+  EXPECT_TRUE(std::equal(taken.begin(), taken.begin() + kLooksAt - 1, own.begin()));
+  EXPECT_EQ(taken[kLooksAt - 1], others[0]) << "it is not put off for long";
+  EXPECT_EQ(std::set<Ref>(taken.begin(), taken.end()), std::set<Ref>(all.begin(), all.end()));
+  std::erase_if(taken, [&](Ref ref) { return std::find(own.begin(), own.end(), ref) != own.end(); });
+  EXPECT_EQ(taken, others) << "in the order of the job";
+}
+
 TEST_F(QueueTest, NothingIsPrefetchedWhileItRestsOrAfterItsEnd) {
   catalog_->add(rel("f"), DT_REG);
   rests_ = true;

@@ -41,7 +41,8 @@ Result<Fd> as_hole(Fd copy, off_t bytes) {
 void ChunkStager::begin(const Work& work, std::unique_ptr<SourceFile> source, const struct stat& st) {
   const MutexLock one(starting_);             // before any task can ask for a chunk
   context_->settle(work.ref, large_word(0));  // opens do not wait for it
-  if (work.why == Why::kDemand)               // staged once it is known to be read in chunks, or by prefetch
+  // Staged once it is known to be read in chunks, or by prefetch: of a hinted one, by its home's.
+  if (work.why == Why::kDemand || (work.hinted && !context_->source->is_ours(work.ref)))
     return queue_->prefetch_large(work.ref);
   std::shared_ptr<Ends> ends;
   const Large file = start(work, std::move(source), st, &ends);

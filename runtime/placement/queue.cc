@@ -14,6 +14,7 @@ namespace {
 constexpr int kTurns = 2;
 constexpr size_t kMostInLine = 4;
 constexpr size_t kMostWaiting = 100000;  // files that the job wrote and that wait to be looked at
+constexpr size_t kHintedPerNode = 16;    // so many hinted files, for each node of the job, are looked through
 
 // 0: none.
 uint64_t lesser_size(uint64_t a, uint64_t b) { return a == 0 ? b : std::min(a, b); }
@@ -248,16 +249,30 @@ bool WorkQueue::has_more_to_copy() const { return !filling_.empty() || prefetchi
 
 // The job asks for these files, so that nothing is reserved for them.
 bool WorkQueue::next_in_order(Work* work) {
-  while (const std::optional<Ref> ref = order_.next()) {
-    if (!context_->catalog->is_entry(*ref) || !is_known(*ref) || !context_->source->is_ours(*ref) ||
-        !context_->catalog->move(*ref, state_word(State::kKnown), state_word(State::kStaging)))
-      continue;
+  while (const std::optional<Ref> ref = next_hinted()) {
+    if (!context_->catalog->move(*ref, state_word(State::kKnown), state_word(State::kStaging))) continue;
     *work = {.ref = *ref, .why = Why::kPrefetch, .hinted = true};
     is_poor_ = false;
     add(context_->board, AgentCounter::hinted_files);
     return true;
   }
   return false;
+}
+
+// Those of which this node is the home come before the others near them: nodes with the same order read other
+// files each, and find there what the others have read.
+std::optional<Ref> WorkQueue::next_hinted() {
+  while (others_.size() < kHintedPerNode * std::max(1u, context_->config.nodes)) {
+    const std::optional<Ref> ref = order_.next();
+    if (!ref) break;
+    if (!context_->catalog->is_entry(*ref) || !is_known(*ref)) continue;
+    if (context_->source->is_ours(*ref)) return ref;
+    others_.push_back(*ref);
+  }
+  if (others_.empty()) return {};
+  const Ref ref = others_.front();
+  others_.pop_front();
+  return ref;
 }
 
 bool WorkQueue::next_to_prefetch(Work* work) {

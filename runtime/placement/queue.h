@@ -128,6 +128,7 @@ class WorkQueue {
   bool next_background(Work* work) REQUIRES(lock_);
   bool has_more_to_copy() const REQUIRES(lock_);  // though nobody waits for it
   bool next_in_order(Work* work) REQUIRES(lock_);
+  std::optional<Ref> next_hinted() REQUIRES(lock_);
   bool next_to_prefetch(Work* work) REQUIRES(lock_);
   bool next_in_catalog(Work* work) REQUIRES(lock_);
   bool next_opened(Work* work) REQUIRES(lock_);
@@ -160,6 +161,7 @@ class WorkQueue {
   int usual_ GUARDED_BY(lock_) = 0;                 // threads that work, but for those for more
   std::vector<Working> working_ GUARDED_BY(lock_);  // who works on what
   Order order_ GUARDED_BY(lock_);                   // what the job will use
+  std::deque<Ref> others_ GUARDED_BY(lock_);        // the next of it, of which other nodes are the homes
   uint64_t cursor_ GUARDED_BY(lock_) = 0;           // how far prefetch is in the catalog's log
   std::deque<Ref> opened_large_ GUARDED_BY(lock_);  // see prefetch_large()
   int background_ GUARDED_BY(lock_) = 0;            // threads that work on something that nobody waits for
