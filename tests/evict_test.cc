@@ -387,6 +387,80 @@ TEST_F(EvictTest, WithoutAThreadItIsDoneLater) {
 
 // ---- large files, whole ones and parts
 
+// ---- what the job has told of its order
+
+class UsesOfFiles : public EvictTest {
+ protected:
+  UsesOfFiles() {
+    config_.prefetch = AgentConfig::Prefetch::kOn;
+    config_.threads = 3;  // one for what nobody waits for
+  }
+  // The first file is placed, so that their size is known; nothing is prefetched yet.
+  void start_resting(int files) {
+    make(files);
+    start();
+    placement_->rest(true);
+    place({name(0)});
+  }
+  void hint(uint32_t epoch, int first, int end) {
+    std::vector<Ref> refs;
+    for (int i = first; i < end; ++i) refs.push_back(catalog_->add(rel(name(i)), DT_REG));
+    EXPECT_TRUE(placement_->hint({epoch, 0, 0, refs}));
+  }
+  std::vector<int> placed_on(size_t number, int files) {
+    std::vector<int> found = placed(files);
+    std::erase_if(found, [&](int i) { return tier_of(word(name(i))) != number; });
+    return found;
+  }
+};
+
+TEST_F(UsesOfFiles, WhatIsUsedInMoreEpochsHasRoomFirst) {
+  tiers_[0].quota.bytes = 7 * kSpace;
+  start_resting(10);
+  hint(0, 1, 10);
+  hint(1, 6, 10);
+  for (const int i : {5, 4, 9}) EXPECT_EQ(demand(name(i)), kPlaced) << "beside four others there is room";
+  EXPECT_EQ(demand(name(3)), kNoFit) << "though it is used first";
+  placement_->rest(false);
+  ASSERT_TRUE(settles(name(1)) && settles(name(2)));
+  ASSERT_TRUE(eventually([&] { return placed(10).size() == 7; }));
+  EXPECT_EQ(placed(10), (std::vector<int>{0, 4, 5, 6, 7, 8, 9}));
+}
+
+TEST_F(UsesOfFiles, TheFirstTierTakesWhatIsUsedInMoreEpochs) {
+  tiers_[0].quota.bytes = 3 * kSpace;
+  add_tier("disk", 1 << 30);
+  start_resting(10);
+  hint(0, 1, 10);
+  hint(1, 8, 10);
+  placement_->rest(false);
+  ASSERT_TRUE(eventually([&] { return placed(10).size() == 10; }));
+  EXPECT_EQ(placed_on(0, 10), (std::vector<int>{0, 8, 9}));
+}
+
+TEST_F(UsesOfFiles, RoomThatIsNotTakenAfterAllIsOthers) {
+  tiers_[0].quota.bytes = 4 * kSpace;
+  start_resting(5);
+  hint(0, 1, 5);
+  hint(1, 2, 5);
+  EXPECT_EQ(demand(name(1)), kNoFit);
+  std::filesystem::remove(pfs_ + "/" + name(2));
+  placement_->rest(false);
+  EXPECT_TRUE(placed_at_last(name(1)));
+  EXPECT_EQ(placed(5), (std::vector<int>{0, 1, 3, 4}));
+}
+
+TEST_F(UsesOfFiles, WhatIsUsedInFewerEpochsIsRemovedFirst) {
+  start_resting(6);
+  hint(0, 1, 6);
+  hint(1, 4, 6);
+  placement_->rest(false);
+  ASSERT_TRUE(eventually([&] { return placed(6).size() == 6; }));
+  set_quota(2 * kSpace);
+  ASSERT_TRUE(keeps_to(2 * kSpace));
+  EXPECT_EQ(placed(6), (std::vector<int>{4, 5}));
+}
+
 class EvictLargeTest : public EvictTest {
  protected:
   static constexpr uint64_t kLarge = 3 << 20;

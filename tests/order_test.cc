@@ -52,6 +52,28 @@ TEST(OrderTest, WhatIsTooLongIsRefusedUntilThereIsRoom) {
   EXPECT_TRUE(order.add({1, 0, 0, std::vector<Ref>(kPiece + 3, 1)}));
 }
 
+TEST(UsesTest, FilesWaitByTheirEpochsUntilTheirCopyIsBegun) {
+  constexpr Ref kOnce = 1, kTwice = 6, kThrice = 4000;  // entries are as near as that
+  Uses uses;
+  for (const auto& [epoch, refs] : std::vector<std::pair<uint32_t, std::vector<Ref>>>{
+           {0, {kOnce, kTwice, kThrice}}, {7, {kThrice, kTwice}}, {30, {kThrice, kThrice}}, {31, {kThrice}}})
+    for (const Ref ref : refs) uses.add(ref, epoch);
+  EXPECT_EQ((std::vector<uint32_t>{uses.of(0xffffffff), uses.of(kOnce), uses.of(kTwice), uses.of(kThrice)}),
+            (std::vector<uint32_t>{0, 1, 2, 3}));
+  const auto waiting = [&] {
+    std::vector<uint64_t> all;
+    for (const uint32_t epochs : {0u, 1u, 2u, 3u}) all.push_back(uses.waiting(epochs));
+    return all;
+  };
+  EXPECT_EQ(waiting(), (std::vector<uint64_t>{3, 2, 1, 0}));
+  for (const Ref ref : {kTwice, kTwice, Ref{0xffffffff}, Ref{2000}}) uses.begun(ref);
+  EXPECT_EQ(waiting(), (std::vector<uint64_t>{2, 1, 1, 0}));
+  uses.add(kTwice, 1);
+  uses.add(kOnce, 1);
+  EXPECT_EQ(uses.of(kTwice), 3u);
+  EXPECT_EQ(waiting(), (std::vector<uint64_t>{2, 2, 1, 0}));
+}
+
 class OrderWatchTest : public ::testing::Test {
  protected:
   int post(const std::vector<Ref>& refs, uint32_t rank = 0) const {

@@ -178,6 +178,31 @@ def ordered():
 
 
 @e2e.unless(e2e.why_no_slowfs)
+def often():
+    """Four nodes that shuffle in each epoch, with room for a quarter each: they keep what they read most often, of which a quarter is
+    expected in 27 of 48 reads (a file is read in 3, 2, 1 epochs with 1, 9, 27 of 64)."""
+    nodes = Nodes("often", 4, files=400, config="prefetch = auto\nprefetch_burst = 0")
+    space = sum(-(-os.path.getsize(path) // 4096) * 4096 for path in nodes.paths())
+    for index in range(4):
+        nodes.start(index, size=str(space // 4))
+    epochs = []
+    for epoch in range(3):
+        epochs.append(nodes.paths())
+        random.Random(epoch).shuffle(epochs[-1])
+    orders = [[paths[index::4] for paths in epochs] for index in range(4)]
+    for job, own in zip(nodes.jobs, orders):
+        job.run(["cat", own[0][0]])  # then the agent knows how large files are
+    tell(nodes, orders)
+    for job, own in zip(nodes.jobs, orders):
+        for order in own:
+            job.run(["cat", *order])
+    reports = nodes.end_jobs().values()
+    opens = sum(tier["opens"] for report in reports for tier in report["tiers"])
+    ok(0.95 * 27 / 48 <= opens / (3 * 400 + 4), "the share of reads from the own tier is what is expected", opens, [r["tiers"] for r in reports])
+    nodes.end()
+
+
+@e2e.unless(e2e.why_no_slowfs)
 def killed():
     nodes = Nodes("killed", 3, large=1).start_all()
     nodes.expect_right("before", 0)
@@ -330,4 +355,4 @@ def cut():
 
 
 if __name__ == "__main__":
-    e2e.main(once, ordered, shown, killed, stopped, strangers, squatter, changed, cut)
+    e2e.main(once, ordered, often, shown, killed, stopped, strangers, squatter, changed, cut)

@@ -9,6 +9,17 @@
 #include "runtime/base/remove_tree.h"
 
 namespace monarch {
+namespace {
+
+// Whether the tier has room for `bytes` behind `*before`; else what it has room for is taken from that.
+bool has_room_behind(const Tier& tier, uint64_t bytes, uint64_t* before) {
+  const uint64_t room = tier.room();
+  if (room >= *before + tier.space_of(bytes)) return true;
+  *before -= std::min(*before, room);
+  return false;
+}
+
+}  // namespace
 
 Result<Hierarchy> Hierarchy::open(const std::vector<TierConfig>& tiers, const std::string& job_dir,
                                   Clock& clock, const std::vector<StoreEnds>& stores) {
@@ -29,10 +40,16 @@ Result<Hierarchy> Hierarchy::open(const std::vector<TierConfig>& tiers, const st
   return hierarchy;
 }
 
-int Hierarchy::reserve(uint64_t bytes) {
+int Hierarchy::reserve(uint64_t bytes, uint64_t before) {
   for (size_t i = 0; i < tiers_.size(); ++i)
-    if (tiers_[i].reserve(bytes)) return static_cast<int>(i);
+    if ((before == 0 || has_room_behind(tiers_[i], bytes, &before)) && tiers_[i].reserve(bytes))
+      return static_cast<int>(i);
   return -1;
+}
+
+bool Hierarchy::has_room(uint64_t bytes, uint64_t before) const {
+  return std::any_of(tiers_.begin(), tiers_.end(),
+                     [&](const Tier& tier) { return has_room_behind(tier, bytes, &before); });
 }
 
 int Hierarchy::reserve_part(uint64_t bytes, uint64_t unit, uint64_t* got) {

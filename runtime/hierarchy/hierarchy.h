@@ -22,8 +22,11 @@ class Hierarchy {
   const std::vector<Tier>& tiers() const { return tiers_; }
 
   // Reserves space for a file of `bytes` on the first tier that has room and returns the tier's number;
-  // -1 if none has. Nothing is evicted for it: the placed subset is stable over epochs.
-  int reserve(uint64_t bytes);
+  // -1 if none has. Nothing is evicted for it: the placed subset is stable over epochs. So many bytes
+  // `before` it are left room for, on the first tiers.
+  int reserve(uint64_t bytes, uint64_t before = 0);
+  // Whether it could be reserved now.
+  bool has_room(uint64_t bytes, uint64_t before) const;
 
   // The same for as much of `bytes` as one tier can take, in whole units of `unit`; *got is how much. For
   // files that are worth keeping in part.

@@ -11,6 +11,7 @@
 #include "runtime/metadata/catalog.h"
 #include "runtime/metadata/change_watch.h"
 #include "runtime/metadata/dataset.h"
+#include "runtime/placement/order.h"
 #include "runtime/placement/source.h"
 #include "runtime/placement/sparse_copies.h"
 
@@ -32,6 +33,7 @@ struct PlacementContext {
   std::atomic<uint64_t> asked_bytes{
       0};  // of AgentCounter::staged_bytes, what PrefetchCredit has not paid for
   SparseCopies sparse = {};
+  Uses uses = {};
 
   const DatasetRoot& root_of(Ref ref) const { return dataset->roots[catalog->root_of(ref)]; }
   Tier& tier(int number) const { return hierarchy->tiers()[static_cast<size_t>(number)]; }

@@ -174,7 +174,7 @@ void Evictor::find_candidates(size_t n, Shrinking* s) {
     return !context_->stopping;
   });
   std::sort(s->candidates.begin(), s->candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return std::tie(b.serves, a.rank, a.ref) < std::tie(a.serves, b.rank, b.ref);
+    return std::tie(b.serves, b.uses, a.rank, a.ref) < std::tie(a.serves, a.uses, b.rank, b.ref);
   });
   s->placed = placed;
 }
@@ -190,7 +190,7 @@ bool Evictor::is_candidate(size_t n, Ref ref, Candidate* candidate) const {
     superseded = id && id->tier.load(std::memory_order_relaxed) == n;
   }
   *candidate = {!superseded && !is_changed_since(*context_->board, e.hash, change_of(word)),
-                e.identity.load(std::memory_order_relaxed), ref};
+                context_->uses.of(ref), e.identity.load(std::memory_order_relaxed), ref};
   return whole || part || superseded;
 }
 

@@ -2,10 +2,12 @@
 // Gives space back where a tier's quota is lowered, as that of a tier which is charged to its job: removes
 // copies until no more is used than that.
 //
-// The last placed go first, so that what stays is the same subset each time. Before them go those that serve
-// nobody, since the job has changed the file, and, as far as the tier tells (atime), those that nobody has
-// read. A copy takes its space as long as somebody has it open: such a one is passed over, and looked at
-// again; if after some seconds the others do not suffice, it is removed, too, and counts until it is closed.
+// Of those that are used in as many epochs, as far as the job has told its order, the last placed go first,
+// so that what stays is the same subset each time; those used in fewer epochs go before. Before them all go
+// those that serve nobody, since the job has changed the file, and, as far as the tier tells (atime), those
+// that nobody has read. A copy takes its space as long as somebody has it open: such a one is passed over,
+// and looked at again; if after some seconds the others do not suffice, it is removed, too, and counts until
+// it is closed.
 //
 // A copy that was found spoilt goes the same way, whatever the quota.
 #pragma once
@@ -54,6 +56,7 @@ class Evictor {
   };
   struct Candidate {
     bool serves = true;  // tasks open it
+    uint32_t uses = 0;   // see Uses
     Ref rank = 0;        // grows with the time at which the entry was placed first
     Ref ref = 0;         // 0: it is no candidate any more
   };

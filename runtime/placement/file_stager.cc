@@ -324,7 +324,8 @@ std::vector<Ref> FileStager::take_links(Ref maker, uint64_t word) {
 bool FileStager::place_copy(const Work& work, SourceFile* source, const struct stat& st, Copier* copier) {
   const Ref ref = work.ref;
   const uint64_t bytes = static_cast<uint64_t>(st.st_size);
-  const int number = context_->hierarchy->reserve(bytes);
+  context_->uses.begun(ref);
+  const int number = context_->hierarchy->reserve(bytes, health_->before(context_->uses.of(ref)));
   if (number < 0) {
     health_->no_room(ref);
     return false;

@@ -21,7 +21,7 @@ PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const
                          [this](uint64_t bytes) { return credit_.affords(bytes); },
                          [this](uint64_t bytes) { return credit_.reserve(bytes); },
                          [this](uint64_t reserved) { credit_.give_back(reserved); },
-                         [this] { return credit_.next_look_ns(); }}),
+                         [this] { return credit_.next_look_ns(); }, [this] { return health_.least_uses(); }}),
       health_(&context_, &queue_),
       credit_(&context_, [this] { return health_.usual_size(); }),
       chunks_(&context_, &queue_, &health_),

@@ -147,6 +147,15 @@ void WorkQueue::end_turn() {
 bool WorkQueue::hint(OrderPiece piece) {
   const MutexLock hold(lock_);
   if (!prefetching_) return true;
+  if (!order_.has_room(piece)) return false;
+  for (Ref& ref : piece.refs) {
+    if (!context_->catalog->is_entry(ref)) {
+      ref = 0;
+      continue;
+    }
+    context_->uses.add(ref, piece.epoch);
+    if (!is_known(ref)) context_->uses.begun(ref);
+  }
   work_.notify_all();
   return order_.add(std::move(piece));
 }
@@ -249,7 +258,9 @@ bool WorkQueue::has_more_to_copy() const { return !filling_.empty() || prefetchi
 
 // The job asks for these files, so that nothing is reserved for them.
 bool WorkQueue::next_in_order(Work* work) {
-  while (const std::optional<Ref> ref = next_hinted()) {
+  const uint32_t least_uses = ask_.least_uses();
+  while (const std::optional<Ref> ref = next_hinted(least_uses)) {
+    context_->uses.begun(*ref);
     if (!context_->catalog->move(*ref, state_word(State::kKnown), state_word(State::kStaging))) continue;
     *work = {.ref = *ref, .why = Why::kPrefetch, .hinted = true};
     is_poor_ = false;
@@ -261,13 +272,17 @@ bool WorkQueue::next_in_order(Work* work) {
 
 // Those of which this node is the home come before the others near them: nodes with the same order read other
 // files each, and find there what the others have read.
-std::optional<Ref> WorkQueue::next_hinted() {
+std::optional<Ref> WorkQueue::next_hinted(uint32_t least_uses) {
   while (others_.size() < kHintedPerNode * std::max(1u, context_->config.nodes)) {
     const std::optional<Ref> ref = order_.next();
     if (!ref) break;
-    if (!context_->catalog->is_entry(*ref) || !is_known(*ref)) continue;
-    if (context_->source->is_ours(*ref)) return ref;
-    others_.push_back(*ref);
+    if (*ref == 0) continue;
+    if (!is_known(*ref) || context_->uses.of(*ref) < least_uses)
+      context_->uses.begun(*ref);
+    else if (context_->source->is_ours(*ref))
+      return ref;
+    else
+      others_.push_back(*ref);
   }
   if (others_.empty()) return {};
   const Ref ref = others_.front();

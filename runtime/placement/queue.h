@@ -67,6 +67,8 @@ class WorkQueue {
     std::function<uint64_t(uint64_t bytes)> reserve = [](uint64_t) { return uint64_t{1}; };
     std::function<void(uint64_t reserved)> give_back = [](uint64_t) {};
     std::function<int64_t()> next_look_ns = [] { return INT64_MAX; };
+    // See TierHealth.
+    std::function<uint32_t()> least_uses = [] { return uint32_t{0}; };
   };
   WorkQueue(PlacementContext* context, Questions ask);
 
@@ -128,7 +130,7 @@ class WorkQueue {
   bool next_background(Work* work) REQUIRES(lock_);
   bool has_more_to_copy() const REQUIRES(lock_);  // though nobody waits for it
   bool next_in_order(Work* work) REQUIRES(lock_);
-  std::optional<Ref> next_hinted() REQUIRES(lock_);
+  std::optional<Ref> next_hinted(uint32_t least_uses) REQUIRES(lock_);
   bool next_to_prefetch(Work* work) REQUIRES(lock_);
   bool next_in_catalog(Work* work) REQUIRES(lock_);
   bool next_opened(Work* work) REQUIRES(lock_);

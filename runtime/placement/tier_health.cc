@@ -18,6 +18,7 @@ constexpr int kMisfitsToStop = 8;
 void TierHealth::no_room(Ref ref) {
   Board* board = context_->board;
   context_->count(ref, AgentCounter::no_fit_files);
+  if (before(context_->uses.of(ref)) > 0) kept_ = true;
   const auto& tiers = context_->hierarchy->tiers();
   const bool for_now = std::any_of(tiers.begin(), tiers.end(), [](const Tier& t) { return t.may_recover(); });
   context_->settle(ref, for_now ? state_word(State::kNoFit, Reason::kTierError) : state_word(State::kNoFit));
@@ -27,6 +28,17 @@ void TierHealth::no_room(Ref ref) {
                                : "the tiers are full; the rest of the dataset stays on the PFS");
   queue_->end_prefetch();
   room_is_left();  // just now
+}
+
+uint64_t TierHealth::before(uint32_t uses) const {
+  return context_->uses.waiting(uses) * context_->tier(0).space_of(usual_size());
+}
+
+uint32_t TierHealth::least_uses() const {
+  uint32_t uses = 0;
+  for (uint64_t bytes; (bytes = before(uses)) > 0 && !context_->hierarchy->has_room(usual_size(), bytes);)
+    ++uses;
+  return uses;
 }
 
 bool TierHealth::has_room() const { return context_->hierarchy->room() >= usual_size(); }
@@ -77,6 +89,7 @@ void TierHealth::put_off(Ref ref, int error) {
 void TierHealth::placed() {
   shortage_ns_ = 0;
   context_->board->header.stalled_until_ns.store(0, std::memory_order_relaxed);
+  if (kept_ && before(0) == 0 && kept_.exchange(false)) room_is_left();
 }
 
 void TierHealth::note_size(uint64_t bytes) {

@@ -13,7 +13,8 @@
 
 namespace monarch {
 
-// All members may be called from any thread; with the queue's lock held, due() and is_short() only.
+// All members may be called from any thread; with the queue's lock held, due(), is_short() and least_uses()
+// only.
 class TierHealth {
  public:
   TierHealth(PlacementContext* context, WorkQueue* queue) : context_(context), queue_(queue) {}
@@ -42,6 +43,10 @@ class TierHealth {
 
   // Whether the agent lacked something just now: prefetch rests.
   bool is_short() const { return short_until_ns_ != 0; }
+  // So many bytes are to have room before a file that is used in so many epochs.
+  uint64_t before(uint32_t uses) const;
+  // In how many epochs a file is used at least for which these leave room.
+  uint32_t least_uses() const;
   // When look() is due, by the clock; INT64_MAX: not at all.
   int64_t due() const;
   // Probes the tiers for which it is time. What they, or an agent that was short, did not take is tried again
@@ -55,7 +60,8 @@ class TierHealth {
   PlacementContext* const context_;
   WorkQueue* const queue_;
   std::atomic<uint64_t> files_seen_{0}, bytes_seen_{0};
-  std::atomic<int> misfits_{0};  // files in a row for which there was no room
+  std::atomic<int> misfits_{0};    // files in a row for which there was no room
+  std::atomic<bool> kept_{false};  // what waits has left no room for a file
   // When what was put off is tried again, by the clock; 0: nothing was.
   std::atomic<int64_t> short_until_ns_{0};
   std::atomic<int64_t> shortage_ns_{0};  // how long the last pause was
