@@ -29,9 +29,10 @@ PIECE = 4096  # files that are told at once
 MOST_WAITING = 1024  # batches or epochs that are still to be told
 LISTING_S, LOOK_S = 600, 0.5  # how long a walk of the dataset may take, and how often it is looked at
 BEHIND_S, AGAIN_S = 60, 0.05  # the same of an agent that takes nothing
+AHEAD = 2  # epochs of a sampler that counts them
 
 _attached = weakref.WeakSet()  # loaders
-_by_epoch = weakref.WeakSet()  # samplers whose set_epoch() is called
+_by_epoch = weakref.WeakKeyDictionary()  # samplers whose set_epoch() is called, and the last epoch that is told of each
 _epochs = itertools.count()  # of loaders whose sampler does not count them
 _call = threading.local()  # .begun: the (sampler, iterator) pairs of the call of _next_index() that runs, if any
 _state = {"everywhere": False, "hooked": False, "failed": False, "teller": (0, None)}
@@ -98,7 +99,7 @@ def _hook_epochs(sampler_class):
 
     @functools.wraps(set_epoch)
     def set_epoch_noted(self, epoch):
-        _guarded(_by_epoch.add, self)
+        _guarded(_by_epoch.setdefault, self, -1)
         return set_epoch(self, epoch)
 
     sampler_class.set_epoch = set_epoch_noted
@@ -193,7 +194,17 @@ class _Follower:
         is_distributed = type(self._sampler) is DistributedSampler
         self._rank = self._sampler.rank if is_distributed else None
         self._epoch = self._sampler.epoch if is_distributed else next(_epochs)
-        self._later = copy.copy(self._sampler) if is_distributed and self._sampler in _by_epoch else None
+        self._later = self._epochs_ahead() if is_distributed and self._sampler in _by_epoch else []
+
+    def _epochs_ahead(self):
+        """Samplers of those that have not been told."""
+        told = max(_by_epoch[self._sampler], self._epoch)
+        _by_epoch[self._sampler] = max(told, self._epoch + AHEAD)
+        later = []
+        for epoch in range(told + 1, self._epoch + AHEAD + 1):
+            later.append(copy.copy(self._sampler))
+            later[-1].epoch = epoch
+        return later
 
     def pulled(self, loader_iterator, index, begun):
         """The loader has pulled that, and has begun those iterators."""
@@ -209,10 +220,9 @@ class _Follower:
         first, self._told = max(self._told, before), end
         coming = itertools.chain(batch[first - before:], known)
         self._tell(itertools.islice(coming, end - first), self._epoch, first, end > self._pulled)
-        later, self._later = self._later, None
-        if later:
-            later.epoch += 1
-            self._tell(_first_of(later, self._most), later.epoch, 0, True)
+        later, self._later = self._later, []
+        for sampler in later:
+            self._tell(_first_of(sampler, self._most), sampler.epoch, 0, True)
 
     def _tell(self, indices, epoch, first, is_ahead):
         with contextlib.suppress(queue.Full):  # it is not told
