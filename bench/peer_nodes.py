@@ -68,6 +68,11 @@ class Nodes:
     def _report(self, index):
         return self._path(f"peers.report.{index}.json")
 
+    def report(self, index):
+        """All of it, of a node that has ended."""
+        with open(self._report(index), encoding="utf-8") as file:
+            return json.load(file)
+
     def command(self, index, alone=False):
         """The words before a program that make it a task of the node's."""
         tier = os.path.join(self.tiers, str(index))
@@ -128,8 +133,7 @@ class Nodes:
             process.communicate(b"\n")
             if process.returncode != 0:
                 lib.die(f"node {index}: exit code {process.returncode}")
-            with open(self._report(index), encoding="utf-8") as file:
-                reports.append(json.load(file)["agent"])
+            reports.append(self.report(index)["agent"])
         self.processes = [None] * self.count
         return reports
 
