@@ -160,36 +160,6 @@ class ManualClock final : public Clock {
   size_t sleeping_ GUARDED_BY(lock_) = 0;
 };
 
-// One by which pauses are over at once: time passes by them alone. Something may be done in one of them.
-class PausingClock final : public Clock {
- public:
-  int64_t now_ns() override { return now_ns_; }
-  void sleep_until(int64_t until_ns) override {
-    if (until_ns <= now_ns_) return;
-    now_ns_ = until_ns;
-    if (++pauses_ == at_ && in_it_) in_it_();
-  }
-  void wait_until(Condition*, MutexLock*, int64_t until_ns) override { sleep_until(until_ns); }
-  bool poll_until(int fd, short events, int64_t until_ns) override {
-    pollfd p = {fd, events, 0};
-    if (::poll(&p, 1, 0) > 0) return true;
-    sleep_until(until_ns);
-    return ::poll(&p, 1, 0) > 0;
-  }
-  // In the `number`th pause from now on, counted from 1.
-  void at_pause(int number, std::function<void()> what) {
-    pauses_ = 0;
-    at_ = number;
-    in_it_ = std::move(what);
-  }
-  int pauses() const { return pauses_; }
-
- private:
-  int64_t now_ns_ = os::clock_ns(CLOCK_MONOTONIC);
-  int pauses_ = 0, at_ = 0;
-  std::function<void()> in_it_;
-};
-
 // A clock for what processes wait for of each other, which is theirs, too: however slow the machine is, no
 // wait for a descriptor is over before `event` holds; then all such waits are over at once. Otherwise time
 // goes on by pauses alone, and by a tenth of those between two looks at something. What hangs though a test
@@ -197,7 +167,7 @@ class PausingClock final : public Clock {
 class PatientClock final : public Clock {
  public:
   explicit PatientClock(std::function<bool()> event = {}) : event_(std::move(event)) {}
-  // As PausingClock's.
+  // Does it in the `number`th pause from now on, counted from 1.
   void at_pause(int number, std::function<void()> what) {
     pauses_ = 0;
     at_ = number;
