@@ -37,6 +37,7 @@ SLOW = int(os.environ.get("MONARCH_TEST_SLOW", "1"))  # how many times slower th
 PATIENCE = (300 if SANITIZER else 120) * SLOW  # seconds that anything may take before it counts as hung
 PYTHON = "/usr/bin/python3"  # not another one in PATH, which may lack packages
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+ORDINARY = NOBODY if os.geteuid() == 0 else []  # what makes a user of whoever runs the tests
 
 # ---- results
 
@@ -522,6 +523,10 @@ def why_not_root():
 def why_not_nobody():
     """Why root cannot run the programs as user nobody, if so."""
     return "" if execute([*NOBODY, "test", "-x", TOOL])[0] == 0 else f"user nobody cannot reach {BUILD}"
+
+
+def why_not_ordinary():
+    return why_not_nobody() if ORDINARY else ""
 
 
 def why_no_fuse():

@@ -146,22 +146,22 @@ ask(b"f1", b"bad descriptor", 999)
 
 
 def each_file_system(test):
-    """Calls it with what the dataset is on, and whether that is a slowfs."""
-    for where, slow in ("a disk", False), ("slowfs", True):
-        if slow and e2e.why_no_slowfs():
-            skip(f"{test.__name__} on slowfs", e2e.why_no_slowfs())
-        else:
-            data = Data(f"{test.__name__}.{slow}", slow)
-            test(data, where)
-            data.job.end()
+    """Decorates a test: it is called with the dataset, and with what that is on."""
+    def run():
+        for where, slow in ("a disk", False), ("slowfs", True):
+            if slow and e2e.why_no_slowfs():
+                skip(f"{test.__name__} on slowfs", e2e.why_no_slowfs())
+            else:
+                data = Data(f"{test.__name__}.{slow}", slow)
+                test(data, where)
+                data.job.end()
+    run.__name__ = test.__name__
+    return run
 
 
 @e2e.unless(lambda: (ctypes.sizeof(ctypes.c_void_p) != 8 or os.uname().machine != "x86_64") and "struct stat is x86-64's here")
-def values():
-    return each_file_system(values_on)
-
-
-def values_on(data, where):
+@each_file_system
+def values(data, where):
     data.both(f"{where}: all that ask about a path", [PYTHON, "-c", VALUES, data.root], 500)
 
 
@@ -257,11 +257,8 @@ print(bool(own.readdir(d)), ctypes.get_errno() == 9, name(d)[0] is not None, lib
 """
 
 
-def directories():
-    each_file_system(directories_on)
-
-
-def directories_on(data, where):
+@each_file_system
+def directories(data, where):
     for name, text, served in (("names", EACH, 15), ("descriptors", DESCRIPTORS, 10)):
         if e2e.SANITIZER and name == "names":
             skip(name, "sanitizers' own opendir does not take what libc's does")
@@ -376,11 +373,10 @@ def changes():
            *[pair for pair in zip(*seen) if pair[0] != pair[1]][:1])
 
 
+@e2e.unless(e2e.why_not_ordinary)
 def unreadable():
     """Errors are the PFS's, for a user to whom the dataset is not all open."""
-    before = e2e.NOBODY if os.geteuid() == 0 else []
-    if why := before and e2e.why_not_nobody():
-        return skip("unreadable", why)
+    before = e2e.ORDINARY
     root, tier = scratch("unreadable"), scratch("unreadable.tier")
     fill(root)
     write(f"{root}/secret/f", b"x")
@@ -409,7 +405,6 @@ for top in ("secret", "noread", "open", "odd"):
     job.run([*before, "sh", "-c", f"find {root} -type f -exec cat {{}} + >/dev/null 2>&1; sleep 0.5"])
     equal(job.run([*before, *command])[:2], native[:2], "directories and files that are closed: as natively")
     ok(job.end()["tasks"]["meta_served"] > 0, "what is open was answered")
-    return None
 
 
 BECOMES = """

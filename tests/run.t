@@ -11,7 +11,7 @@ import subprocess
 import time
 
 import e2e
-from e2e import BUILD, contains, equal, memory, monarch_run, ok, options, read_all, scratch, skip, wait_until
+from e2e import BUILD, contains, equal, memory, monarch_run, ok, options, read_all, scratch, wait_until
 
 FILES = 40
 
@@ -140,14 +140,10 @@ def peers_library():
 LIST = "give yourself the right to list it (chmod), or ask its owner"
 
 
+@e2e.unless(e2e.why_not_ordinary)
 def ordinary_user():
-    dataset = shared_dataset()
-    tier = scratch("tier.nobody")
-    before = []
-    if os.geteuid() == 0:
-        before = e2e.NOBODY
-        if why := e2e.why_not_nobody():
-            return skip("refusals for an ordinary user", why)
+    dataset, tier, before = shared_dataset(), scratch("tier.nobody"), e2e.ORDINARY
+    if before:
         refused("a tier that the user cannot write", options([dataset], {"t": (tier, "1G")}),
                 [f"tier t ({tier}): you cannot write to it: Permission denied; name a directory that you can write to"], before)
         os.chown(tier, 65534, 65534)
@@ -159,7 +155,7 @@ def ordinary_user():
             [f"dataset {closed}/x: Permission denied; {LIST}"], before)
     code, out, err = monarch_run(options([dataset], tiers), read_all(dataset), before=before)
     equal((code, out), e2e.execute(read_all(dataset))[:2], "an ordinary user's run reads the right bytes", err)
-    return equal(os.listdir(tier), [], "and leaves nothing")
+    equal(os.listdir(tier), [], "and leaves nothing")
 
 
 # Makes a directory of each run's name in the tier as soon as the run directory is seen.
