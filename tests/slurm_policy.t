@@ -42,11 +42,15 @@ def configure(policy):
     cluster.configure(f"[tier.nvme]\npath = {cluster.tier}\nquota = 256M\n[tier.ssd]\npath = {cluster.new_tier('ssd')}\nquota = 64M\n{policy}")
 
 
-def run(name, *options, script=HERE, env=None):
+def plain(name, *options, script=HERE, env=None):
     """A job and its output; it ends well."""
-    job = cluster.submit([f"--monarch-dataset={data.path}", "--nodes=1", *options], script, env=env)
+    job = cluster.submit(["--nodes=1", *options], script, env=env)
     equal(cluster.wait(job), "COMPLETED", f"{name}: how Slurm says that it ended")
     return job, cluster.output(job).decode()
+
+
+def run(name, *options, **more):
+    return plain(name, f"--monarch-dataset={data.path}", *options, **more)
 
 
 def served(name, option):
@@ -82,9 +86,7 @@ def of_liars():
     told = ",".join(f"{name}={value}" for name, value in lies.items())
     refused("a lie at submission", "the administrator has switched it off for jobs of partition closed", "--partition=closed", f"--export=ALL,{told}")
     step = " ".join(f"{name}={value}" for name, value in lies.items()) + f" srun --monarch-dataset={data.path} sh -c '{HERE}'"
-    job = cluster.submit(["--nodes=1", "--partition=closed", "--account=students"], step)
-    equal(cluster.wait(job), "COMPLETED", "a lie to srun: how Slurm says that it ended")
-    out = cluster.output(job).decode()
+    out = plain("a lie to srun", "--partition=closed", "--account=students", script=step)[1]
     contains(out, ["the administrator has switched it off for jobs of account students"], "a lie to srun: helps nobody")
     equal(out.count(WITHOUT), 1, "a lie to srun: that is told once")
 
@@ -94,24 +96,21 @@ def defaults():
     ask = f"{HERE}; grep -E '^(prefetch|consistency) = ' $MONARCH_IO_RUN_DIR/agent.conf; cat $MONARCH_IO_RUN_DIR/datasets"
     configure(f"[policy.partition.closed]\ndefault_dataset = {data.path}\ndefault_options = prefetch=off consistency=open\n")
     for words, prefetch in (([], "off"), (["--monarch-prefetch=auto"], "auto")):
-        job = cluster.submit(["--nodes=1", "--partition=closed", *words], ask)
-        equal(cluster.wait(job), "COMPLETED", f"by default {words}: how Slurm says that it ended")
-        equal(cluster.output(job).decode().rstrip("\n"), f"{SERVED}\nprefetch = {prefetch}\nconsistency = open\n{data.path}",
+        job, out = plain(f"by default {words}", "--partition=closed", *words, script=ask)
+        equal(out.rstrip("\n"), f"{SERVED}\nprefetch = {prefetch}\nconsistency = open\n{data.path}",
               f"by default {words}: it has the partition's dataset")
         equal(cluster.calls_for(job).count("--epilog"), 1, f"by default {words}: the job is ended")
     for name, words in (("--no-monarch", ["--partition=closed", "--no-monarch"]), ("another partition", ["--partition=main"])):
-        job = cluster.submit(["--nodes=1", *words], f"srun sh -c '{HERE}'; {HERE}")
-        equal(cluster.wait(job), "COMPLETED", f"{name}: how Slurm says that it ended")
-        equal(cluster.output(job).decode(), 2 * f"{NOT_SERVED}\n", f"{name}: none, and nothing is told")
+        job, out = plain(name, *words, script=f"srun sh -c '{HERE}'; {HERE}")
+        equal(out, 2 * f"{NOT_SERVED}\n", f"{name}: none, and nothing is told")
         equal(cluster.calls_for(job).count("--start"), int("no-monarch" not in name), f"{name}: it is asked once at most")
     code, out, err = cluster.execute(["srun", "--nodes=2", "--partition=closed", "sh", "-c", HERE])
     equal((code, out.decode()), (0, 2 * f"{SERVED}\n"), "srun by default: both nodes have it", err)
     code, out, err = cluster.execute(["srun", "-Q", "--partition=closed", "sh", "-c", HERE], root=True)
     equal((code, out.decode(), err), (0, f"{NOT_SERVED}\n", ""), "root's job by default: none, and nothing is told")
     configure("[policy.partition.closed]\ndefault_dataset = /nowhere\n")
-    job = cluster.submit(["--nodes=1", "--partition=closed"], HERE)
-    equal(cluster.wait(job), "COMPLETED", "a default that is not there: how Slurm says that it ended")
-    equal(cluster.output(job).decode(), f"{NOT_SERVED}\n", "a default that is not there: nobody who did not ask is told")
+    job, out = plain("a default that is not there", "--partition=closed")
+    equal(out, f"{NOT_SERVED}\n", "a default that is not there: nobody who did not ask is told")
     contains(cluster.log_of(job), ["/nowhere"], "a default that is not there: the log says so")
 
 
@@ -163,8 +162,8 @@ def in_a_step():
     """srun alone, and a step of a job that has no dataset."""
     code, out, err = cluster.execute(["srun", "-N1", "--exclusive", f"--monarch-dataset={data.path}", "--monarch-tiers=ssd", "sh", "-c", SHOW])
     equal((code, conf_of(out.decode())[1]), (0, ["ssd"]), "srun: what the agent is told", err)
-    job = cluster.submit(["-N1"], f"srun --monarch-dataset={data.path} --monarch-prefetch=off sh -c '{SHOW}'")
-    equal((cluster.wait(job), conf_of(cluster.output(job).decode())[0].get("prefetch")), ("COMPLETED", "off"), "a step's option: what the agent is told")
+    out = plain("a step's option", script=f"srun --monarch-dataset={data.path} --monarch-prefetch=off sh -c '{SHOW}'")[1]
+    equal(conf_of(out)[0].get("prefetch"), "off", "a step's option: what the agent is told")
 
 
 def told(text):
