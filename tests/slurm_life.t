@@ -6,7 +6,6 @@ read anew, while jobs with Monarch run and end. That Monarch is replaced meanwhi
 import os
 import re
 import signal
-import struct
 import time
 
 import e2e
@@ -74,23 +73,6 @@ def reconfigured():
     next_job("reconfigured")
 
 
-def other_version():
-    """The job's agent is of a version whose files this one does not read: what begins then reads the PFS, and the epilog cleans."""
-    job = submit()
-    run = cluster.record(job)["run_dir"]
-    for name in "board", "catalog":
-        with open(f"{run}/{name}", "r+b") as file:
-            magic, version = struct.unpack("<QI", file.read(12))
-            ok(magic and 0 < version < 1000, f"another version: {name} has one", version)
-            file.seek(8)
-            file.write(struct.pack("<I", version + 1))
-    cluster.go(job)
-    equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", data.sums * 2), "another version: the job ends, its bytes are right", cluster.jobs(job))
-    wait_until(lambda: " monarch=1 " in cluster.log_of(job))
-    contains(cluster.log_of(job), ["counters=lost"], "another version: the line tells that its counters cannot be read")
-    cluster.nothing_left("another version")
-
-
 def configless():
     """slurmd has its configuration, plugstack.conf included, from slurmctld."""
     conf = f"{scratch()}/configless.conf"
@@ -138,4 +120,4 @@ e2e.write(f"{scratch()}/life.conf", LINES)
 cluster = Site()
 data = Dataset(scratch())
 cluster.up("--prolog-flags", "Contain", "--nodes", "1", "--slurm-conf", f"{scratch()}/life.conf")
-e2e.main(reconfigured, other_version, daemons_killed, configless)
+e2e.main(reconfigured, daemons_killed, configless)
