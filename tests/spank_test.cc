@@ -358,8 +358,7 @@ TEST_F(SpankPlugin, AStepStartsTheAgentOnce) {
   hook("init_post_opt");
   EXPECT_EQ(arguments(), once) << "Slurm hands over srun's options twice";
   EXPECT_FALSE(has(read("variables"), "SLURM")) << read("variables");
-  EXPECT_EQ(said(), "");
-  EXPECT_EQ(told(), "");
+  EXPECT_EQ(said() + told(), "");
   EXPECT_EQ(fake_.environment["LD_PRELOAD"], scratch_ / "libmonarch_preload.so");
   EXPECT_EQ(fake_.environment["MONARCH_IO_RUN_DIR"], scratch_ / "run");
 }
@@ -963,17 +962,8 @@ TEST_F(SpankWait, AnAgentThatTellsNothingIsWaitedForAMinute) {
   step_that_waits("100 100");
   const std::string all = told_slowly();
   EXPECT_TRUE(has(all, "the time of --monarch-wait-timeout is over; staging goes on\n")) << all;
-  EXPECT_TRUE(has(all,
-                  "monarch: n1: 2.0K of 10.0K staged, 512 bytes/s, about 0:00:16 left; the job begins at "
-                  "100%, or in "))
+  EXPECT_TRUE(has(all, "monarch: n1: 2.0K of 10.0K staged, 512 bytes/s, about 0:00:16 left; the job begins"))
       << all;
-  for (const auto& [more, text] : {std::pair{"", "2.0K staged; the job"},
-                                   {"all_bytes=4096\n", "2.0K of 4.0K staged; the job"},
-                                   {"rate=2048\n", "2.0K staged, 2.0K/s; the job"}}) {
-    tell("staging-in", 1, more);
-    step_that_waits("100 100");
-    EXPECT_TRUE(has(told_slowly(), text)) << text;
-  }
   const auto lines = std::count(all.begin(), all.end(), '\n');
   EXPECT_TRUE(lines > 3 && lines < 7) << "ever more seldom: " << all;
 }
