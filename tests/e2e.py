@@ -565,19 +565,15 @@ class SlowFs:
         _processes.remove(self._process)
 
 
-def hanging_mount(path, uid, dead=0, more=""):
-    """Root's: FUSE there, as fusermount mounts it for that user, on top of as many dead ones. Nobody serves it: what asks it hangs until
-    the descriptor that is returned is closed."""
-    mount = ctypes.CDLL(None, use_errno=True).mount
-    for left in range(dead, -1, -1):
-        fd = os.open("/dev/fuse", os.O_RDWR)
-        options = f"fd={fd},rootmode=40000,user_id={uid},group_id={uid}{more}".encode()
-        if mount(b"test", os.fsencode(path), b"fuse", 6, options) != 0:
-            error = ctypes.get_errno()
-            os.close(fd)
-            raise OSError(error, "mount FUSE")
-        if left:
-            os.close(fd)
+def hanging_mount(path, uid, more=""):
+    """Root's: FUSE there, as fusermount mounts it for that user. Nobody serves it: what asks it hangs until the descriptor that is returned
+    is closed."""
+    fd = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={fd},rootmode=40000,user_id={uid},group_id={uid}{more}".encode()
+    if ctypes.CDLL(None, use_errno=True).mount(b"test", os.fsencode(path), b"fuse", 6, options) != 0:
+        error = ctypes.get_errno()
+        os.close(fd)
+        raise OSError(error, "mount FUSE")
     return fd
 
 

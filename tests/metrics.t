@@ -278,15 +278,13 @@ def served(n):
         yield path
 
 
-def asked(path, request, shut=False):
+def asked(path, request):
     """The answer's first line, its fields and its body."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(e2e.PATIENCE)
         client.connect(path)
         with contextlib.suppress(BrokenPipeError):
             client.sendall(request)
-        if shut:
-            client.shutdown(socket.SHUT_WR)
         answer = b""
         with contextlib.suppress(ConnectionResetError):
             while part := client.recv(65536):

@@ -104,8 +104,8 @@ def check_told(name, job, *steps):
           f"{name}: no command line of root's helpers, which all can read, shows a dataset")
 
 
-def running(job, tasks=2):
-    for task in range(tasks):
+def running(job):
+    for task in range(2):
         cluster.wait_running(job, f"on.{job}.{task}")
 
 

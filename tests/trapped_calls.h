@@ -13,7 +13,6 @@
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -30,25 +29,6 @@ using CallArguments = const long (&)[5];
 // Returns 0 to let the call go on, or the errno with which it fails. Runs in the thread that calls, between
 // any two calls of the C library's: it takes no lock that the caller may hold. Its own calls go on.
 using CallHandler = std::function<int(CallArguments)>;
-
-// What the C library calls for poll(2) and for mkdir(2), with the path as this argument.
-#ifdef SYS_mkdir
-constexpr long kPollCall = SYS_poll, kMkdirCall = SYS_mkdir;
-constexpr int kMkdirPath = 0;
-#else
-constexpr long kPollCall = SYS_ppoll, kMkdirCall = SYS_mkdirat;
-constexpr int kMkdirPath = 1;
-#endif
-
-// For how long a call of kPollCall waits at the most; negative: without a limit.
-inline long limit_ms(CallArguments a) {
-#ifdef SYS_mkdir
-  return static_cast<int>(a[2]);
-#else
-  const auto* limit = reinterpret_cast<const timespec*>(a[2]);
-  return limit ? limit->tv_sec * 1000 + limit->tv_nsec / 1000000 : -1;
-#endif
-}
 
 // What a test's child process exits with where before_call() fails.
 constexpr int kNoTraps = 99;

@@ -56,10 +56,10 @@ class Placed:
         """Whether the job reads what there is, and has it from the PFS or the tier."""
         return equal(self.job.run(read_all(self.root))[:2], e2e.execute(read_all(self.root))[:2], name)
 
-    def change(self, name, script, *words, code=0):
+    def change(self, name, script, *words):
         """Runs a shell script in the job, with the root as $1 and the directory outside as $2."""
         got = self.job.run(["bash", "-ec", script, "bash", self.root, self.outside, *words])
-        ok(got[0] == code, f"{name}: done", got)
+        ok(got[0] == 0, f"{name}: done", got)
         self.same(f"{name}: the new bytes")
 
     def done(self, name, unchanged):
