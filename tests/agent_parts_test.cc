@@ -469,13 +469,6 @@ class TakeOverTest : public PlacementTest {
     EXPECT_TRUE(catalog_->place(ref, 0, made.st_ino, source_stat(name)));
     return ref;
   }
-  void compare() {
-    watch_ = std::make_unique<ChangeWatch>(&*dataset_, board_->get(), 1000);
-    watch_->start();
-    rates_.emplace(config_, clock_);
-    compare_placed(catalog_.get(), *dataset_, watch_.get(), board_->get(), &rates_->pfs_stats,
-                   [] { return false; });
-  }
   bool marked(const std::string& name) { return is_invalid(*board_->get(), rel(name).hash); }
   static constexpr uint64_t kBytes = 8192;
 };
@@ -517,7 +510,11 @@ TEST_F(TakeOverTest, WhatTasksAreToldIsComparedAndWatched) {
                            nanoseconds(st.st_ctim), st.st_mode, st.st_uid, st.st_gid, 1, 4096, 0}}));
   take_over(&*catalog_, &*hierarchy_, board_->get());
   for (const char* name : {"large", "a/seen"}) scratch_.file(std::string("pfs/") + name, "another content");
-  compare();
+  watch_ = std::make_unique<ChangeWatch>(&*dataset_, board_->get(), 1000);
+  watch_->start();
+  rates_.emplace(config_, clock_);
+  compare_placed(catalog_.get(), *dataset_, watch_.get(), board_->get(), &rates_->pfs_stats,
+                 [] { return false; });
   for (const char* name : {"large", "a/seen"}) EXPECT_TRUE(marked(name)) << name;
   EXPECT_FALSE(marked("b/new"));
   scratch_.file("pfs/b/new", "another content");

@@ -55,13 +55,6 @@ class WatchTest : public NodeTest {
   void alone_for(int64_t seconds) const {
     change([=](JobRecord* r) { r->alone_since = boot_seconds() - seconds; });
   }
-  // The directory of a job that the prolog has noted, and nothing more; so long ago.
-  std::string noted_before(int hours) const {
-    EXPECT_TRUE(state_.lock_job(record(id(1)).job, true, 0).ok());
-    std::string dir = state_.path() + "/jobs/" + record(id(1)).job.key();
-    make_older(dir, hours);
-    return dir;
-  }
   static void make_older(const std::string& dir, int hours) {
     const timeval when[2] = {{::time(nullptr) - 3600 * hours, 0}, {::time(nullptr) - 3600 * hours, 0}};
     EXPECT_EQ(::utimes(dir.c_str(), when), 0);
@@ -304,7 +297,8 @@ TEST_F(WatchTest, ARunIsOverWithAllItsAnchors) {
 }
 
 TEST_F(WatchTest, NotesOfJobsThatNeverBeganAreForgotten) {
-  const std::string dir = noted_before(0);
+  EXPECT_TRUE(state_.lock_job(record(id(1)).job, true, 0).ok());
+  const std::string dir = state_.path() + "/jobs/" + record(id(1)).job.key();
   change([](JobRecord* r) { r->notes.datasets = "/data"; });
   EXPECT_FALSE(need_look());
   watch();
@@ -340,19 +334,16 @@ class TrappedWatchTest : public WatchTest {
     WatchTest::SetUp();
     if (!can_trap()) GTEST_SKIP() << "no system call can be trapped here";
   }
-  void watch_with(long call, const CallHandler& handler) const {
+  void watch_without(const std::string& path, int error) const {
+    const auto open = [=](CallArguments a) {
+      return std::string(reinterpret_cast<const char*>(a[1])).ends_with(path) ? error : 0;
+    };
     EXPECT_EQ(in_child([&] {
                 ::alarm(600);
-                if (!before_call(call, handler)) return kNoTraps;
-                watch();
-                return 0;
+                if (!before_call(SYS_openat, open)) return kNoTraps;
+                return watch(), 0;
               }),
               0);
-  }
-  void watch_without(const std::string& path, int error) const {
-    watch_with(SYS_openat, [=](CallArguments a) {
-      return std::string(reinterpret_cast<const char*>(a[1])).ends_with(path) ? error : 0;
-    });
   }
 };
 
