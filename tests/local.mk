@@ -247,15 +247,13 @@ EXTRA_DIST += \
 
 EXTRA_DIST += %D%/fixtures
 
-check_PROGRAMS += tests/beside tests/differential tests/only_v2.so tests/openat2.so tests/other_values.so tests/safety
+check_PROGRAMS += tests/beside tests/only_v2.so tests/openat2.so tests/other_values.so tests/safety
 tests_beside_LDADD = -lpthread -ldl
 # The preload library is to find its syscall(3).
 tests_beside_LDFLAGS = -rdynamic
 tests_beside_SOURCES = \
 	%D%/beside.cc \
 	%D%/own_syscall.h
-tests_differential_SOURCES = \
-	%D%/differential.cc
 tests_only_v2_so_CXXFLAGS = $(so_compile_flags)
 tests_only_v2_so_LDFLAGS = $(so_link_flags)
 tests_only_v2_so_SOURCES = \
@@ -288,7 +286,6 @@ scripts = \
 	%D%/containers.t \
 	%D%/ctl.t \
 	%D%/demo.t \
-	%D%/differential.t \
 	%D%/docs.t \
 	%D%/environment.t \
 	%D%/exports.t \
@@ -305,6 +302,7 @@ scripts = \
 	%D%/matrix.t \
 	%D%/metadata.t \
 	%D%/metrics.t \
+	%D%/model.t \
 	%D%/monarchd.t \
 	%D%/node.t \
 	%D%/os_calls.t \

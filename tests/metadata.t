@@ -165,7 +165,7 @@ def values(data, where):
     data.both(f"{where}: all that ask about a path", [PYTHON, "-c", VALUES, data.root], 500)
 
 
-# ---- directories. Places in streams are differential.t's.
+# ---- directories. Places in streams are model.t's.
 
 STREAMS = """
 import ctypes, os, sys
