@@ -126,6 +126,8 @@ unit_life = \
 	%D%/launch_test.cc \
 	%D%/ledger_test.cc \
 	%D%/start_test.cc
+unit_opens = \
+	%D%/opens_test.cc
 unit_peer_calls = \
 	%D%/peer_control_test.cc \
 	%D%/peer_handshake_test.cc \
@@ -143,12 +145,13 @@ unit_peer_data = \
 	%D%/told_values_test.cc
 # The longest first: nothing waits for it at the end.
 if UNITY
-nodist_tests_unit_SOURCES = unity/unit_peer_data.cc unity/unit_large.cc unity/unit_jobs.cc unity/unit_agent.cc unity/unit_base.cc \
-	unity/unit_peer_calls.cc unity/unit_life.cc unity/unit_catalog.cc unity/unit_config.cc unity/unit_fuzz.cc
-unity += $(nodist_tests_unit_SOURCES)
+unit_unity = unity/unit_peer_data.cc unity/unit_large.cc unity/unit_jobs.cc unity/unit_agent.cc unity/unit_base.cc \
+	unity/unit_peer_calls.cc unity/unit_life.cc unity/unit_catalog.cc unity/unit_config.cc unity/unit_fuzz.cc unity/unit_opens.cc
+unity += $(unit_unity)
+nodist_tests_unit_SOURCES = $(unit_unity) unity/preload_client.cc unity/preload_decide.cc unity/preload_resolve.cc
 else
 tests_unit_SOURCES += $(unit_agent) $(unit_base) $(unit_catalog) $(unit_config) $(unit_fuzz) $(unit_jobs) $(unit_large) \
-	$(unit_life) $(unit_peer_calls) $(unit_peer_data)
+	$(unit_life) $(unit_opens) $(preload_client) $(preload_decide) $(preload_resolve) $(unit_peer_calls) $(unit_peer_data)
 endif
 TESTS += tests/unit
 
