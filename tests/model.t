@@ -4,8 +4,8 @@
 each call gives, by whatever path or descriptor, whoever changed the file since.  A seed makes a world: a directory with a few files, and the
 calls on it.  The same seeds each time; with MONARCH_TEST_ALL=1 30,000 calls by new ones.  `tests/model.t SEED...` runs single worlds.
 
-Left out is what doc/coverage.md has of copies' descriptors: one whose file changed, but had lost the name that it was opened by, or was
-changed by a program without the library, is closed (World.in_doubt); the inside of a stream is not read after a change."""
+Left out is what doc/coverage.md has of copies' descriptors: one whose file changed, but had no name any more in the directory where it
+was opened, or was changed by a program without the library, is closed (World.in_doubt); the inside of a stream is not read after a change."""
 
 import collections
 import contextlib
@@ -240,11 +240,12 @@ class Node:
         self.data, self.mode, self.links, self.mtime = data, mode, 1, None
         self.is_file, self.is_directory, self.is_link = (isinstance(data, kind) for kind in (bytearray, dict, str))
         self.changes = self.moves = self.outside = 0  # of bytes and attributes; of names; those of either by a program without the library
+        self.freed = False  # a call was about to take its last name
 
 
 class Open:
-    def __init__(self, node, flags, stream):
-        self.node, self.flags, self.stream, self.at, self.followed = node, flags, stream, 0, False
+    def __init__(self, node, place, flags, stream):
+        self.node, self.place, self.flags, self.stream, self.at, self.followed = node, place, flags, stream, 0, False
         self.moves, self.outside, self.changes = node.moves, node.outside, node.changes
         self.reads, self.writes = flags & os.O_ACCMODE != WRITES, flags & os.O_ACCMODE != READS
 
@@ -267,14 +268,13 @@ class Model(Calls):
         try:
             return getattr(self, name)(*words)
         except OSError as error:
-            if name in ("rename", "unlink") and not self.births:
-                self.may_be_another(words[-1])
+            if name in ("rename", "unlink"):
+                self.is_freed(words[-1])
             return errno.errorcode[error.errno]
 
-    def may_be_another(self, path):
-        """What was about to be removed."""
+    def is_freed(self, path):
         with contextlib.suppress(OSError):
-            self.moved(self.existing(path, False))
+            self.existing(path, False).freed = True
 
     def paths(self, node=None, before=""):
         for name, below in (node or self.root).data.items():
@@ -349,8 +349,15 @@ class Model(Calls):
     def used(self, slot):
         """Of a call by which a copy's descriptor follows a change."""
         o = self.slot(slot)
-        o.followed |= o.changes != o.node.changes and o.moves == o.node.moves
+        o.followed |= o.changes != o.node.changes and self.is_reached(o)
         return o
+
+    def is_reached(self, o):
+        """Whether its file can be found."""
+        places = [os.path.split(path) for path, node in self.paths() if node is o.node]
+        if o.place in places:
+            return self.births or not o.node.freed
+        return o.place[0] in [directory for directory, _ in places] and not o.node.freed
 
     def open(self, slot, path, flags, stream):
         directory, name, node = self.find(path, not flags & (os.O_NOFOLLOW | os.O_EXCL))
@@ -358,7 +365,7 @@ class Model(Calls):
             refuse_if(not flags & os.O_CREAT, errno.ENOENT)
             node = Node(bytearray(), 0o666)
             self.put(directory, name, node)
-        o = Open(node, flags, stream)
+        o = Open(node, (self.path_of(directory), name), flags, stream)
         refuse_if(node.is_link, errno.ELOOP)
         refuse_if(node.is_directory and (o.writes or flags & os.O_CREAT), errno.EISDIR)
         refuse_if(not node.is_directory and flags & os.O_DIRECTORY, errno.ENOTDIR)
@@ -422,7 +429,7 @@ class Model(Calls):
         node = self.existing(where, follow)
         path = self.path_of(node)
         kind = stat.S_IFREG if node.is_file else stat.S_IFDIR if node.is_directory else stat.S_IFLNK
-        if path is None or isinstance(where, int) and self.slot(where).moves != node.moves:
+        if path is None or isinstance(where, int) and not (self.slot(where).followed or self.is_reached(self.slot(where))):
             kernels = [ANY] * 10
         else:
             kernels = values(os.lstat(f"{self.base}/{path}"))
@@ -483,7 +490,7 @@ class Model(Calls):
         refuse_if(node.is_directory and self.is_below(node, new[0]), errno.EINVAL)
         refuse_if(target and target.is_directory and self.is_below(target, old[0]), errno.EINVAL if exchange else errno.ENOTEMPTY)
         if node is target:
-            return self.may_be_another(other) if not self.births else None
+            return self.is_freed(other)
         if target and not exchange:
             refuse_if(node.is_directory and not target.is_directory, errno.ENOTDIR)
             refuse_if(target.is_directory and not node.is_directory, errno.EISDIR)
@@ -640,8 +647,8 @@ class World:
             return "close", slot
         if o.node.is_directory:
             return self.numbers.choice((("stat", slot, True, PLAIN), ("stat", slot, True, PARTS), ("read", slot, 10, None, PLAIN), ("chmod", slot, 0o755)))
-        has_name, has_data = o.moves == o.node.moves, len(o.node.data) > 3
-        may_change = has_name or o.followed or o.writes
+        has_name, has_data = o.moves == o.node.moves and not o.node.freed, len(o.node.data) > 3
+        may_change = self.model.is_reached(o) or o.followed or o.writes
         return self.one_of(
             (5, lambda: ("read", slot, self.size(), self.numbers.choice((None, self.place())), self.below(3))),
             (3, lambda: ("stat", slot, True, self.below(2))), (1, lambda: ("lseek", slot, self.below(80000) - 20000, self.below(3))),
@@ -664,7 +671,7 @@ class World:
         """Of a descriptor of a copy whose file was changed, and can't be followed."""
         if o.writes or o.followed or o.node.is_directory:
             return False
-        return o.outside != o.node.outside or (o.changes != o.node.changes and o.moves != o.node.moves)
+        return o.outside != o.node.outside or (o.changes != o.node.changes and not self.model.is_reached(o))
 
     def path_call(self):
         return self.one_of(

@@ -249,6 +249,7 @@ bool lead_to_original(Change change, const Original& copied, const char** path, 
   mark_original(change, copied);
   instead->fd = open_original(copied);
   if (instead->fd < 0) return false;
+  changes_descriptor(change, instead->fd);  // by the name that it has now
   fd_link(instead->fd, instead->link);
   *path = instead->link;
   return true;
@@ -357,7 +358,7 @@ void give_all_back(Given given, Hints hints) {
 
 bool will_change_open(Change change, int fd) {
   Original original;
-  if (original_of_descriptor(fd, &original)) return will_change_copy(change, fd, original);
+  if (original_of_descriptor(fd, &original) && !will_change_copy(change, fd, original)) return false;
   changes_descriptor(change, fd);
   return true;
 }

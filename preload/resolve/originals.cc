@@ -63,6 +63,29 @@ bool is_original(const struct statx& st, const Original& original) {
   return born != 0 ? born <= born_before(original) : !was_freed(original);
 }
 
+int open_proved(int dirfd, const char* path, int flags, const Original& original) {
+  const int fd = open_own(dirfd, path, flags);
+  struct statx st;
+  if (fd >= 0 && look_at(fd, kToKnowOriginal, &st) && is_original(st, original)) return fd;
+  if (fd >= 0 || errno == ENOENT) errno = ESTALE;
+  return not_opened(fd);
+}
+
+// What had this path, by another name in the same directory.
+RARE int open_beside(char* path, int flags, const Original& original) {
+  constexpr int kMostReads = 256;  // some 8,000 names
+  *strrchr(path, '/') = '\0';
+  const Own dir(open_own(AT_FDCWD, path, O_RDONLY | O_DIRECTORY));
+  int fd = -1;
+  if (dir.fd >= 0)
+    each_entry(dir.fd, kMostReads, [&](const dirent64& e) {
+      if (fd < 0 && e.d_ino == original.identity->pfs_ino)
+        fd = open_proved(dir.fd, e.d_name, flags | O_NOFOLLOW, original);
+    });
+  if (fd < 0) errno = ESTALE;
+  return fd;
+}
+
 }  // namespace
 
 bool is_copy(const struct statx& st, Original* original) {
@@ -162,16 +185,12 @@ const char* path_of_original(const Original& original, Room* room) {
 
 int open_original(const Original& original, int flags) {
   Room room;
-  const char* path = path_of_original(original, &room);
-  if (!path) {
+  if (!path_of_original(original, &room)) {
     errno = ESTALE;
     return -1;
   }
-  const int fd = open_own(AT_FDCWD, path, flags);
-  struct statx st;
-  if (fd >= 0 && look_at(fd, kToKnowOriginal, &st) && is_original(st, original)) return fd;
-  if (fd >= 0 || errno == ENOENT) errno = ESTALE;
-  return not_opened(fd);
+  const int fd = open_proved(AT_FDCWD, room.text(), flags, original);
+  return fd >= 0 || errno != ESTALE || was_freed(original) ? fd : open_beside(room.text(), flags, original);
 }
 
 RARE const char* path_without_descriptor(const Original& original, Room* room) {

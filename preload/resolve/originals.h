@@ -67,8 +67,9 @@ const char* path_of_original(const Original& original, Room* room);
 // The mark of an inode whose file lost its last name: another file may have that number since. For where no
 // time of birth is told.
 constexpr uint32_t mark_of_freed(uint64_t ino) { return inode_hash(1, ino); }
-// A descriptor of the file on the PFS, proved to be the one that was copied; -1 with errno (ESTALE: another
-// one has its name by now). `flags` must not change what is opened: it is looked at afterwards.
+// A descriptor of the file on the PFS, proved to be the one that was copied, by its name or another in its
+// directory; -1 with errno (ESTALE: it is not there any more). `flags` must not change what is opened: it is
+// looked at afterwards.
 int open_original(const Original& original, int flags = O_PATH);
 // Where open_original() has failed with that errno, since no further descriptor is to be had: the file's
 // path, proved likewise just now. nullptr: it is not to be had; errno stays as it is.

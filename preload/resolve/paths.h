@@ -3,6 +3,7 @@
 #pragma once
 
 #include <dirent.h>
+#include <limits.h>
 #include <stddef.h>
 
 #include "preload/client/client.h"
@@ -58,16 +59,23 @@ inline constexpr size_t kFdLinkBytes = sizeof kFdLinks + 10;
 void fd_link(int fd, char* out);
 // The number that is the last component of such a link; -1: it is none.
 int number_of_descriptor(const char* digits);
+// Calls `use` with each entry of a directory, of which no more is read than `most` times some.
+template <typename Use>
+void each_entry(int dir, int most, Use use) {
+  alignas(dirent64) char entries[1024];
+  for (long bytes; most > 0 && (bytes = syscall(SYS_getdents64, dir, entries, sizeof entries)) > 0; --most)
+    for (long at = 0; at < bytes; at += reinterpret_cast<dirent64*>(entries + at)->d_reclen)
+      use(*reinterpret_cast<const dirent64*>(entries + at));
+}
 // Calls `use` with each descriptor of this process; without /proc, with the standard ones. Changes errno.
 template <typename Use>
 void each_descriptor(Use use) {
   const Own dir(open_own(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY));
   for (int fd = 0; dir.fd < 0 && fd < 3; ++fd) use(fd);
-  alignas(dirent64) char entries[256];
-  for (long bytes; dir.fd >= 0 && (bytes = syscall(SYS_getdents64, dir.fd, entries, sizeof entries)) > 0;)
-    for (long at = 0; at < bytes; at += reinterpret_cast<dirent64*>(entries + at)->d_reclen)
-      if (const int fd = number_of_descriptor(reinterpret_cast<dirent64*>(entries + at)->d_name); fd >= 0)
-        use(fd);
+  if (dir.fd < 0) return;
+  each_entry(dir.fd, INT_MAX, [&](const dirent64& e) {
+    if (const int fd = number_of_descriptor(e.d_name); fd >= 0) use(fd);
+  });
 }
 // The absolute path of an open file, as this mount namespace names it, without symbolic links, in `room`; its
 // length, 0 if it has none. `more`: bytes of room behind it, the NUL's among them. Changes errno.
