@@ -8,6 +8,7 @@ TEST_EXTENSIONS = .t
 TEST_TIMEOUT = 900
 # Of programs of GoogleTest: removing files takes long where a disk discards what they held.
 UNIT_TIMEOUT = 1800
+tests/cpython.log: TEST_TIMEOUT = 7200
 tests/farm.log: TEST_TIMEOUT = 7200
 tests/inject.log: TEST_TIMEOUT = 7200
 tests/packages.log: TEST_TIMEOUT = 7200
@@ -287,6 +288,7 @@ scripts = \
 	%D%/api.t \
 	%D%/cgroup.t \
 	%D%/containers.t \
+	%D%/cpython.t \
 	%D%/ctl.t \
 	%D%/demo.t \
 	%D%/docs.t \
