@@ -115,6 +115,8 @@ LINKS = {
     "read anew, by a stream": (True, "n = open(link, 'rb', 0); libc.fopen.restype = ctypes.c_void_p; t = ctypes.c_void_p(libc.fopen(link.encode(), b'r'));"
                                      "append('new'); print(stat(libc.fileno(t)), stat(n.fileno()))"),
     "appended to, by a shell": (True, "print(sh('exec 3<\"$1/f\"; echo app >>/dev/fd/3; echo x | tee -a /dev/fd/3; tail -n 2 \"$1/f\"; tail -c 3 <&3'))"),
+    "changed by a link in the dataset": (True, "i = root + '/in'; os.symlink('/dev/stdin', i); os.dup2(s, 0); os.truncate(i, 50); os.chmod(i, 0o604); os.utime(i, (5, 5));"
+                                               "print(file(), same(f), os.fstat(s).st_size)"),
     "what a child writes to": (True, "p = os.posix_spawn('/bin/echo', ['echo', 'NEW'], os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, link, os.O_WRONLY | os.O_TRUNC, 0)]);"
                                      "os.waitpid(p, 0); print(file(), os.pread(s, 30, 0))"),
     "another mode of a stream": (True, "libc.fopen.restype = libc.freopen.restype = ctypes.c_void_p; t = ctypes.c_void_p(libc.fopen(f.encode(), b'r'))\n"

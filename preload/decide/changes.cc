@@ -210,8 +210,7 @@ APART Original copy_at(const Client& c, const Object& object, const struct statx
 APART Original mark_named(Client* c, Change change, const Object& object, const Located& found) {
   struct statx st;
   if (!look(object, &st)) return {};
-  if (found.where != Where::kBelow)
-    if (const Original copied = copy_at(*c, object, st); copied.entry) return copied;
+  if (const Original copied = copy_at(*c, object, st); copied.entry) return copied;
   const bool named = change == Change::kName || (change == Change::kReplaced && S_ISLNK(st.stx_mode));
   // The path of a root may be a symbolic link on another device.
   if (leads_to_root(found.where) && named) close_all(c);
