@@ -88,6 +88,11 @@ CASES = {
     "a lease": (True, "import signal; s = os.open(f, 0); print(fcntl.fcntl(s, fcntl.F_SETLEASE, fcntl.F_RDLCK))\n"
                       "def give_up(*_): print('given up'); fcntl.fcntl(s, fcntl.F_SETLEASE, fcntl.F_UNLCK)\n"
                       "signal.signal(signal.SIGIO, give_up); append('new'); print(os.pread(s, 9, 1685), fcntl.fcntl(s, fcntl.F_GETLEASE))"),
+    "a thread with descriptors of its own": (True,
+        "d, e, r = os.open(root, 0), os.open(root + '/sub', 0), os.open(f, 0)\n"
+        "def look(): n = os.open('f', 0, dir_fd=d); print(os.read(n, 30), stat(n)[0], os.stat('f', dir_fd=d).st_size)\n"
+        "def own(): print(libc.unshare(0x400)); os.dup2(e, d); look(); w = os.open('f', os.O_WRONLY, dir_fd=d); os.write(w, b'NEW'); look(); os.close(r)\n"
+        "t = threading.Thread(target=own); t.start(); t.join(); look(); print(open(root + '/sub/f').read(9)); append('new'); print(os.pread(r, 9, 1685))"),
     "a file put in its place": (False, "s = os.open(f, 0); sh('cp \"$1/other\" \"$1/n\"; mv \"$1/n\" \"$1/f\"'); print(os.read(s, 20), os.fstat(s).st_size)"),
     "another in its place, perhaps of the same inode": (False, "s = os.open(f, 0); os.read(s, 5); n = os.fstat(s).st_ino; os.unlink(f)\n"
                                                                "for i in range(1000):\n"
@@ -215,6 +220,7 @@ def make(root):
     for name in "f", "other", "a":
         e2e.write(f"{root}/{name}", FILE)
         os.utime(f"{root}/{name}", (1.5e9, 1.5e9))
+    e2e.write(f"{root}/sub/f", FILE[5:])
     for name in "sub/b", "sub/c":
         os.link(f"{root}/a", f"{root}/{name}")
 

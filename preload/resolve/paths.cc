@@ -7,9 +7,19 @@
 
 namespace monarch::preload {
 
+static std::atomic<bool> own_tables{false};
+
+const char* fd_links() {
+  return own_tables.load(std::memory_order_relaxed) ? "/proc/thread-self/fd" : "/proc/self/fd";
+}
+void threads_have_tables() { own_tables.store(true, std::memory_order_relaxed); }
+
 void fd_link(int fd, char* out) {
-  memcpy(out, kFdLinks, sizeof kFdLinks - 1);
-  put_number(out + sizeof kFdLinks - 1, fd);
+  const char* links = fd_links();
+  const size_t len = strlen(links);
+  memcpy(out, links, len);
+  out[len] = '/';
+  put_number(out + len + 1, fd);
 }
 
 int number_of_descriptor(const char* digits) {

@@ -53,9 +53,12 @@ bool any_above(const RelPath& path, Test test) {
 // mount namespace.
 const char* pfs_path(const Client& client, const RelPath& path, Room* room);
 
-// "/proc/self/fd/FD"; `out` holds kFdLinkBytes.
-inline constexpr char kFdLinks[] = "/proc/self/fd/";
-inline constexpr size_t kFdLinkBytes = sizeof kFdLinks + 10;
+// "/proc/self/fd", where this thread's descriptors are; those of one that made itself a table of its own are
+// in "/proc/thread-self/fd", which not all have that translate paths (PRoot).
+const char* fd_links();
+void threads_have_tables();  // from now on
+// A descriptor's link there; `out` holds kFdLinkBytes.
+inline constexpr size_t kFdLinkBytes = sizeof "/proc/thread-self/fd/" + 10;
 void fd_link(int fd, char* out);
 // The number that is the last component of such a link; -1: it is none.
 int number_of_descriptor(const char* digits);
@@ -70,7 +73,7 @@ void each_entry(int dir, int most, Use use) {
 // Calls `use` with each descriptor of this process; without /proc, with the standard ones. Changes errno.
 template <typename Use>
 void each_descriptor(Use use) {
-  const Own dir(open_own(AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY));
+  const Own dir(open_own(AT_FDCWD, fd_links(), O_RDONLY | O_DIRECTORY));
   for (int fd = 0; dir.fd < 0 && fd < 3; ++fd) use(fd);
   if (dir.fd < 0) return;
   each_entry(dir.fd, INT_MAX, [&](const dirent64& e) {
