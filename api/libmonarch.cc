@@ -164,26 +164,44 @@ EXPORT ssize_t monarch_read(const char* path, void* buf, size_t n, int64_t offse
   return got;
 }
 
-EXPORT ssize_t monarch_hint(const char* const* paths, size_t count, const struct monarch_order* order) {
+EXPORT int monarch_find(const char* const* paths, size_t count, uint32_t* numbers) {
   const Client* c = client();
   if (!c) return refuse(ENOTCONN);
-  const Own run(open_run_dir());
+  for (size_t i = 0; i < count; ++i) numbers[i] = find_file(*c, paths[i]);
+  return 0;
+}
+
+EXPORT ssize_t monarch_hint_found(const uint32_t* numbers, size_t count, const struct monarch_order* order) {
+  const Own run(client() ? open_run_dir() : -1);
   if (run.fd < 0) return refuse(ENOTCONN);
   OrderHeader header;
   header.rank = order ? order->rank : own_rank();
   header.epoch = order ? order->epoch : 0;
   size_t taken = 0;
   while (taken < count) {
-    Ref refs[kRefsAtOnce];
     const size_t n = count - taken < kRefsAtOnce ? count - taken : kRefsAtOnce;
-    for (size_t i = 0; i < n; ++i) refs[i] = find_file(*c, paths[taken + i]);
     header.count = static_cast<uint32_t>(n);
     header.first = (order ? order->first : 0) + taken;
-    const int error = post_order(run.fd, header, refs);
+    const int error = post_order(run.fd, header, numbers + taken);
     if (error != 0 && error != EAGAIN && taken == 0) return refuse(error);
     if (error != 0) break;
     taken += n;
   }
+  return static_cast<ssize_t>(taken);
+}
+
+EXPORT ssize_t monarch_hint(const char* const* paths, size_t count, const struct monarch_order* order) {
+  const struct monarch_order begin = order ? *order : monarch_order{0, own_rank(), 0};
+  size_t taken = 0;
+  do {
+    Ref refs[kRefsAtOnce];
+    const size_t n = count - taken < kRefsAtOnce ? count - taken : kRefsAtOnce;
+    const struct monarch_order from = {begin.epoch, begin.rank, begin.first + taken};
+    const ssize_t more = monarch_find(paths + taken, n, refs) == 0 ? monarch_hint_found(refs, n, &from) : -1;
+    if (more < 0 && taken == 0) return -1;
+    if (more <= 0) break;
+    taken += static_cast<size_t>(more);
+  } while (taken < count);
   return static_cast<ssize_t>(taken);
 }
 

@@ -232,23 +232,36 @@ def by_run():
 
 # Tells two files to an agent that says, one after the other, what of the dataset it has listed, and how many files it takes.
 AGENT = """
-import sys, monarch_io
+import array, sys, monarch_io
 from monarch_io import torch_hints
 listed, taken, told = iter(map(int, sys.argv[1])), iter(map(int, sys.argv[2])), []
 monarch_io.stats = lambda: {"files": 2, "staged_files": int(sys.argv[3]), "listed": next(listed)}
-monarch_io._hint = lambda names, *order: told.append(([*names], *order)) or next(taken)
+monarch_io._find = lambda paths: asked.extend(paths) or array.array("I", map(int, paths))
+monarch_io._hint = lambda numbers, *order: told.append(([*numbers], *order)) or next(taken)
 torch_hints.LOOK_S = torch_hints.AGAIN_S = 0
-torch_hints._tell_one(lambda indices: [f"{i}" for i in indices], iter([1, 0]), 5, 2, 3, True)
+asked, files = [], torch_hints._Files()
+files.paths_of = lambda indices: [f"{10 + i}" for i in indices]
+torch_hints._tell_one(files, iter([1, 0]), 5, 2, 3, True)
 print(told)
+"""
+# After that: how many of 30 files are looked for, the second time, once they are others, and by the end of the list.
+LIST = AGENT + """
+torch_hints.LOOKS = 2
+for first, indices in (10, [*range(30)]), (10, [*range(30)]), (50, [29, 3]), (50, [-1]):
+    asked.clear()
+    files.paths_of = lambda indices: [f"{first + i}" for i in indices]
+    print(files.numbers_of(indices).tolist() == [first + i for i in indices], len(asked))
 """
 
 
 def again():
     """What the agent has no room for is told again, as is all once the dataset is listed; nothing is told once all is staged."""
-    once = ([b"1", b"0"], 5, 2, 3)
+    once = ([11, 10], 5, 2, 3)
     for listed, taken, staged, want in ("1", "2", 1, [once]), ("1", "002", 1, [once] * 3), ("0001", "22", 2, [once] * 2), ("1", "", 2, []):
         got = e2e.execute([PYTHON, "-c", AGENT, listed, taken, str(staged)], env=e2e.native_environment(**HINTS))
         equal(got, (0, f"{want}\n".encode(), ""), f"listed {listed}, taken {taken}, staged {staged}")
+    got = e2e.execute([PYTHON, "-c", LIST, "1", "2", "1"], env=e2e.native_environment(**HINTS))
+    equal(got[1].decode().split("\n")[1:], ["True 30", "True 2", "True 4", "True 1", ""], "a file is looked for once, unless the list has changed", got[2])
 
 
 # Prints the module that stands for sitecustomize, and whether there is torch already.

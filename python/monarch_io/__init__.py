@@ -4,10 +4,12 @@
 Calls libmonarch, see monarch(3). Without a job of Monarch's nothing is told, and nothing is staged.
 """
 
+import array
 import ctypes
 import errno
 import functools
 import glob
+import itertools
 import os
 
 __all__ = ["attach", "hint", "stats", "wait"]
@@ -33,8 +35,9 @@ def _library():
     prefix = os.path.abspath(__file__ + "/../../../../..")
     found = glob.glob(glob.escape(prefix) + "/lib*/libmonarch.so.1")
     library = ctypes.CDLL(found[0] if found else "libmonarch.so.1", use_errno=True)
-    library.monarch_hint.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, ctypes.POINTER(_Order)]
-    library.monarch_hint.restype = ctypes.c_ssize_t
+    library.monarch_find.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, ctypes.POINTER(ctypes.c_uint32)]
+    library.monarch_hint_found.argtypes = [ctypes.POINTER(ctypes.c_uint32), ctypes.c_size_t, ctypes.POINTER(_Order)]
+    library.monarch_hint_found.restype = ctypes.c_ssize_t
     library.monarch_wait.argtypes = [ctypes.c_double, ctypes.c_int]
     library.monarch_stats.argtypes = [ctypes.POINTER(_Counts), ctypes.c_size_t]
     return library
@@ -54,15 +57,34 @@ def hint(paths, epoch=0, rank=None, first=0):
     else 0. Returns how many of the paths, from the first on, were taken: fewer than all while the agent is
     behind, and 0 without a job. Never waits. Raises OSError where libmonarch is missing.
     """
-    names = list(map(os.fsencode, paths))
-    return _hint((ctypes.c_char_p * len(names))(*names), epoch, rank, first)
+    return _hint(_find(paths), epoch, rank, first)
 
 
-def _hint(names, epoch, rank, first):
-    """hint() of an array of char*."""
+def _find(paths):
+    """The numbers of these files by monarch_find()."""
+    names = list(paths)
+    try:
+        joined = "\0".join(names).encode("ascii")
+    except (TypeError, UnicodeEncodeError):  # takes longer
+        names = list(map(os.fsencode, names))
+        joined = b"\0".join(names)
+    text = ctypes.create_string_buffer(joined)
+    begins = array.array("Q", itertools.accumulate([ctypes.addressof(text), *(len(name) + 1 for name in names[:-1])]))
+    numbers = array.array("I", bytes(4 * len(names)))
+    if _library().monarch_find((ctypes.c_char_p * len(names)).from_buffer(begins), len(names), _pointer(numbers)) != 0:
+        _failed(errno.ENOTCONN)
+    return numbers
+
+
+def _pointer(numbers):
+    return (ctypes.c_uint32 * len(numbers)).from_buffer(numbers)
+
+
+def _hint(numbers, epoch, rank, first):
+    """hint() of what _find() has found."""
     own = int(os.environ.get("SLURM_PROCID", "0")) if rank is None else rank
     order = _Order(epoch, own, first)
-    taken = _library().monarch_hint(names, len(names), ctypes.byref(order))
+    taken = _library().monarch_hint_found(_pointer(numbers), len(numbers), ctypes.byref(order))
     if taken < 0:
         _failed(errno.ENOTCONN)
     return max(taken, 0)

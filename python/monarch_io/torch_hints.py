@@ -11,7 +11,6 @@ import array
 import bisect
 import contextlib
 import copy
-import ctypes
 import functools
 import itertools
 import operator
@@ -26,12 +25,14 @@ import weakref
 import monarch_io
 
 PIECE = 4096  # files that are told at once
+LOOKS = 16  # files that are looked for again each time
 MOST_WAITING = 1024  # batches or epochs that are still to be told
 LISTING_S, LOOK_S = 600, 0.5  # how long a walk of the dataset may take, and how often it is looked at
 BEHIND_S, AGAIN_S = 60, 0.05  # the same of an agent that takes nothing
 AHEAD = 2  # epochs of a sampler that counts them
 
 _attached = weakref.WeakSet()  # loaders
+_files = weakref.WeakKeyDictionary()  # of loaders: the _Files that they read
 _by_epoch = weakref.WeakKeyDictionary()  # samplers whose set_epoch() is called, and the last epoch that is told of each
 _epochs = itertools.count()  # of loaders whose sampler does not count them
 _call = threading.local()  # .begun: the (sampler, iterator) pairs of the call of _next_index() that runs, if any
@@ -139,7 +140,11 @@ def _follower_of(loader):
     if not wanted or loader._dataset_kind != _DatasetKind.Map:
         return None
     paths_of = _paths_of(loader.dataset)
-    return _Follower(paths_of) if paths_of and monarch_io.stats() else None
+    if not paths_of or not monarch_io.stats():
+        return None
+    files = _files.setdefault(loader, _Files())
+    files.paths_of = paths_of
+    return _Follower(files)
 
 
 def _paths_of(dataset):
@@ -176,8 +181,8 @@ def _paths_in_parts(parts, ends, indices):
 class _Follower:
     """What an iterator of a loader has pulled, and how much of its epoch has been told."""
 
-    def __init__(self, paths_of):
-        self._paths_of = paths_of
+    def __init__(self, files):
+        self._files = files
         self._pulls = None  # the iterator of the epoch
 
     def _begin(self, loader_iterator):
@@ -226,7 +231,7 @@ class _Follower:
 
     def _tell(self, indices, epoch, first, is_ahead):
         with contextlib.suppress(queue.Full):  # it is not told
-            _teller().put_nowait((self._paths_of, indices, epoch, self._rank, first, is_ahead))
+            _teller().put_nowait((self._files, indices, epoch, self._rank, first, is_ahead))
 
 
 _OF_LISTS = (type(iter([])), type(iter(range(0))))
@@ -263,16 +268,15 @@ def _tell_all(tasks):
         tasks.task_done()
 
 
-def _tell_one(paths_of, indices, epoch, rank, first, is_ahead):
+def _tell_one(files, indices, epoch, rank, first, is_ahead):
     """Nothing once all is staged. Files that the walk of the dataset has not found yet are told again when it has."""
     counts = monarch_io.stats()
     if not counts or (counts["listed"] and counts["staged_files"] == counts["files"]):
         return
     indices = list(indices)
-    names = _Names(paths_of, indices, is_ahead)
-    _tell_pieces(names, epoch, rank, first)
+    _tell_pieces(files.numbers_of(indices), epoch, rank, first)
     if is_ahead and not counts["listed"] and _within(LISTING_S, LOOK_S, _is_listed):
-        _tell_pieces(names, epoch, rank, first)
+        _tell_pieces(files.numbers_of(indices), epoch, rank, first)
 
 
 def _is_listed():
@@ -289,35 +293,41 @@ def _within(seconds, pause, condition):
     return True
 
 
-class _Names:
-    """The names of files in memory, and where each of those that are told begins."""
+class _Files:
+    """The numbers by which a dataset's files are told; each file is looked for once, or until it is known."""
 
-    def __init__(self, paths_of, indices, is_ahead):
-        # To encode the whole dataset in its own order takes less time than in a shuffled one.
-        self._all = is_ahead and max(indices) < 4 * len(indices)
-        self._indices = indices if self._all else range(len(indices))
-        self._texts, self._at = [], array.array("Q")
-        for piece in _pieces(range(max(indices) + 1) if self._all else indices):
-            self._add([os.fsencode(path) for path in paths_of(piece)])
+    def __init__(self):
+        self.paths_of = None
+        self._numbers = array.array("I")  # by index; 0: not known
 
-    def _add(self, names):
-        self._texts.append(ctypes.create_string_buffer(b"\0".join(names)))
-        begins = itertools.accumulate([ctypes.addressof(self._texts[-1]), *(len(name) + 1 for name in names[:-1])])
-        self._at.extend(begins)
+    def numbers_of(self, indices):
+        if min(indices) < 0:
+            return self._find(indices)
+        some = indices[:LOOKS]
+        if self._find(some).tolist() != [self._number(i) for i in some]:  # the program has changed its list
+            self._numbers = array.array("I")
+        missing = max(indices) + 1 - len(self._numbers)
+        self._numbers.frombytes(bytes(self._numbers.itemsize * max(missing, 0)))
+        # All of a dataset takes less time in its own order than in a shuffled one.
+        order = range(len(self._numbers)) if max(indices) < 4 * len(indices) else indices
+        for piece in _pieces([i for i in order if not self._numbers[i]]):
+            for i, number in zip(piece, self._find(piece)):
+                self._numbers[i] = number
+        return array.array("I", map(self._numbers.__getitem__, indices))
 
-    def pieces(self):
-        """Arrays of char*."""
-        for indices in _pieces(self._indices):
-            at = array.array("Q", [self._at[i] for i in indices])
-            yield (ctypes.c_char_p * len(at)).from_buffer(at)
+    def _find(self, indices):
+        return monarch_io._find(self.paths_of(indices))
+
+    def _number(self, index):
+        return self._numbers[index] if index < len(self._numbers) else 0
 
 
 def _pieces(sequence):
     return (sequence[at:at + PIECE] for at in range(0, len(sequence), PIECE))
 
 
-def _tell_pieces(names, epoch, rank, first):
-    for piece in names.pieces():
+def _tell_pieces(numbers, epoch, rank, first):
+    for piece in _pieces(numbers):
         if not _within(BEHIND_S, AGAIN_S, functools.partial(_take, piece, epoch, rank, first)):
             return
         first += len(piece)
