@@ -68,6 +68,8 @@ Json job_json(const Job& job) {
       {"staged", p.bytes}, {"all", p.all_bytes}, {"estimated", p.estimated}, {"percent", staged_percent(p)}};
   out["bytes_per_second"] = job.bytes_per_second;
   out["eta_seconds"] = p.eta_seconds;
+  out["pfs_rate"] = thread_rate(c, AgentCounter::agent_bytes_pfs, AgentCounter::pfs_ns);
+  out["peer_rate"] = thread_rate(c, AgentCounter::peer_bytes, AgentCounter::peer_ns);
   out["full"] = job.status->full == 1;
   out["opens"] = opens.all;
   out["opens_tier"] = opens.tier;
@@ -99,6 +101,12 @@ std::string percent_text(const std::optional<double>& value, bool estimated) {
 
 std::string rate_text(const Job& job) {
   return job.bytes_per_second ? format_size(*job.bytes_per_second) + "/s" : "-";
+}
+
+std::optional<uint64_t> thread_rate(const JobCounters& counters, AgentCounter bytes, AgentCounter ns) {
+  if (counters[ns] == 0) return {};
+  return static_cast<uint64_t>(1e9 * static_cast<double>(counters[bytes]) /
+                               static_cast<double>(counters[ns]));
 }
 
 std::string hit_text(const Job& job) {

@@ -39,6 +39,8 @@ bool is_users(const Job& job);
 std::string user_text(const Job& job);
 std::string percent_text(const std::optional<double>& value, bool estimated);
 std::string rate_text(const Job& job);
+// What a copy thread gets in a second from a source, on average; nothing: it was not asked.
+std::optional<uint64_t> thread_rate(const JobCounters& counters, AgentCounter bytes, AgentCounter ns);
 std::string hit_text(const Job& job);
 std::string dataset_text(const Job& job);
 

@@ -87,6 +87,14 @@ void print_job(const Job& job) {
   if (job.bytes_per_second)
     print_fact("Rate",
                rate_text(job) + (p.eta_seconds ? ", all staged in " + time_text(*p.eta_seconds) : ""));
+  std::string rates;
+  const auto add_rate = [&](const char* name, AgentCounter bytes, AgentCounter ns) {
+    if (const auto rate = thread_rate(c, bytes, ns))
+      rates += (rates.empty() ? "" : ", ") + std::string(name) + " " + format_size(*rate) + "/s";
+  };
+  add_rate("PFS", AgentCounter::agent_bytes_pfs, AgentCounter::pfs_ns);
+  add_rate("other nodes", AgentCounter::peer_bytes, AgentCounter::peer_ns);
+  if (!rates.empty()) print_fact("Sources", rates + ", for each thread that copies");
   const Opens opens = opens_of(c);
   print_fact("Opens", std::to_string(opens.all) + ", of a tier's copy " + std::to_string(opens.tier) + " (" +
                           hit_text(job) + ")");

@@ -95,11 +95,17 @@ TEST_F(CopierTest, EverySizeInEveryWay) {
       source(size);
       if (!takes(writing)) continue;
       const uint64_t before = counter(AgentCounter::agent_bytes_pfs);
+      const uint64_t pfs_ns = counter(AgentCounter::pfs_ns), peer_ns = counter(AgentCounter::peer_ns);
       EXPECT_TRUE(copies(writing));
       EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs) - before, size) << "each byte is read once";
+      EXPECT_EQ(counter(AgentCounter::peer_ns), peer_ns);
+      const uint64_t copied_ns = counter(AgentCounter::pfs_ns);
+      EXPECT_EQ(copied_ns > pfs_ns, size > 0);
       source(size);
       EXPECT_TRUE(takes(writing) && write(writing).ok() && is_right()) << "from elsewhere";
       EXPECT_EQ(counter(AgentCounter::agent_bytes_pfs) - before, size);
+      EXPECT_EQ(counter(AgentCounter::pfs_ns), copied_ns);
+      EXPECT_EQ(counter(AgentCounter::peer_ns) > peer_ns, size > 0);
     }
   }
 }

@@ -211,13 +211,14 @@ def status_of_run():
           ({"staged": 40, "all": 40, "percent": 100}, size, size, False), "status: all is staged")
     equal((job["opens_tier"], [t["name"] for t in job["tiers"]], job["tiers"][0]["placed_bytes"], job["tiers"][0]["granted"]),
           (40, ["t"], size, 1 << 30), "status: opens and the tier")
+    equal((job["pfs_rate"] > 0, job["peer_rate"]), (True, None), "status: what a copy thread gets, by source")
     # As long as the walk goes on, the agent is asked for it.
     absent = [reason for reason in ("absent", "pass") if job["fallbacks"][reason]]
     ok(job["opens"] > 40 and sum(job["fallbacks"].values()) == job["opens"] - 40 and bool(absent),
        "status: each open on the PFS has its reason", job)
     code, out, err = ctl("status", name)
     equal((code, err), (0, ""), "status JOBID")
-    contains(out, ["40 of 40 (100%)", f"on the PFS: fallback_{absent[0]}", "1.00G"], "it tells files, fallbacks and tiers")
+    contains(out, ["40 of 40 (100%)", "for each thread that copies", f"on the PFS: fallback_{absent[0]}", "1.00G"], "it tells files, fallbacks and tiers")
     ok(re.search(rf"^{re.escape(name)} .* 100% .* staged-in$", ctl("status")[1], flags=re.M), "status lists the job in a line")
     if os.geteuid() == 0 and not e2e.why_not_nobody():
         equal(job_of(as_json("status", before=e2e.NOBODY)[1], name), {}, "another user does not see it")

@@ -460,7 +460,7 @@ def troubleshooting():
     stale = [f"{entry}: {part}" for entry in entries for part in parts_of(entry, r"\.\.\.|; |\b[A-Z]{2,}\b|\bN\b|N%") if part not in said and not any(piece in part for piece in pieces)]
     result([fault for fault in stale if not fault.startswith(OF_OTHERS)] + ["no entries"] * (not entries), "and no message that there is not")
     names = [name for which in ("TASK", "AGENT") for name in counters(which)
-             if re.match("fallback_|invalidations|chunk_fallbacks|peer_(?!files|bytes)|dup_|evicted_|no_fit|dropped|put_off|.*_errors$", name)]
+             if re.match("fallback_|invalidations|chunk_fallbacks|peer_(?!files|bytes|ns)|dup_|evicted_|no_fit|dropped|put_off|.*_errors$", name)]
     result(missing(names, " ".join(quoted), "troubleshooting.md"), "and all counters that name a reason")
     result(missing(sum(rules(), []), re.findall(r"`([a-z-]+)`", text), "troubleshooting.md"), "and all advice of monarchctl report")
 

@@ -96,6 +96,7 @@ def lives():
                                 'monarch_tier_placed_bytes{tier="nvme"}': size, 'monarch_tier_limit_bytes{tier="nvme"}': 100 << 20,
                                 'monarch_tier_reserved_bytes{tier="nvme"}': n.record(FIRST + 1)["tiers"][0]["quota"],
                                 'monarch_jobs_ended_total{counters="read"}': 0}, "a job that has staged all")
+        equal([n.last[f'monarch_staging_seconds_total{{source="{source}"}}'] > 0 for source in ("pfs", "peer")], [True, False], "and the time of that, by source")
         n.read(run_dir)
         read = {"monarch_read_bytes_total" + TIERS: size, "monarch_opens_total" + TIERS: files, "monarch_opens_total" + PFS: 0}
         some(n.look("read"), {**staged, **read}, "a job that has read all")

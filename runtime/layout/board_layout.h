@@ -37,7 +37,7 @@
 namespace monarch {
 
 inline constexpr uint64_t kBoardMagic = 0x42484352414e4f4d;  // "MONARCHB", little-endian
-inline constexpr uint32_t kBoardVersion = 17;                // readers refuse any other
+inline constexpr uint32_t kBoardVersion = 18;                // readers refuse any other
 
 inline constexpr uint32_t kShards = 64;
 inline constexpr uint32_t kParking = 1024;
@@ -111,7 +111,9 @@ inline constexpr int kStaleSeconds = 60;
   X(evicted_files, "copies removed because root lowered a tier's quota")                      \
   X(hinted_files, "files that prefetch took in the order of hints")                           \
   X(late_nodes, "nodes whose tasks began before their agent was ready, and were not counted") \
-  X(sized_files, "files whose size is in dataset_bytes")
+  X(sized_files, "files whose size is in dataset_bytes")                                      \
+  X(pfs_ns, "time that copy threads, all together, took for files of the PFS")                \
+  X(peer_ns, "and for bytes that came from other nodes of the job")
 
 enum class TaskCounter : uint32_t {
 #define X(name, doc) name,
@@ -304,7 +306,7 @@ struct BoardHeader {
 
 struct Board {
   BoardHeader header;
-  alignas(64) std::atomic<uint64_t> agent[32];    // by AgentCounter
+  alignas(64) std::atomic<uint64_t> agent[40];    // by AgentCounter
   std::atomic<uint64_t> placed_bytes[kMaxTiers];  // bytes now on each tier, this job's
   std::atomic<uint64_t> granted[kMaxTiers];       // bytes that the job may use of each tier now
   std::atomic<int> attached[kAttached];           // by pid: the last process that attached
@@ -320,7 +322,7 @@ struct Board {
   std::atomic<uint32_t>
       changed_at[kChangeSlots];  // by mark % kChangeSlots: the highest number of such a mark
 };
-static_assert(kAgentCounters <= 32);
+static_assert(kAgentCounters <= 40);
 
 // Whether the agent's main thread holds its mutex; see BoardHeader::agent_lives. Any thread, no call.
 inline bool agent_lives(const Board& board) {

@@ -89,7 +89,7 @@ Status Copier::copy(const CopyRange& range) {
       if (!pace(range, copied)) return Error{EINTR, "stopping"};
       const int64_t start = rates_->clock.now_ns();
       MONARCH_TRY(copy_piece(range, offset, copied));
-      note_rate(copied, rates_->clock.now_ns() - start);
+      note_rate(copied, count_since(start, AgentCounter::pfs_ns));
       note_progress();
     }
     offset += copied;
@@ -109,10 +109,10 @@ Status Copier::write(const CopyRange& range, const std::function<Status(char*, c
     if (!pace_tier(range, bytes)) return Error{EINTR, "stopping"};
     MONARCH_TRY(write_piece(range, offset, bytes));
     if (range.writing == Writing::kBuffered) MONARCH_TRY(bound_dirty(range, offset + bytes));
-    const int64_t now = rates_->clock.now_ns();
-    note_rate(bytes, now - start);
+    const int64_t took = count_since(start, AgentCounter::peer_ns);
+    note_rate(bytes, took);
     note_progress();
-    start = now;
+    start += took;
     return {};
   };
   MONARCH_TRY(send(buffer(0), put));
@@ -122,6 +122,12 @@ Status Copier::write(const CopyRange& range, const std::function<Status(char*, c
 
 // Whoever waits in the queue sees that it moves.
 void Copier::note_progress() { board_->header.progress.fetch_add(1, std::memory_order_relaxed); }
+
+int64_t Copier::count_since(int64_t start, AgentCounter time) {
+  const int64_t took = rates_->clock.now_ns() - start;
+  add(board_, time, static_cast<uint64_t>(took));
+  return took;
+}
 
 // Piece by piece, not file by file: the first opens must not give up before the first file is whole.
 void Copier::note_rate(uint64_t bytes, int64_t ns) {
@@ -144,11 +150,16 @@ uint64_t Copier::copy_by_uring(const CopyRange& range, uint64_t offset, uint64_t
     no_uring_ = !uring_;
     if (no_uring_) return 0;
   }
-  const int64_t start = rates_->clock.now_ns();
+  int64_t start = rates_->clock.now_ns();
   uint64_t copied = 0;
-  return uring_->copy(
+  const uint64_t done = uring_->copy(
       {range.source, range.copy, offset, bytes, range.writing == Writing::kDirect},
-      [&](uint64_t piece) { return pace(range, piece); },
+      [&](uint64_t piece) {
+        const int64_t before = rates_->clock.now_ns();
+        const bool goes_on = pace(range, piece);
+        start += rates_->clock.now_ns() - before;
+        return goes_on;
+      },
       [&](uint64_t at, std::string_view piece) {
         add(board_, AgentCounter::agent_reads_pfs);
         add(board_, AgentCounter::agent_bytes_pfs, piece.size());
@@ -157,6 +168,8 @@ uint64_t Copier::copy_by_uring(const CopyRange& range, uint64_t offset, uint64_t
         note_rate(copied, rates_->clock.now_ns() - start);
         note_progress();
       });
+  count_since(start, AgentCounter::pfs_ns);
+  return done;
 }
 
 // There are file systems whose st_size is no more than a guess.

@@ -86,6 +86,7 @@ class Copier {
   char* buffer(unsigned piece);  // nullptr: no memory
   void note_progress();
   void note_rate(uint64_t bytes, int64_t nanoseconds);
+  int64_t count_since(int64_t start, AgentCounter time);  // how long that is
   bool pace(const CopyRange& range, uint64_t bytes);
   void wait(const CopyRange& range, uint64_t bytes, Throttle* rate) const;
   Status look_at_end(const CopyRange& range);

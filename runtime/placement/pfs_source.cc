@@ -38,8 +38,11 @@ Fd PfsSource::open_for_reading(Ref ref, const std::string& path, Need need, cons
   };
   if (need == Need::kNow || !rates_->pfs_opens.wait(1, give_up)) rates_->pfs_opens.take(1);
   add(board_, AgentCounter::agent_opens_pfs);
-  return Fd(os::open_beneath(dataset_->roots[catalog_->root_of(ref)].fd.get(), path.c_str(),
-                             O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  const int64_t start = rates_->clock.now_ns();
+  Fd fd(os::open_beneath(dataset_->roots[catalog_->root_of(ref)].fd.get(), path.c_str(),
+                         O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  add(board_, AgentCounter::pfs_ns, static_cast<uint64_t>(rates_->clock.now_ns() - start));
+  return fd;
 }
 
 std::unique_ptr<SourceFile> PfsSource::open(Ref ref, const std::string& path, Need need,
