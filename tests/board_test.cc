@@ -8,7 +8,6 @@
 
 #include "preload/decide/waiting.h"
 #include "tests/catalog_fixture.h"
-#include "tests/faulty_os.h"
 #include "tests/quiet.h"
 
 namespace monarch {

@@ -6,7 +6,6 @@
 
 #include "runtime/config/dataset_rules.h"
 #include "tests/node_fixture.h"
-#include "tests/trapped_calls.h"
 
 namespace {
 

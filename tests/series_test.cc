@@ -11,7 +11,6 @@
 #include "runtime/metadata/board.h"
 #include "runtime/node/job_report.h"
 #include "runtime/node/reports.h"
-#include "tests/faulty_os.h"
 #include "tests/manual_clock.h"
 #include "tests/scratch.h"
 

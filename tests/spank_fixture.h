@@ -3,12 +3,8 @@
 #pragma once
 
 #include <dlfcn.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/time.h>
 
 #include <map>
-#include <set>
 #include <sstream>
 
 extern "C" {

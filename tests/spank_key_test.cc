@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the key of a job's agents comes from the submission to the nodes, and to nobody else.
+#include <set>
+
 #include "tests/spank_fixture.h"
 #include "tests/trapped_calls.h"
 

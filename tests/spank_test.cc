@@ -6,7 +6,6 @@
 #include "tests/hanging_fs.h"
 #include "tests/private_mounts.h"
 #include "tests/spank_fixture.h"
-#include "tests/trapped_calls.h"
 
 namespace monarch {
 namespace {

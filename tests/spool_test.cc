@@ -4,7 +4,6 @@
 #include <sys/file.h>
 
 #include "runtime/base/log.h"
-#include "tests/faulty_os.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"
