@@ -3,7 +3,6 @@
 
 #include <signal.h>
 
-#include <future>
 #include <utility>
 
 #include "preload/decide/waiting.h"
@@ -21,27 +20,6 @@ BoardFile make_board(const std::string& run_dir) {
   EXPECT_TRUE(board.ok()) << board.error().text;
   return board.take();
 }
-
-// A thread that is the agent, as far as tasks can tell. It ends before the board is unmapped.
-class LivingThread {
- public:
-  explicit LivingThread(Board* board)
-      : thread_([this, board] {
-          EXPECT_TRUE(declare_alive(board).ok());
-          alive_.set_value();
-          end_.get_future().wait();
-        }) {
-    alive_.get_future().wait();
-  }
-  ~LivingThread() {
-    end_.set_value();
-    thread_.join();
-  }
-
- private:
-  std::promise<void> alive_, end_;
-  std::thread thread_;
-};
 
 // A child process that has run `body`, and sleeps until it is killed.
 class Child {
@@ -75,6 +53,11 @@ class BoardTest : public ::testing::Test {
       EXPECT_EQ(path.hash, path_hash(path.root, path.path, path.len));
     });
     return taken;
+  }
+
+  // A process that is the agent, as far as tasks can tell.
+  Child living_agent() {
+    return Child([this] { (void)declare_alive(board_).ok(); });
   }
 
   Scratch scratch_;
@@ -355,10 +338,10 @@ TEST_F(BoardTest, TheAgentLivesAsLongAsItsThreadForAllProcesses) {
     return agent_lives(*board_);
   };
   EXPECT_FALSE(lives());
-  {
-    LivingThread agent(board_);
+  std::thread([&] {
+    EXPECT_TRUE(declare_alive(board_).ok());
     EXPECT_TRUE(lives());
-  }
+  }).join();
   EXPECT_FALSE(lives());
 }
 
@@ -398,7 +381,7 @@ TEST_F(WaitTest, WhatIsSettledNeedsNoAgent) {
 TEST_F(WaitTest, WithoutAgentNobodyWaits) { EXPECT_EQ(wait_for("f"), WaitEnd::kNoAgent); }
 
 TEST_F(WaitTest, IsWokenWhenTheFileIsPlaced) {
-  LivingThread agent(board_);
+  const Child agent = living_agent();
   constexpr int kTasks = 8;
   std::atomic<int> settled{0};
   Threads tasks(kTasks, [&](uint32_t) {
@@ -426,7 +409,7 @@ TEST_F(WaitTest, IsWokenWhenTheFileIsPlaced) {
 
 // It may be prefetched slowly: the agent is to know that somebody waits.
 TEST_F(WaitTest, WhatIsBeingStagedIsAskedForOnce) {
-  LivingThread agent(board_);
+  const Child agent = living_agent();
   const Ref ref = catalog_->add(rel("f"), DT_REG);
   catalog_->move(ref, state_word(State::kKnown), state_word(State::kStaging));
   std::atomic<pid_t> waits{0};
@@ -446,7 +429,7 @@ TEST_F(WaitTest, WhatIsBeingStagedIsAskedForOnce) {
 }
 
 TEST_F(WaitTest, IsRefusedIfTheAgentMakesNoEntry) {
-  LivingThread agent(board_);
+  const Child agent = living_agent();
   std::atomic<bool> refused{false};
   std::thread task([&] { refused = wait_for("f") == WaitEnd::kRefused; });
   RequestRing ring(board_);
@@ -456,14 +439,14 @@ TEST_F(WaitTest, IsRefusedIfTheAgentMakesNoEntry) {
 }
 
 TEST_F(WaitTest, AFullRingIsNotWaitedFor) {
-  LivingThread agent(board_);
+  const Child agent = living_agent();
   while (post_request(board_, rel("other")).slot) {
   }
   EXPECT_EQ(wait_for("f"), WaitEnd::kRingFull);
 }
 
 TEST_F(WaitTest, EndsAfterItsLimit) {
-  LivingThread agent(board_);
+  const Child agent = living_agent();
   const int64_t start = system_clock().now_ns();
   EXPECT_EQ(wait_for("f"), WaitEnd::kTimeout);
   EXPECT_GE(system_clock().now_ns() - start, kWaitFloorNs);
@@ -478,7 +461,7 @@ TEST(WaitLimit, IsTwiceTheTimeTheBytesTakeWithinBounds) {
 
 TEST_F(WaitTest, AllReturnSoonWhenTheAgentIsKilled) {
   board_->header.bytes_per_second = 1;  // so that the wait itself is long
-  Child agent([&] { (void)declare_alive(board_).ok(); });
+  Child agent = living_agent();
   const Ref ref = catalog_->add(rel("f"), DT_REG);
   catalog_->move(ref, state_word(State::kKnown), state_word(State::kStaging));
   catalog_->entry(ref).size = 1000;
