@@ -96,16 +96,11 @@ TEST_F(BoardTest, AnotherVersionIsRefused) {
 
 TEST(BoardFull, ADirectoryTooSmallIsAnError) {
   Scratch scratch;
-  int code = 0;
-  bool left = true;
-  if (!with_tmpfs(scratch.path(), 1 << 20, [&] {
-        const Result<BoardFile> board = BoardFile::create(scratch.path());
-        code = board.ok() ? 0 : board.error().code;
-        left = fs::exists(scratch / "board");
-      }))
-    GTEST_SKIP() << "mounting needs root";
-  EXPECT_EQ(code, ENOSPC);
-  EXPECT_FALSE(left);
+  const auto create = [&] {
+    EXPECT_EQ(BoardFile::create(scratch.path()).error().code, ENOSPC);
+    EXPECT_FALSE(fs::exists(scratch / "board"));
+  };
+  if (!with_tmpfs(scratch.path(), 1 << 20, create)) GTEST_SKIP() << "mounting needs root";
 }
 
 TEST_F(BoardTest, InvalidBitsAreKeptPerHashAndTheBoardTellsWhichKindsThereAre) {

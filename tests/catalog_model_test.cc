@@ -479,15 +479,11 @@ INSTANTIATE_TEST_SUITE_P(Bytes, CatalogFull,
 
 TEST(CatalogTooFull, ADirectoryTooSmallForTheHeaderIsAnError) {
   Scratch scratch;
-  int code = 0;
-  bool is_empty = false;
-  if (!with_tmpfs(scratch.path(), 64 << 10, [&] {
-        code = Catalog::create(scratch.path(), {}, {}, {}, {1}).error().code;
-        is_empty = fs::is_empty(scratch.path());
-      }))
-    GTEST_SKIP() << "mounting needs root";
-  EXPECT_EQ(code, ENOSPC);
-  EXPECT_TRUE(is_empty);
+  const auto create = [&] {
+    EXPECT_EQ(Catalog::create(scratch.path(), {}, {}, {}, {1}).error().code, ENOSPC);
+    EXPECT_TRUE(fs::is_empty(scratch.path()));
+  };
+  if (!with_tmpfs(scratch.path(), 64 << 10, create)) GTEST_SKIP() << "mounting needs root";
 }
 
 }  // namespace
