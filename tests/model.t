@@ -24,7 +24,7 @@ import sys
 import time
 
 import e2e
-from e2e import BUILD, PYTHON, ok, options, scratch
+from e2e import BUILD, PYTHON, equal, ok, options, scratch
 
 UNSEEN = {"watch_directories": 0}  # nothing tells the agent what the hooks miss
 # What the job may keep, and how: (quota, configuration, whether all is read before, by what the programs are started).
@@ -206,6 +206,8 @@ class Program(Calls):
             while True:
                 marshal.dump(self.call(*marshal.load(sys.stdin.buffer)), sys.stdout.buffer)
                 sys.stdout.buffer.flush()
+        with contextlib.suppress(ChildProcessError):
+            sys.exit(f"a child that nobody made: {os.waitpid(-1, os.WNOHANG)}")
 
 
 class Elsewhere:
@@ -222,8 +224,9 @@ class Elsewhere:
 
     def end(self):
         self.process.stdin.close()
-        self.process.wait(e2e.PATIENCE)
+        code = self.process.wait(e2e.PATIENCE)
         e2e.end(self.process)
+        return code
 
 
 # ---- the model
@@ -723,8 +726,7 @@ def play(kind, worlds):
     for _, world in itertools.product(range(TURNS), worlds):
         for _ in range(STEPS // TURNS):
             world.step(programs)
-    for program in programs:
-        program.end()
+    equal([program.end() for program in programs], [0] * len(programs), f"{kind}: no program has children that it did not make")
     for world in worlds:
         if world.failed:
             ok(False, f"{kind}: seed {world.seed}", *world.failed)
