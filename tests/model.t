@@ -690,7 +690,7 @@ class World:
             (2, lambda: ("rename", self.directory(), self.new())), (1, lambda: ("exchange", self.path(), self.path())),
             (1, lambda: ("link", self.file(), self.new())), (1, lambda: ("unlink", self.path())), (2, lambda: ("truncate", self.file(), self.below(40000))),
             (1, lambda: ("symlink", self.numbers.choice(("f1", "d0", "d0/f1", "d0/../f2", "nowhere")), self.new())),
-            (2, lambda: ("chmod", self.path(), self.numbers.choice((0o700, 0o755, 0o644)))),
+            (2, lambda: ("chmod", self.path(), self.numbers.choice((0o700, 0o755, 0o777)))),
             (2, lambda: ("utime", self.path(), self.mtime(), self.below(2) == 0)), (1, lambda: ("mkdir", self.new(), 0o755)),
             (1, lambda: ("rmdir", self.directory())))
         self.changed += [word for word in call if isinstance(word, Path)]
