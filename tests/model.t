@@ -4,8 +4,9 @@
 each call gives, by whatever path or descriptor, whoever changed the file since.  A seed makes a world: a directory with a few files, and the
 calls on it.  The same seeds each time; with MONARCH_TEST_ALL=1 30,000 calls by new ones.  `tests/model.t SEED...` runs single worlds.
 
-Left out is what doc/coverage.md has of copies' descriptors: one whose file changed, but had no name any more in the directory where it
-was opened, or was changed by a program without the library, is closed (World.in_doubt); the inside of a stream is not read after a change."""
+Left out is what doc/coverage.md has of copies' descriptors: one whose file changed, but has no name any more in the directory where it was
+opened, or that was moved, or was changed by a program without the library, is closed (World.in_doubt); the inside of a stream is not read
+after a change."""
 
 import collections
 import contextlib
@@ -247,8 +248,8 @@ class Node:
 
 
 class Open:
-    def __init__(self, node, place, flags, stream):
-        self.node, self.place, self.flags, self.stream, self.at, self.followed = node, place, flags, stream, 0, False
+    def __init__(self, node, place, chain, flags, stream):
+        self.node, self.place, self.chain, self.flags, self.stream, self.at, self.followed = node, place, chain, flags, stream, 0, False
         self.moves, self.outside, self.changes = node.moves, node.outside, node.changes
         self.reads, self.writes = flags & os.O_ACCMODE != WRITES, flags & os.O_ACCMODE != READS
 
@@ -308,6 +309,13 @@ class Model(Calls):
                 refuse_if(not node, errno.ENOENT)
                 above.append(node)
 
+    def chain(self, path):
+        """The directories that lead there, of a path without links."""
+        nodes = [self.root]
+        for name in filter(None, path.split("/")):
+            nodes.append(nodes[-1].data[name])
+        return nodes
+
     def found(self, path, follow=False):
         directory, name, node = self.find(path, follow)
         refuse_if(not node, errno.ENOENT)
@@ -356,11 +364,10 @@ class Model(Calls):
         return o
 
     def is_reached(self, o):
-        """Whether its file can be found."""
-        places = [os.path.split(path) for path, node in self.paths() if node is o.node]
-        if o.place in places:
-            return self.births or not o.node.freed
-        return o.place[0] in [directory for directory, _ in places] and not o.node.freed
+        """Whether its file can be found: in a directory that is in the same ones as then."""
+        paths = [os.path.split(path) for path, node in self.paths() if node is o.node]
+        as_then = o.place in paths and (self.births or not o.node.freed)
+        return as_then or not o.node.freed and o.chain in [self.chain(directory) for directory, _ in paths]
 
     def open(self, slot, path, flags, stream):
         directory, name, node = self.find(path, not flags & (os.O_NOFOLLOW | os.O_EXCL))
@@ -368,7 +375,8 @@ class Model(Calls):
             refuse_if(not flags & os.O_CREAT, errno.ENOENT)
             node = Node(bytearray(), 0o666)
             self.put(directory, name, node)
-        o = Open(node, (self.path_of(directory), name), flags, stream)
+        above = self.path_of(directory)
+        o = Open(node, (above, name), self.chain(above), flags, stream)
         refuse_if(node.is_link, errno.ELOOP)
         refuse_if(node.is_directory and (o.writes or flags & os.O_CREAT), errno.EISDIR)
         refuse_if(not node.is_directory and flags & os.O_DIRECTORY, errno.ENOTDIR)

@@ -71,19 +71,48 @@ int open_proved(int dirfd, const char* path, int flags, const Original& original
   return not_opened(fd);
 }
 
-// What had this path, by another name in the same directory.
-RARE int open_beside(char* path, int flags, const Original& original) {
+// What `open` opens of the names in a directory that lead to this inode; -1: none.
+template <typename Open>
+int open_numbered(int dir, uint64_t ino, Open open) {
   constexpr int kMostReads = 256;  // some 8,000 names
-  *strrchr(path, '/') = '\0';
-  const Own dir(open_own(AT_FDCWD, path, O_RDONLY | O_DIRECTORY));
   int fd = -1;
-  if (dir.fd >= 0)
-    each_entry(dir.fd, kMostReads, [&](const dirent64& e) {
-      if (fd < 0 && e.d_ino == original.identity->pfs_ino)
-        fd = open_proved(dir.fd, e.d_name, flags | O_NOFOLLOW, original);
-    });
-  if (fd < 0) errno = ESTALE;
+  each_entry(dir, kMostReads, [&](const dirent64& e) {
+    if (fd < 0 && e.d_ino == ino) fd = open(e.d_name);
+  });
   return fd;
+}
+
+RelPath above(const RelPath& path) {
+  uint32_t len = path.len;
+  while (len > 0 && path.path[len - 1] != '/') --len;
+  return rel_path(path.root, path.path, len > 0 ? len - 1 : 0);
+}
+
+// The directory that had this path when it was listed, by whatever name the one above has it now.
+int open_listed(const Client& c, const RelPath& path) {
+  Room room;
+  const char* full = pfs_path(c, path, &room);
+  const int fd = full ? open_own(AT_FDCWD, full, O_RDONLY | O_DIRECTORY) : -1;
+  const Listing* listing = path.len > 0 ? c.catalog.listing(path) : nullptr;
+  struct statx st;
+  if (!listing || (fd >= 0 && look_at(fd, STATX_INO, &st) && st.stx_ino == read_once(listing->ino)))
+    return fd;
+  (void)not_opened(fd);
+  const Own dir(open_listed(c, above(path)));
+  return open_numbered(dir.fd, read_once(listing->ino), [&](const char* name) {
+    return open_own(dir.fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+  });
+}
+
+// By another name, or in a directory that has another.
+RARE int open_renamed(const Original& original, int flags) {
+  Room room;
+  RelPath path;
+  if (!path_of(client()->catalog, *original.entry, &room, &path)) return -1;
+  const Own dir(open_listed(*client(), above(path)));
+  return open_numbered(dir.fd, original.identity->pfs_ino, [&](const char* name) {
+    return open_proved(dir.fd, name, flags | O_NOFOLLOW, original);
+  });
 }
 
 }  // namespace
@@ -185,12 +214,12 @@ const char* path_of_original(const Original& original, Room* room) {
 
 int open_original(const Original& original, int flags) {
   Room room;
-  if (!path_of_original(original, &room)) {
-    errno = ESTALE;
-    return -1;
-  }
-  const int fd = open_proved(AT_FDCWD, room.text(), flags, original);
-  return fd >= 0 || errno != ESTALE || was_freed(original) ? fd : open_beside(room.text(), flags, original);
+  const char* path = path_of_original(original, &room);
+  int fd = path ? open_proved(AT_FDCWD, path, flags, original) : -1;
+  if (fd >= 0 || (path && errno != ESTALE)) return fd;
+  if (path && !was_freed(original)) fd = open_renamed(original, flags);
+  if (fd < 0) errno = ESTALE;
+  return fd;
 }
 
 RARE const char* path_without_descriptor(const Original& original, Room* room) {
