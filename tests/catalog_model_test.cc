@@ -22,11 +22,8 @@ namespace fs = std::filesystem;
 class Paths {
  public:
   explicit Paths(uint32_t seed) : random_(seed) {
-    for (int i = 0; i < 40; ++i) {
-      std::string dir = dirs_[pick(dirs_.size())];
-      if (dir.size() > 1000) dir.clear();
-      dirs_.push_back((dir.empty() ? "" : dir + "/") + name());
-    }
+    for (int i = 0; i < 40; ++i)
+      if (std::string dir = next(); dir.size() <= 1300) dirs_.push_back(std::move(dir));
   }
   std::string next() {
     const std::string& dir = dirs_[pick(dirs_.size())];

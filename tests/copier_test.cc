@@ -42,10 +42,14 @@ class CopierTest : public ::testing::Test {
     source_ = Fd(::open(scratch_.file("source", expected_).c_str(), O_RDONLY | O_CLOEXEC));
     copy_ = Fd(::open((scratch_ / "copy").c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   }
+  CopyRange whole(Writing writing) const {
+    return {source_.get(), copy_.get(), expected_.size(), 0, expected_.size(), writing, false};
+  }
   Status copy(Writing writing, uint64_t offset = 0, uint64_t bytes = UINT64_MAX) {
-    const uint64_t size = expected_.size();
-    return copier_->copy(
-        {source_.get(), copy_.get(), size, offset, std::min(bytes, size - offset), writing, false});
+    CopyRange range = whole(writing);
+    range.offset = offset;
+    range.bytes = std::min(bytes, expected_.size() - offset);
+    return copier_->copy(range);
   }
   // As of bytes that come from elsewhere.
   Status write(Writing writing) {
@@ -126,7 +130,7 @@ TEST_F(CopierTest, EachPieceIsTold) {
   for (const uint64_t size : {uint64_t{5}, 3 * kMiB + 1, 21 * kMiB + 5}) {
     source(size);
     std::map<uint64_t, std::string> told;
-    CopyRange range = {.source = source_.get(), .copy = copy_.get(), .file_bytes = size, .bytes = size};
+    CopyRange range = whole(Writing::kBuffered);
     range.copied = [&](uint64_t offset, std::string_view piece) { told[offset] = piece; };
     ASSERT_TRUE(copier_->copy(range).ok());
     std::string all;
@@ -253,15 +257,9 @@ TEST_F(CopierTest, OnlyASparseCopyIsLeftEmptyWhereThereAreZeros) {
         EXPECT_EQ(::ftruncate(copy_.get(), static_cast<off_t>(expected_.size())), 0);
         Ranges ranges;
         const Intercept writes(Call::kPwrite, [&](Arguments& a) { ranges.emplace_back(a.offset, a.bytes); });
-        const uint64_t size = expected_.size();
-        EXPECT_TRUE(copier_
-                        ->copy({.source = source_.get(),
-                                .copy = copy_.get(),
-                                .file_bytes = size,
-                                .bytes = size,
-                                .writing = writing,
-                                .sparse = sparse})
-                        .ok());
+        CopyRange range = whole(writing);
+        range.sparse = sparse;
+        EXPECT_TRUE(copier_->copy(range).ok());
         EXPECT_TRUE(is_right());
         return ranges;
       };
