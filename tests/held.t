@@ -41,6 +41,7 @@ CASES = {
                          "print(os.pread(t, 10, 1685), libc.lio_listio(7, l, 3, None))"),
     "a map to run": (True, "s = os.open(f, 0); m = mmap.mmap(s, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC);"
                            "print(any(line.rstrip().endswith(f) for line in open('/proc/self/maps')), bytes(m[:9]))"),
+    "what is left to read": (True, "s = os.open(f, 0); os.read(s, 10); append('new'); print(fcntl.ioctl(s, 0x541b, bytes(4)))"),
     "a stream's fstat, then its bytes": (True, "libc.fopen.restype = ctypes.c_void_p; s = ctypes.c_void_p(libc.fopen(f.encode(), b'r'));"
                                                "append('new'); print(stat(libc.fileno(s))); b = ctypes.create_string_buffer(9999);"
                                                "print(libc.fread(b, 1, 9999, s), b.raw[1680:1700])"),

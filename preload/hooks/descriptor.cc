@@ -85,6 +85,7 @@ EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
   void* argument = va_arg(list, void*);
   va_end(list);
   if (_IOC_TYPE(request) != 'T' && may_be_copy(fd)) give_back(fd);
+  if (request == FIONREAD) follow_changes(fd);
   if (const int shared = shared_file(request, argument); shared >= 0) give_back_beside(shared, fd);
   return call_next<int>(Hook::ioctl, fd, request, argument);
 }
