@@ -151,8 +151,9 @@ def set_user_id():
     equal((result, lines, err), ((0, data), [], ""), "a set-user-id program goes without")
     shutil.copy(shutil.which("stat"), program)
     os.chmod(program, 0o4755)
-    result, _, err = logged(job, ["sh", "-c", 'exec "$0" -c %a - <"$1"', program, file])
-    return equal(result, (0, b"%o\n" % stat.S_IMODE(os.stat(file).st_mode)), "what it is given is the PFS's", err)
+    given = f"{job.root}/0004.bin"  # which counts as changed from then on
+    result, _, err = logged(job, ["sh", "-c", 'exec "$0" -c %a - <"$1"', program, given])
+    return equal(result, (0, b"%o\n" % stat.S_IMODE(os.stat(given).st_mode)), "what it is given is the PFS's", err)
 
 
 # ---- beside others

@@ -145,6 +145,7 @@ GIVEN = {
     "its mode is changed": "given('chmod', '604', '/proc/self/fd/0'); values()",
     "its time is changed": "given('touch', '-d', '@1600000000', '/proc/self/fd/0'); values()",
     "it is written": "given('sh', '-c', 'printf NEW 1<>/proc/self/fd/0'); given('head', '-c', '9', f)",
+    "it is written, and read here": "given('sh', '-c', 'printf NEW 1<>/proc/self/fd/0'); print(open(f).read(9))",
     "by env": "print(subprocess.run(['env', '-i', 'A=b', 'stat', '-c', '%a', '-'], stdin=s, stdout=-1).stdout)",
     "of no job": "print(subprocess.run(['env', '-u', 'MONARCH_IO_RUN_DIR', 'stat', '-c', '%a', '-'], stdin=s, stdout=-1).stdout)",
     "by posix_spawn": "os.waitpid(os.posix_spawn('/bin/chmod', ['chmod', '604', '/proc/self/fd/0'], {'A': 'b'}, file_actions=[(os.POSIX_SPAWN_DUP2, s, 0)]), 0); values()",
@@ -265,7 +266,7 @@ def by_started_programs():
 
 
 def given_to_others():
-    same_in_job("given", {name: (True, text) for name, text in GIVEN.items()}, BEGIN + OUTSIDE)
+    same_in_job("given", {name: (True, text) for name, text in GIVEN.items()}, BEGIN + OUTSIDE, watch_directories=0)
 
 
 def gone():

@@ -197,6 +197,16 @@ bool stays_parents(int fd, Given given) {
   return (given == Given::kOwn || syscall(SYS_lseek, fd, off_t{0}, SEEK_CUR) > 0) && may_be_parents(fd);
 }
 
+// A program without the library that gets it may do so, and nothing tells of that in time.
+bool may_write(int fd) {
+  struct statx st;
+  char link[kFdLinkBytes];
+  fd_link(fd, link);
+  return look_at(fd, STATX_TYPE | STATX_UID, &st) && S_ISREG(st.stx_mode) &&
+         (st.stx_uid == static_cast<uint32_t>(syscall(SYS_geteuid)) ||
+          syscall(SYS_faccessat, AT_FDCWD, link, W_OK) == 0);
+}
+
 // It may have come unseen: by a socket, over exec, as a shell's redirection, as a stream.
 void note_copy(int fd) {
   Original original;
@@ -349,10 +359,13 @@ void give_all_back(Given given, Hints hints) {
   if (!is_attached() || !client()) return;
   const KeepErrno errno_stays;
   each_descriptor([=](int fd) {
-    const bool kept = (syscall(SYS_fcntl, fd, F_GETFD) & FD_CLOEXEC) == 0;
+    if (given == Given::kKept && (syscall(SYS_fcntl, fd, F_GETFD) & FD_CLOEXEC) != 0) return;
     Original original;
-    if ((kept || given != Given::kKept) && original_of_descriptor(fd, &original) && !stays_parents(fd, given))
-      (void)go_back(fd, original, hints, Why::kSwept);
+    if (original_of_descriptor(fd, &original) &&
+        (stays_parents(fd, given) || go_back(fd, original, hints, Why::kSwept) != 0))
+      return;
+    if (given == Given::kKept && fd <= STDERR_FILENO && may_write(fd))
+      changes_descriptor(Change::kContent, fd);
   });
 }
 
