@@ -16,11 +16,13 @@ NAME = "sitecustomize"
 class Finder:
     """Finds torch.utils.data as it would be found without this, and has it hooked when it is loaded."""
 
+    asked = False
+
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        if name != "torch.utils.data":
+        if name != "torch.utils.data" or cls.asked:
             return None
-        sys.meta_path.remove(cls)
+        cls.asked = True
         spec = importlib.util.find_spec(name)
         load = getattr(spec.loader, "exec_module", None) if spec else None
         if load:

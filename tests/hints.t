@@ -295,6 +295,11 @@ def starts():
     none = f"import sys; sys.path[:] = ['{PACKAGE}']; sys.modules.pop('sitecustomize', 0); {SHOW}"
     equal(e2e.execute([PYTHON, "-c", none], env=e2e.native_environment(**HINTS))[1],
           b"ModuleNotFoundError(\"No module named 'sitecustomize'\") sitecustomize\nFalse\n", "where there is no other, there is none")
+    for path in "torch/__init__.py", "torch/utils/__init__.py", "torch/utils/data.py":
+        e2e.write(f"{own}/{path}", "")
+    others = "import sys; sys.meta_path = [type('Other', (), {'find_spec': f.find_spec}) for f in sys.meta_path]; import torch.utils.data as d; print(d.__name__)"
+    equal(e2e.execute([PYTHON, "-c", others], env=e2e.native_environment(**{**HINTS, "PYTHONPATH": f"{PACKAGE}:{own}", "MONARCH_IO_QUIET": "1"})),
+          (0, b"own sitecustomize\ntorch.utils.data\n", ""), "a program that puts others in the place of Python's finders imports torch")
     entry = "from importlib.metadata import entry_points as e; [p] = e(group='torch.backends'); print(p.name, p.load()())"
     equal(e2e.execute([PYTHON, "-c", entry], env=e2e.native_environment(**{**HINTS, "MONARCH_IO_HINTS": ""})), (0, b"monarch None\n", ""), "torch finds it as a backend")
 
