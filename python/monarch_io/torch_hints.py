@@ -107,12 +107,18 @@ def _hook_epochs(sampler_class):
 
 
 def _hook_iterator(iterator_class):
-    init, next_index = iterator_class.__init__, iterator_class._next_index
+    init, reset, next_index = iterator_class.__init__, iterator_class._reset, iterator_class._next_index
 
     @functools.wraps(init)
     def init_followed(self, loader):
         init(self, loader)
         self._monarch = _guarded(_follower_of, loader)
+
+    @functools.wraps(reset)
+    def reset_followed(self, *words, **named):
+        reset(self, *words, **named)
+        if getattr(self, "_monarch", None) is not None:
+            self._monarch.in_epoch = False
 
     @functools.wraps(next_index)
     def next_index_told(self):
@@ -127,7 +133,7 @@ def _hook_iterator(iterator_class):
         _guarded(follower.pulled, self, index, begun)
         return index
 
-    iterator_class.__init__, iterator_class._next_index = init_followed, next_index_told
+    iterator_class.__init__, iterator_class._reset, iterator_class._next_index = init_followed, reset_followed, next_index_told
 
 
 # ---- what is told
@@ -183,16 +189,17 @@ class _Follower:
 
     def __init__(self, files):
         self._files = files
-        self._pulls = None  # the iterator of the epoch
+        self.in_epoch = False
 
     def _begin(self, loader_iterator):
         """An epoch; a loader with persistent workers has several in one iterator."""
         from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
-        index_sampler, self._pulls = loader_iterator._index_sampler, loader_iterator._sampler_iter
+        index_sampler, self.in_epoch = loader_iterator._index_sampler, True
         in_batches = type(index_sampler) is BatchSampler
         self._sampler = index_sampler.sampler if in_batches else index_sampler
         is_known = type(index_sampler) in (SequentialSampler, RandomSampler, DistributedSampler)
-        self._ordered = self._pulls if is_known else None  # the iterator that has the order
+        # The iterator that has the order. None of the program's is kept: code of it runs as it ends.
+        self._ordered = loader_iterator._sampler_iter if is_known else None
         dropping = in_batches and index_sampler.drop_last
         self._most = len(index_sampler) * index_sampler.batch_size if dropping else sys.maxsize
         self._pulled = self._told = 0
@@ -213,7 +220,7 @@ class _Follower:
 
     def pulled(self, loader_iterator, index, begun):
         """The loader has pulled that, and has begun those iterators."""
-        if self._pulls is not loader_iterator._sampler_iter:
+        if not self.in_epoch:
             self._begin(loader_iterator)
         self._ordered = next((it for sampler, it in begun if sampler is self._sampler), self._ordered)
         batch = list(index) if isinstance(index, (list, tuple)) else [index]
