@@ -217,6 +217,38 @@ def attached():
     job.end()
 
 
+# Ends while the thread that tells is in torch.
+ENDS = """
+import sys, threading, torch
+from torch.utils.data import DataLoader, DistributedSampler
+drawing = threading.Event()
+class Files:
+    def __init__(self):
+        self.samples = sys.argv[1:]
+    def __len__(self):
+        if threading.current_thread().name == "monarch":
+            drawing.set()
+            for _ in range(100):
+                torch.randperm(1 << 18)
+        return len(self.samples)
+    def __getitem__(self, i):
+        return i
+sampler = DistributedSampler(Files(), 1, 0)
+sampler.set_epoch(0)
+for _ in DataLoader(Files(), sampler=sampler):
+    break
+assert drawing.wait(60)
+"""
+
+
+@e2e.unless(no_torch)
+def ends():
+    """A program ends as it does without hints, whatever the thread does that tells them."""
+    job = Stopped("ends")
+    equal(job.python("-c", ENDS, *glob.glob(f"{job.root}/**/*.bin", recursive=True), **HINTS), (0, b"", ""), "the thread is in torch")
+    job.end()
+
+
 def calls():
     """stats(), wait() and hint() within a job and without."""
     job = Stopped("calls")
@@ -316,4 +348,4 @@ def starts():
     equal(e2e.execute([PYTHON, "-c", entry], env=e2e.native_environment(**{**HINTS, "MONARCH_IO_HINTS": ""})), (0, b"monarch None\n", ""), "torch finds it as a backend")
 
 
-e2e.main(calls, again, starts, by_run, attached, loaders)
+e2e.main(calls, again, starts, by_run, ends, attached, loaders)

@@ -8,6 +8,7 @@ telling. Whatever fails here ends the hints, never the program.
 """
 
 import array
+import atexit
 import bisect
 import contextlib
 import copy
@@ -29,6 +30,7 @@ LOOKS = 16  # files that are looked for again each time
 MOST_WAITING = 1024  # batches or epochs that are still to be told
 LISTING_S, LOOK_S = 600, 0.5  # how long a walk of the dataset may take, and how often it is looked at
 BEHIND_S, AGAIN_S = 60, 0.05  # the same of an agent that takes nothing
+EXIT_S = 10  # how long an exit waits for torch
 AHEAD = 2  # epochs of a sampler that counts them
 
 _attached = weakref.WeakSet()  # loaders
@@ -36,7 +38,7 @@ _files = weakref.WeakKeyDictionary()  # of loaders: the _Files that they read
 _by_epoch = weakref.WeakKeyDictionary()  # samplers whose set_epoch() is called, and the last epoch that is told of each
 _epochs = itertools.count()  # of loaders whose sampler does not count them
 _call = threading.local()  # .begun: the (sampler, iterator) pairs of the call of _next_index() that runs, if any
-_state = {"everywhere": False, "hooked": False, "failed": False, "teller": (0, None)}
+_state = {"everywhere": False, "hooked": False, "failed": False, "teller": (0, None), "in_torch": threading.Lock()}
 
 
 def attach(loader):
@@ -264,9 +266,16 @@ def _teller():
     pid, tasks = _state["teller"]
     if pid != os.getpid():
         tasks = queue.Queue(MOST_WAITING)
-        _state["teller"] = os.getpid(), tasks
+        _state.update(teller=(os.getpid(), tasks), in_torch=threading.Lock())
+        atexit.register(_leave_torch, os.getpid())
         threading.Thread(target=_tell_all, args=(tasks,), name="monarch", daemon=True).start()
     return tasks
+
+
+def _leave_torch(pid):
+    """Keeps the thread out of torch from now on: Python ends threads as it exits, and one in torch ends the program by SIGABRT."""
+    if pid == os.getpid():
+        _state["in_torch"].acquire(timeout=EXIT_S)
 
 
 def _tell_all(tasks):
@@ -280,7 +289,8 @@ def _tell_one(files, indices, epoch, rank, first, is_ahead):
     counts = monarch_io.stats()
     if not counts or (counts["listed"] and counts["staged_files"] == counts["files"]):
         return
-    indices = list(indices)
+    with _state["in_torch"]:
+        indices = list(map(operator.index, indices))
     _tell_pieces(files.numbers_of(indices), epoch, rank, first)
     if is_ahead and not counts["listed"] and _within(LISTING_S, LOOK_S, _is_listed):
         _tell_pieces(files.numbers_of(indices), epoch, rank, first)
@@ -323,7 +333,9 @@ class _Files:
         return array.array("I", map(self._numbers.__getitem__, indices))
 
     def _find(self, indices):
-        return monarch_io._find(self.paths_of(indices))
+        with _state["in_torch"]:  # which a list of indices may be of
+            paths = self.paths_of(indices)
+        return monarch_io._find(paths)
 
     def _number(self, index):
         return self._numbers[index] if index < len(self._numbers) else 0
