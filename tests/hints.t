@@ -21,7 +21,7 @@ MARK = 1000  # epochs from there on tell where a loader ends
 
 # Reads by the loaders named, and prints of each epoch the numbers of the files and a digest of losses and random state.
 PROGRAM = r"""
-import glob, hashlib, json, sys
+import glob, hashlib, json, random, sys
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, Subset
 
@@ -44,6 +44,14 @@ class Stream(IterableDataset):
 class Backwards(RandomSampler):
     def __iter__(self):
         return (len(self) - 1 - i for i in super().__iter__())
+
+class Drawn:
+    def __init__(self):
+        self.random = random.Random(1)
+    def __iter__(self):
+        return iter(self.random.sample(range(60), 60))
+    def __len__(self):
+        return int(60 + 0 * self.random.random())
 
 class GoingOn:
     at = 0
@@ -107,6 +115,7 @@ LOADERS = {
     "shuffled by a generator, 4 workers": "files, dict(shuffle=True, num_workers=4, generator=seeded(3)), 2",
     "shuffled, 2 workers, spawn": "files, dict(shuffle=True, num_workers=2, multiprocessing_context='spawn')",
     "persistent workers": "files, dict(shuffle=True, num_workers=2, persistent_workers=True), 2",
+    "rank 0 of 2, the last batch is dropped": "files, dict(sampler=DistributedSampler(files, 2, 0), num_workers=2, drop_last=True), 2",
     "rank 1 of 2, set_epoch": "files, dict(sampler=DistributedSampler(files, 2, 1, seed=7), num_workers=2), 2",
     "an epoch that is left": "files, dict(shuffle=True, num_workers=2), 1, 2",
     "an epoch that is left by a sampler that goes on there": "files, dict(sampler=GoingOn(), num_workers=2, persistent_workers=True), 2, 2",
@@ -115,6 +124,7 @@ LOADERS = {
     "parts": "ConcatDataset([Subset(files, range(0, 60, 2)), Files(paths, 'imgs'), Files(paths[:9], change=lambda f: [p for p, _ in f])]), dict(shuffle=True)",
     "no batches": "files, dict(batch_size=None, sampler=RandomSampler(files, generator=seeded(5)))",
     "a sampler of the program's": "files, dict(sampler=Backwards(files), num_workers=2)",
+    "a sampler whose length is drawn": "files, dict(sampler=Drawn(), drop_last=True), 2",
     "batches of the program's": "files, dict(batch_sampler=[[3, 1], [2], [0, 59]], batch_size=1)",
     "a stream": "Stream(), dict(num_workers=2)",
     "files that are not known": "Files(paths, 'other'), dict(shuffle=True)",
@@ -157,9 +167,10 @@ def check_order(name, epochs, orders):
     if "that is left" in name:
         good = [order[:len(numbers)] for order, numbers in zip(got, read)] == read and (len(got[0]) == FILES) == ("goes on" not in name)
         return ok(good, f"{name}: what torch knows of it was told", got, read)
-    if name.startswith("rank 1"):
-        equal([*sorted(orders)], [(1, epoch) for epoch in range(4)], f"{name}: its rank and its epochs, and the next two")
-        ok(sorted(got.pop()) != sorted(got.pop()) != sorted(read[0]), f"{name}: which are others", got)
+    if name.startswith("rank"):
+        equal([*sorted(orders)], [(int(name[5]), epoch) for epoch in range(4)], f"{name}: its rank and its epochs, and the next two")
+        later = [sorted(got.pop()), sorted(got.pop()), sorted(read[0])]
+        ok(later[0] != later[1] != later[2] and {*map(len, later)} == {len(later[2])}, f"{name}: which are others", later)
     return equal(got, read, f"{name}: what is told is what is read")
 
 

@@ -202,8 +202,7 @@ class _Follower:
         is_known = type(index_sampler) in (SequentialSampler, RandomSampler, DistributedSampler)
         # The iterator that has the order. None of the program's is kept: code of it runs as it ends.
         self._ordered = loader_iterator._sampler_iter if is_known else None
-        dropping = in_batches and index_sampler.drop_last
-        self._most = len(index_sampler) * index_sampler.batch_size if dropping else sys.maxsize
+        self._dropped = index_sampler.batch_size if in_batches and index_sampler.drop_last else 1
         self._pulled = self._told = 0
         is_distributed = type(self._sampler) is DistributedSampler
         self._rank = self._sampler.rank if is_distributed else None
@@ -228,7 +227,7 @@ class _Follower:
         batch = list(index) if isinstance(index, (list, tuple)) else [index]
         before, self._pulled = self._pulled, self._pulled + len(batch)
         known = _copied(self._ordered)
-        end = min(self._pulled + operator.length_hint(known), self._most)
+        end = _whole(self._pulled + operator.length_hint(known), self._dropped)
         if end <= self._told:
             return
         first, self._told = max(self._told, before), end
@@ -236,7 +235,7 @@ class _Follower:
         self._tell(itertools.islice(coming, end - first), self._epoch, first, end > self._pulled)
         later, self._later = self._later, []
         for sampler in later:
-            self._tell(_first_of(sampler, self._most), sampler.epoch, 0, True)
+            self._tell(_first_of(sampler, self._dropped), sampler.epoch, 0, True)
 
     def _tell(self, indices, epoch, first, is_ahead):
         with contextlib.suppress(queue.Full):  # it is not told
@@ -253,9 +252,13 @@ def _copied(iterator):
     return copy.copy(iterator) if type(iterator) in _OF_LISTS else iter(())
 
 
-def _first_of(sampler, most):
-    """Begins the sampler at the first use only."""
-    yield from itertools.islice(sampler, most)
+def _whole(count, batch):
+    return count - count % batch
+
+
+def _first_of(sampler, batch):
+    """Its whole batches. Begins the sampler at the first use only."""
+    yield from itertools.islice(sampler, _whole(len(sampler), batch))
 
 
 # ---- the thread that tells it
