@@ -302,10 +302,15 @@ print(told)
 # After that: how many of 30 files are looked for, the second time, once they are others, and by the end of the list.
 LIST = AGENT + """
 torch_hints.LOOKS = 2
-for first, indices in (10, [*range(30)]), (10, [*range(30)]), (50, [29, 3]), (50, [-1]):
+for first, indices in (10, [*range(30)]), (10, [*range(30)]), (50, [29, 3]), (50, [-1]), (50, [40, 41]), (50, [29, 3]):
     asked.clear()
     files.paths_of = lambda indices: [f"{first + i}" for i in indices]
     print(files.numbers_of(indices).tolist() == [first + i for i in indices], len(asked))
+files.paths_of = lambda indices: [str(range(99)[i]) for i in indices]
+try:
+    files.numbers_of([40, 41, 1 << 60])
+except IndexError:
+    print(len(files._numbers))
 """
 
 
@@ -316,7 +321,8 @@ def again():
         got = e2e.execute([PYTHON, "-c", AGENT, listed, taken, str(staged)], env=e2e.native_environment(**HINTS))
         equal(got, (0, f"{want}\n".encode(), ""), f"listed {listed}, taken {taken}, staged {staged}")
     got = e2e.execute([PYTHON, "-c", LIST, "1", "2", "1"], env=e2e.native_environment(**HINTS))
-    equal(got[1].decode().split("\n")[1:], ["True 30", "True 2", "True 4", "True 1", ""], "a file is looked for once, unless the list has changed", got[2])
+    equal(got[1].decode().split("\n")[1:], ["True 30", "True 2", "True 4", "True 1", "True 4", "True 2", "42", ""],
+          "a file is looked for once, unless the list has changed; an index that is none takes no memory", got[2])
 
 
 # Prints the module that stands for sitecustomize, and whether there is torch already.

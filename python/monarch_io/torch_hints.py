@@ -323,9 +323,9 @@ class _Files:
     def numbers_of(self, indices):
         if min(indices) < 0:
             return self._find(indices)
-        some = indices[:LOOKS]
-        if self._find(some).tolist() != [self._number(i) for i in some]:  # the program has changed its list
-            self._numbers = array.array("I")
+        some = [max(indices), *indices[:LOOKS - 1]]  # fails before the list takes memory for what is none
+        if any(self._number(i) not in (0, found) for i, found in zip(some, self._find(some))):
+            self._numbers = array.array("I")  # the program has changed its list
         missing = max(indices) + 1 - len(self._numbers)
         self._numbers.frombytes(bytes(self._numbers.itemsize * max(missing, 0)))
         # All of a dataset takes less time in its own order than in a shuffled one.
