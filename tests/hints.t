@@ -53,6 +53,10 @@ class Drawn:
     def __len__(self):
         return int(60 + 0 * self.random.random())
 
+class Fetched:
+    def __fspath__(self):
+        return str(torch.rand(1))
+
 class GoingOn:
     at = 0
     def __iter__(self):
@@ -127,11 +131,12 @@ LOADERS = {
     "a sampler whose length is drawn": "files, dict(sampler=Drawn(), drop_last=True), 2",
     "batches of the program's": "files, dict(batch_sampler=[[3, 1], [2], [0, 59]], batch_size=1)",
     "a stream": "Stream(), dict(num_workers=2)",
+    "files that are fetched when they are named": "Files(paths, change=lambda files: [Fetched() for _ in files]), dict(shuffle=True), 2",
     "files that are not known": "Files(paths, 'other'), dict(shuffle=True)",
     "what fails": "Files(paths, change=lambda files: files[:1]), dict(shuffle=True, num_workers=2), 2",
     "what comes after that": "files, dict(shuffle=True)",
 }
-UNTOLD = ("a stream", "files that are not known", "what fails", "what comes after that")
+UNTOLD = ("a stream", "files that are fetched when they are named", "files that are not known", "what fails", "what comes after that")
 
 
 def program():

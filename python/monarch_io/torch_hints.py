@@ -16,6 +16,7 @@ import functools
 import itertools
 import operator
 import os
+import pathlib
 import queue
 import sys
 import threading
@@ -169,11 +170,11 @@ def _paths_of(dataset):
 
 
 def _paths_in(samples):
-    """Of a list of paths, or of tuples with a path first."""
+    """Of a list of paths, or of tuples with a path first; not of other os.PathLike, which may fetch the file when asked."""
     first = samples[0] if isinstance(samples, (list, tuple)) and samples else None
-    if isinstance(first, (str, os.PathLike)):
+    if isinstance(first, (str, pathlib.PurePath)):
         return lambda indices: [samples[i] for i in indices]
-    if isinstance(first, (list, tuple)) and first and isinstance(first[0], (str, os.PathLike)):
+    if isinstance(first, (list, tuple)) and first and isinstance(first[0], (str, pathlib.PurePath)):
         return lambda indices: [samples[i][0] for i in indices]
     return None
 
