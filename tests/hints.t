@@ -319,6 +319,19 @@ except IndexError:
 """
 
 
+# What waits for an agent that takes nothing.
+WAITING = """
+import os, queue
+from monarch_io import torch_hints
+tasks, follower = queue.Queue(torch_hints.MOST_WAITING), torch_hints._Follower(None)
+torch_hints._state["teller"], follower._rank = (os.getpid(), tasks), 0
+for is_ahead in True, False:
+    for epoch in range(2000):
+        follower._tell(iter([]), epoch, 0, is_ahead)
+    print(tasks.qsize())
+"""
+
+
 def again():
     """What the agent has no room for is told again, as is all once the dataset is listed; nothing is told once all is staged."""
     once = ([11, 10], 5, 2, 3)
@@ -328,6 +341,7 @@ def again():
     got = e2e.execute([PYTHON, "-c", LIST, "1", "2", "1"], env=e2e.native_environment(**HINTS))
     equal(got[1].decode().split("\n")[1:], ["True 30", "True 2", "True 4", "True 1", "True 4", "True 2", "42", ""],
           "a file is looked for once, unless the list has changed; an index that is none takes no memory", got[2])
+    equal(e2e.execute([PYTHON, "-c", WAITING], env=e2e.native_environment(**HINTS)), (0, b"16\n1024\n", ""), "few epochs wait, and some batches")
 
 
 # Prints the module that stands for sitecustomize, and whether there is torch already.

@@ -28,7 +28,7 @@ import monarch_io
 
 PIECE = 4096  # files that are told at once
 LOOKS = 16  # files that are looked for again each time
-MOST_WAITING = 1024  # batches or epochs that are still to be told
+MOST_WAITING, MOST_EPOCHS = 1024, 16  # batches that are still to be told; and epochs, each of which keeps its list
 LISTING_S, LOOK_S = 600, 0.5  # how long a walk of the dataset may take, and how often it is looked at
 BEHIND_S, AGAIN_S = 60, 0.05  # the same of an agent that takes nothing
 EXIT_S = 10  # how long an exit waits for torch
@@ -239,8 +239,11 @@ class _Follower:
             self._tell(_first_of(sampler, self._dropped), sampler.epoch, 0, True)
 
     def _tell(self, indices, epoch, first, is_ahead):
+        tasks = _teller()
+        if is_ahead and tasks.qsize() >= MOST_EPOCHS:
+            return
         with contextlib.suppress(queue.Full):  # it is not told
-            _teller().put_nowait((self._files, indices, epoch, self._rank, first, is_ahead))
+            tasks.put_nowait((self._files, indices, epoch, self._rank, first, is_ahead))
 
 
 _OF_LISTS = (type(iter([])), type(iter(range(0))))
