@@ -271,6 +271,11 @@ def calls():
     call = ["-c", "import monarch_io as m; print([*m.stats().values()][:5:2], m.wait(1), m.wait(0.5, 0.1), m.hint([]), m.hint(['/x', b'y']))"]
     equal(job.python(*call, **HINTS), (0, f"[{FILES + 1}, {FILES}, 1] False False 0 2\n".encode(), ""), "in a job")
     equal(e2e.execute([PYTHON, *call], env=e2e.environment(**HINTS)), (0, b"[] False False 0 0\n", ""), "without a job")
+    alarm = ["-c", "import signal, monarch_io; signal.signal(signal.SIGALRM, signal.default_int_handler); signal.alarm(1); monarch_io.wait(1)"]
+    starting = f"{scratch('starting')}/run"
+    os.mkdir(starting, 0o700)
+    code, _, err = e2e.execute([PYTHON, *alarm], env=e2e.native_environment(**HINTS, MONARCH_IO_RUN_DIR=starting))
+    ok(code == -signal.SIGINT and err.endswith("KeyboardInterrupt\n"), "a signal interrupts the wait", code, err)
     code, _, err = job.python("-c", "import monarch_io; monarch_io.wait(2)", **HINTS)
     ok(code == 1 and err.endswith("OSError: [Errno 22] Invalid argument\n"), "a fraction that is none is refused", err)
     job.end()

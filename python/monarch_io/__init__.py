@@ -11,6 +11,7 @@ import functools
 import glob
 import itertools
 import os
+import time
 
 __all__ = ["attach", "hint", "stats", "wait"]
 
@@ -96,11 +97,14 @@ def wait(fraction, timeout=None):
     Returns whether it is staged: False if the time is over, no more will be staged, or there is no job. Raises
     OSError where there is no such fraction, or libmonarch is missing.
     """
-    milliseconds = -1 if timeout is None else min(int(timeout * 1000), 2**31 - 1)
-    staged = _library().monarch_wait(fraction, milliseconds) == 0
-    if not staged:
+    end = float("inf") if timeout is None else time.monotonic() + timeout
+    while True:  # signals are handled between the calls
+        rest = min(max(end - time.monotonic(), 0), 0.5)
+        if _library().monarch_wait(fraction, int(rest * 1000)) == 0:
+            return True
         _failed(errno.ETIMEDOUT, errno.ENODATA, errno.ENOTCONN)
-    return staged
+        if ctypes.get_errno() != errno.ETIMEDOUT or rest == 0:
+            return False
 
 
 def stats():
