@@ -749,7 +749,8 @@ def run():
         print(f"# seeds from {first} on", flush=True)
         seeds = range(first, first + ALL_STEPS // STEPS // (len(KINDS) - 1) + 1)
     made = {kind: [World(kind, scratch(f"{kind.replace(' ', '-')}.data"), seed, i) for i, seed in enumerate(seeds)] for kind in KINDS}
-    time.sleep(QUIET)
+    newest = max(os.stat(directory).st_ctime for directory, _, _ in os.walk(scratch()))
+    ok(e2e.wait_until(lambda: time.time() > newest + QUIET), "no directory was changed lately")
     counted = collections.Counter()
     for kind, worlds in made.items():
         if counters := play(kind, worlds):
