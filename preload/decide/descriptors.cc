@@ -19,13 +19,12 @@ struct LargeFile {
   std::atomic<Ref> ref;
   std::atomic<int> owner;       // the process that opened it
   std::atomic<uint32_t> turn;   // of sharing, when it was opened
-  std::atomic<uint32_t> users;  // of any class: calls on it now (UsesDescriptor); kMoving
+  std::atomic<uint32_t> users;  // of any class: calls on it now (UsesDescriptor)
   std::atomic<int> returning;   // the process, one of whose threads asks the PFS for the file
   std::atomic<bool> stream;
   std::atomic<bool> mapped;  // it was
 };
 LargeFile large_files[kDescriptors];
-constexpr uint32_t kMoving = 1u << 31;
 
 // How often the process has given its descriptors away; kShared, as a descriptor's: it is shared here.
 std::atomic<uint32_t> sharing{1};
@@ -33,9 +32,6 @@ constexpr uint32_t kShared = 0;
 
 // The process, one of whose threads is in Returns: another's is what a fork has left.
 std::atomic<int> returner{0};
-
-// The process, one of whose threads moves a large file's descriptor.
-std::atomic<int> mover{0};
 
 constexpr timespec kSlice{0, 1000000};
 constexpr int kSlices = 1000;
@@ -70,8 +66,7 @@ Ref large_file(int fd) { return large_files[fd].ref.load(std::memory_order_relax
 
 bool is_alone(int fd) {
   const LargeFile& file = large_files[fd];
-  return file.turn.load(std::memory_order_relaxed) == sharing.load() &&
-         file.users.load(std::memory_order_relaxed) == 0 &&
+  return file.turn.load(std::memory_order_relaxed) == sharing.load() && file.users.load() == 0 &&
          file.owner.load(std::memory_order_relaxed) == this_process();
 }
 void never_moves(int fd) {
@@ -97,7 +92,7 @@ bool is_first_map(int fd) { return !large_files[fd].mapped.exchange(true, std::m
 void stop_moves() {
   sharing.fetch_add(2);
   const KeepErrno errno_stays;
-  for (int i = 0; i < kSlices && is_here(mover); ++i) sleep_a_slice();
+  for (int i = 0; i < kSlices && is_here(returner); ++i) sleep_a_slice();
 }
 
 // Once its child is gone, or has another program, the thread goes on.
@@ -111,53 +106,32 @@ void will_vfork() {
 }
 void has_forked() { vforker = 0; }
 
-// A mover that a fork stopped is not waited for twice. The count comes first, then the look whether there is
-// a return: who returns does it the other way round, so that one of them sees the other.
+// The count comes first, then the look whether there is a return: who returns does it the other way round, so
+// that one of them sees the other.
 APART void UsesDescriptor::begin() {
   std::atomic<uint32_t>& users = large_files[fd_].users;
-  uint32_t seen = users.load(std::memory_order_relaxed);
-  if (is_single_threaded() && (seen & kMoving) == 0) {  // nobody else counts
-    users.store(seen + 1, std::memory_order_relaxed);
+  if (is_single_threaded()) {  // nobody else counts
+    users.store(users.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     return;
   }
-  for (int i = 0;;) {
-    const bool moves = (seen & kMoving) != 0 && i < kSlices;
-    if (__builtin_expect(!moves, 1)) {
-      if (!users.compare_exchange_weak(seen, (seen & ~kMoving) + 1)) continue;
-      if (__builtin_expect(!is_here(returner) || i >= kMostSlices, 1)) return;
-      end();
-    }
+  for (int i = 0;; ++i) {
+    users.fetch_add(1);
+    if (__builtin_expect(!is_here(returner) || i >= kMostSlices, 1)) return;
+    end();
     const KeepErrno errno_stays;
     sleep_a_slice();
-    seen = users.load(std::memory_order_relaxed);
-    ++i;
   }
 }
 
 APART void UsesDescriptor::end() {
   std::atomic<uint32_t>& users = large_files[fd_].users;
   uint32_t seen = users.load(std::memory_order_relaxed);
-  if (is_single_threaded() && (seen & ~kMoving) != 0) {
+  if (is_single_threaded() && seen != 0) {
     users.store(seen - 1, std::memory_order_relaxed);
     return;
   }
-  while ((seen & ~kMoving) != 0 && !users.compare_exchange_weak(seen, seen - 1, std::memory_order_release)) {
+  while (seen != 0 && !users.compare_exchange_weak(seen, seen - 1, std::memory_order_release)) {
   }
-}
-
-bool begin_move(int fd) {
-  uint32_t none = 0;
-  if (!takes(&mover, this_process())) return false;
-  if (is_alone(fd) && large_files[fd].users.compare_exchange_strong(none, kMoving, std::memory_order_acquire))
-    return true;
-  mover.store(0);
-  return false;
-}
-
-void end_move(int fd) {
-  uint32_t moving = kMoving;
-  large_files[fd].users.compare_exchange_strong(moving, 0, std::memory_order_release);
-  mover.store(0);
 }
 
 Threads threads() {

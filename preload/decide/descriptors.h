@@ -73,17 +73,12 @@ class UsesDescriptor {
   void end();
   const int fd_;  // -1: it stays
 };
-// Keeps such calls on `fd` waiting, for a second at most; false: there is one, or another move, or it is not
-// alone any more. end_move() follows.
-bool begin_move(int fd);
-void end_move(int fd);
-
 // A process of one thread stays so: only that thread could start another.
 enum class Threads { kOne, kSeveral };
 Threads threads();
-// A return of descriptors to the PFS, by one thread at a time: all such calls, on whatever descriptor, wait
-// while this lives, and signals. So it makes no call that may take long. In a process of one thread it keeps
-// away signals alone, and writes nothing.
+// A return of descriptors to the PFS, or a move to a copy, by one thread at a time: all such calls, on
+// whatever descriptor, wait while this lives, and signals. So it makes no call that may take long. In a
+// process of one thread it keeps away signals alone, and writes nothing.
 class Returns {
  public:
   explicit Returns(Threads threads);

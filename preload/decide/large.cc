@@ -4,8 +4,6 @@
 #include "preload/decide/large.h"
 
 #include <limits.h>
-#include <signal.h>
-
 #include "preload/decide/changes.h"
 #include "preload/decide/descriptors.h"
 #include "preload/decide/duplicates.h"
@@ -177,21 +175,24 @@ bool has_lock(int fd) {
   return !each_lock(fd, [&](const Lock&) { found = true; }) || found;
 }
 
+bool is_movable(const File& file, bool stream) {
+  return file.entry && file.state() == State::kPlaced && is_alone(file.fd) &&
+         is_used_by_stream(file.fd) == stream;
+}
+
 // With calls on the position kept away.
-bool move(const File& file) {
+bool move(const File& file, int copy, uint32_t marks) {
   const int fd = file.fd;
-  const uint32_t marks = the_client.board->header.marks.load(std::memory_order_acquire);
   const Identity* identity = the_client.catalog.identity_of(*file.entry);
   const long flags = syscall(SYS_fcntl, fd, F_GETFL), kept = syscall(SYS_fcntl, fd, F_GETFD);
-  if (!identity || flags < 0 || kept < 0 || (flags & (O_ACCMODE | O_PATH)) != O_RDONLY ||
-      (flags & (O_DIRECT | O_ASYNC)) != 0 || !is_unfiltered() || has_duplicate(fd) ||
-      may_be_locked(identity->pfs_ino, identity->tier_ino) || has_lock(fd))
+  if (!identity || copy < 0 || !is_source(file) || flags < 0 || kept < 0 ||
+      (flags & (O_ACCMODE | O_PATH)) != O_RDONLY || (flags & (O_DIRECT | O_ASYNC)) != 0 || !is_unfiltered() ||
+      has_duplicate(fd) || may_be_locked(identity->pfs_ino, identity->tier_ino) || has_lock(fd))
     return false;
-  const Own copy(open_whole(fd));
   const long at = syscall(SYS_lseek, fd, off_t{0}, SEEK_CUR);
-  if (copy.fd < 0 || at < 0 || syscall(SYS_fcntl, copy.fd, F_SETFL, flags) != 0 ||
-      syscall(SYS_lseek, copy.fd, at, SEEK_SET) != at ||
-      syscall(SYS_dup3, copy.fd, fd, (kept & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) != fd)
+  if (at < 0 || syscall(SYS_fcntl, copy, F_SETFL, flags) != 0 ||
+      syscall(SYS_lseek, copy, at, SEEK_SET) != at ||
+      syscall(SYS_dup3, copy, fd, (kept & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) != fd)
     return false;
   opened_on_tier(fd, tier_of(file.entry->state.load(std::memory_order_acquire)), marks);
   count(the_client.board, TaskCounter::moved);
@@ -306,19 +307,14 @@ int open_whole(int fd) {
 
 bool move_to_copy(int fd, bool stream) {
   const File file(fd);
-  if (!file.entry || file.state() != State::kPlaced || !is_alone(fd) || is_used_by_stream(fd) != stream)
-    return false;
+  if (!is_movable(file, stream)) return false;
   const KeepErrno errno_stays;
-  constexpr uint64_t kAll = ~uint64_t{0};
-  uint64_t before = 0;
-  syscall(SYS_rt_sigprocmask, SIG_SETMASK, &kAll, &before, sizeof before);
-  bool moved = false;
-  if (begin_move(fd)) {
-    moved = move(file);
-    if (!moved) never_moves(fd);
-    end_move(fd);
-  }
-  syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
+  const uint32_t marks = the_client.board->header.marks.load(std::memory_order_acquire);
+  const Own copy(open_whole(fd));
+  const Returns others_wait(threads());
+  if (!is_movable(file, stream)) return false;
+  const bool moved = move(file, copy.fd, marks);
+  if (!moved) never_moves(fd);
   return moved;
 }
 
