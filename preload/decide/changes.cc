@@ -36,7 +36,7 @@ struct Object {
 
 bool look(const Object& object, struct statx* st) {
   return ask_statx(object.dirfd, object.path, object.flags | AT_STATX_DONT_SYNC,
-                   STATX_TYPE | STATX_INO | STATX_NLINK | kMountId, st);
+                   kToKnowCopy | STATX_NLINK | kMountId, st);
 }
 
 uint32_t mark_of(const struct statx& st) { return mark_of_inode(st.stx_ino); }
@@ -132,18 +132,6 @@ void mark_open(Client* c, Change change, int fd) {
   if (look(open, &st)) mark_inode(c, change, open, st);
 }
 
-// The dataset's file whose copy is open as `fd`: by the name that the kernel has for it, since an inode of
-// the tier may be somebody's new file by now.
-APART Original copy_behind(const Client& c, const struct statx& st, int fd) {
-  Original named;
-  (void)find_original(c, device_of(st), st.stx_ino, [&](uint32_t tier, const Entry&) {
-    Room room;
-    const size_t len = path_of_descriptor(fd, &room);
-    return copy_named(room.text(), len, tier, st.stx_ino, &named);
-  });
-  return named;
-}
-
 // A copy is never written: `fd`, on one, is opened anew on the PFS, and the file is the PFS's from now on.
 APART bool write_to_original(Client* c, const Original& copied, int fd, int flags) {
   const int saved = errno;
@@ -193,24 +181,20 @@ APART Located mark_text(Client* c, int dirfd, const char* path) {
 }
 
 // The dataset's file whose copy a path leads to by a link to a descriptor (/proc/PID/fd/N, of any process).
-APART Original copy_by_link(const Client& c, const Object& object, const struct statx& st) {
+APART Original copy_at(const Object& object, const struct statx& st) {
+  Original copied;
   struct statx link;
-  if (!look({object.dirfd, object.path, AT_SYMLINK_NOFOLLOW}, &link) || !S_ISLNK(link.stx_mode)) return {};
+  if ((object.flags & AT_SYMLINK_NOFOLLOW) != 0 || !is_copy(st, &copied) ||
+      !look({object.dirfd, object.path, AT_SYMLINK_NOFOLLOW}, &link) || !S_ISLNK(link.stx_mode))
+    return {};
   const Own own(open_own(object.dirfd, object.path, O_PATH));
-  return own.fd < 0 ? Original() : copy_behind(c, st, own.fd);
-}
-
-APART Original copy_at(const Client& c, const Object& object, const struct statx& st) {
-  const bool may_be =
-      S_ISREG(st.stx_mode) && (object.flags & AT_SYMLINK_NOFOLLOW) == 0 &&
-      find_original(c, device_of(st), st.stx_ino, [](uint32_t, const Entry&) { return true; }).entry;
-  return may_be ? copy_by_link(c, object, st) : Original();
+  return original_of_descriptor(own.fd, &copied) ? copied : Original();
 }
 
 APART Original mark_named(Client* c, Change change, const Object& object, const Located& found) {
   struct statx st;
   if (!look(object, &st)) return {};
-  if (const Original copied = copy_at(*c, object, st); copied.entry) return copied;
+  if (const Original copied = copy_at(object, st); copied.entry) return copied;
   const bool named = change == Change::kName || (change == Change::kReplaced && S_ISLNK(st.stx_mode));
   // The path of a root may be a symbolic link on another device.
   if (leads_to_root(found.where) && named) close_all(c);
@@ -235,7 +219,7 @@ RARE Original copy_led_to(int dirfd, const char* path) {
   const Object object = {dirfd, path, 0};
   struct statx st;
   const KeepErrno errno_stays;
-  return c && !unreadable(path) && look(object, &st) ? copy_at(*c, object, st) : Original();
+  return c && !unreadable(path) && look(object, &st) ? copy_at(object, st) : Original();
 }
 
 void will_open_to_write(int dirfd, const char* path, int flags) {
@@ -259,8 +243,7 @@ bool opened_to_write(int fd, int dirfd, const char* path, int flags) {
   struct statx st;
   if (c && path) (void)mark_text(c, dirfd, path);
   if (c && look(opened, &st)) {
-    if (S_ISREG(st.stx_mode)) copied = copy_behind(*c, st, fd);
-    if (!copied.entry) mark_inode(c, Change::kContent, opened, st);
+    is_copy(st, &copied) ? choose_name(fd, &copied) : mark_inode(c, Change::kContent, opened, st);
   }
   errno = saved;
   return !copied.entry || write_to_original(c, copied, fd, flags);

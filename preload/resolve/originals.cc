@@ -15,9 +15,20 @@ bool seen_as_copy(int dirfd, const char* path, int flags, Original* original) {
          is_copy(st, original);
 }
 
+// By the kernel's name of the copy, of which only the end counts: the tier's own path may be a symbolic link,
+// or another one here.
 void choose_by_name(const char* text, size_t len, Original* original) {
-  (void)copy_named(text, len, original->identity->tier.load(std::memory_order_acquire),
-                   original->identity->tier_ino, original);
+  const CatalogReader& catalog = client()->catalog;
+  if (len < kCopyNameBytes || text[len - kCopyNameBytes] != '/') return;
+  char name[kCopyNameBytes] = {};
+  memcpy(name, text + len - (kCopyNameBytes - 1), kCopyNameBytes - 1);
+  const Ref ref = entry_of_copy(name);
+  const Entry* entry = ref ? catalog.entry(ref) : nullptr;
+  const Identity* identity = entry ? catalog.identity_of(*entry) : nullptr;
+  const Attributes* attributes = identity ? catalog.attributes(identity->attributes) : nullptr;
+  if (attributes && identity->tier.load(std::memory_order_acquire) == original->identity->tier &&
+      read_once(identity->tier_ino) == read_once(original->identity->tier_ino))
+    *original = {entry, identity, attributes, original->copied};
 }
 
 // Whether the path, which is not empty, ends as a link to a descriptor does: in a number, or in stdin, stdout
@@ -126,28 +137,19 @@ bool is_copy(const struct statx& st, Original* original) {
 
 bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original) {
   const Client* c = client();
-  if (!c) return false;
-  *original = find_original(*c, dev, ino, [&](uint32_t, const Entry& entry) {
-    return entry.size.load(std::memory_order_relaxed) == size &&
-           entry.mtime.load(std::memory_order_relaxed) == mtime;
-  });
-  return original->entry != nullptr;
-}
-
-bool copy_named(const char* text, size_t len, uint32_t tier, uint64_t ino, Original* original) {
-  const Client* c = client();
-  if (!c || len < kCopyNameBytes || text[len - kCopyNameBytes] != '/') return false;
-  char name[kCopyNameBytes] = {};
-  memcpy(name, text + len - (kCopyNameBytes - 1), kCopyNameBytes - 1);
-  const Ref ref = entry_of_copy(name);
-  const Entry* entry = ref ? c->catalog.entry(ref) : nullptr;
-  const Identity* identity = entry ? c->catalog.identity_of(*entry) : nullptr;
-  const Attributes* attributes = identity ? c->catalog.attributes(identity->attributes) : nullptr;
-  if (!attributes || identity->tier.load(std::memory_order_acquire) != tier ||
-      read_once(identity->tier_ino) != ino)
-    return false;
-  *original = {entry, identity, attributes, original->copied};
-  return true;
+  *original = {};
+  for (uint32_t tier = 0; c && tier < c->catalog.facts().tier_count; ++tier) {
+    const bool may_be = c->catalog.facts().tiers[tier].dev == dev;
+    const Identity* identity = may_be ? c->catalog.find_copy(tier, ino) : nullptr;
+    const Entry* entry = identity ? c->catalog.entry(identity->entry) : nullptr;
+    const Attributes* attributes = entry ? c->catalog.attributes(identity->attributes) : nullptr;
+    if (!attributes || entry->size.load(std::memory_order_relaxed) != size ||
+        entry->mtime.load(std::memory_order_relaxed) != mtime)
+      continue;
+    *original = {entry, identity, attributes, 0};
+    return true;
+  }
+  return false;
 }
 
 RARE void choose_name(int fd, Original* original) {

@@ -19,20 +19,8 @@ struct Original {
   const Attributes* attributes = nullptr;
   int64_t copied = 0;  // ns since the epoch, when the copy was made, on the node's clock; 0: not known
 };
-// By the inode of the copy and `proof`, called with the number of the tier and the entry: an inode may be
-// somebody's new file by now. Without an entry if there is none.
-template <typename Proof>
-Original find_original(const Client& c, uint64_t dev, uint64_t ino, Proof proof) {
-  const CatalogFacts& facts = c.catalog.facts();
-  for (uint32_t tier = 0; tier < facts.tier_count; ++tier) {
-    const Identity* identity = facts.tiers[tier].dev == dev ? c.catalog.find_copy(tier, ino) : nullptr;
-    const Entry* entry = identity ? c.catalog.entry(identity->entry) : nullptr;
-    const Attributes* attributes = entry ? c.catalog.attributes(identity->attributes) : nullptr;
-    if (attributes && proof(tier, *entry)) return {entry, identity, attributes, 0};
-  }
-  return {};
-}
-// By device, inode, size and mtime of the copy. False: no copy. Costs no system call.
+// By device, inode, size and mtime of the copy: an inode may be somebody's new file by now. False: no copy.
+// Costs no system call.
 bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Original* original);
 // The same by what statx(2) said, if that was asked for these and said them.
 inline constexpr unsigned kToKnowCopy = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME;
@@ -40,10 +28,6 @@ bool is_copy(const struct statx& st, Original* original);
 // Of a copy that several names of the dataset share, `fd` is open by one: *original becomes that name's. By a
 // call of its own; errno stays as it is.
 void choose_name(int fd, Original* original);
-// Whether `text`, the kernel's name of a file on that tier, is that of the copy with this inode; *original
-// becomes the dataset's file of that name. The tier's own path may be a symbolic link, or another one here:
-// only the end of the name counts.
-bool copy_named(const char* text, size_t len, uint32_t tier, uint64_t ino, Original* original);
 // Of the copy that a link leads to, by a call of its own; the kernel's name of what it leads to is `text`.
 // errno stays as it is.
 bool original_at(int dirfd, const char* path, const char* text, size_t len, Original* original);
