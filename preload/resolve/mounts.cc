@@ -101,29 +101,13 @@ void add_name(CatalogFacts* facts, const Prefix& prefix, const char* name) {
   memcpy(own.path, name, own.len + 1);
 }
 
-// They are too large for the stack.
-void swap(Prefix* a, Prefix* b) {
-  auto* x = reinterpret_cast<char*>(a);
-  auto* y = reinterpret_cast<char*>(b);
-  for (size_t i = 0; i < sizeof *a; ++i) {
-    const char byte = x[i];
-    x[i] = y[i];
-    y[i] = byte;
-  }
-}
-
-// The names that lead elsewhere here, of roots that have been found, go; the others are sorted as the agent
-// has them, the longest first: what is below two of them is the inner one's.
-void sort_names(CatalogFacts* facts, uint32_t known, uint32_t elsewhere) {
-  for (uint32_t i = known, all = facts->prefix_count; i-- > 0;) {
-    bool found = false;
-    for (uint32_t k = known; k < all; ++k) found |= facts->prefixes[k].root == facts->prefixes[i].root;
-    if (found && (elsewhere >> i & 1) != 0) facts->prefixes[i].len = 0;
-  }
-  Prefix* const p = facts->prefixes;
-  for (uint32_t i = 1; i < facts->prefix_count; ++i)
-    for (uint32_t k = i; k > 0 && p[k - 1].len < p[k].len; --k) swap(&p[k - 1], &p[k]);
-  while (facts->prefix_count > 0 && p[facts->prefix_count - 1].len == 0) --facts->prefix_count;
+// The names that lead elsewhere here, of roots that have been found, go.
+void drop_names(CatalogFacts* facts, uint32_t known, uint32_t elsewhere) {
+  uint32_t found = 0;  // roots, as bits
+  for (uint32_t i = known; i < facts->prefix_count; ++i) found |= 1u << facts->prefixes[i].root;
+  for (uint32_t i = known; i-- > 0;)
+    if ((elsewhere >> i & 1) != 0 && (found >> facts->prefixes[i].root & 1) != 0)
+      memmove(&facts->prefixes[i], &facts->prefixes[--facts->prefix_count], sizeof(Prefix));
 }
 
 }  // namespace
@@ -167,7 +151,7 @@ void see_from_here(CatalogFacts* facts) {
       tiers_elsewhere &= ~(1u << i);
     }
   });
-  if (facts->prefix_count > known) sort_names(facts, known, elsewhere);
+  drop_names(facts, known, elsewhere);
 }
 
 RARE bool is_hidden(const CatalogFacts& facts, const RelPath& path) {

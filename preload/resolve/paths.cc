@@ -121,11 +121,16 @@ size_t append_tidy(const char* text, char* out) {
   return bytes;
 }
 
-// The prefix that `path` (absolute) is below, and the rest of the path; -1 if there is none.
+// The longest prefix that `path` (absolute) is below, and the rest of the path; -1 if there is none.
 int find_prefix(const CatalogFacts& facts, const char* path, const char** rest) {
-  for (uint32_t i = 0; i < facts.prefix_count; ++i)
-    if ((*rest = rest_below(path, facts.prefixes[i]))) return static_cast<int>(i);
-  return -1;
+  int found = -1;
+  *rest = nullptr;
+  for (uint32_t i = 0, longest = 0; i < facts.prefix_count; ++i) {
+    const Prefix& prefix = facts.prefixes[i];
+    const char* below = prefix.len > longest ? rest_below(path, prefix) : nullptr;
+    if (below) *rest = below, longest = prefix.len, found = static_cast<int>(i);
+  }
+  return found;
 }
 
 __attribute__((noinline)) bool is_below(const CatalogFacts& facts, const char* path) {
