@@ -36,7 +36,7 @@ struct Object {
 
 bool look(const Object& object, struct statx* st) {
   return ask_statx(object.dirfd, object.path, object.flags | AT_STATX_DONT_SYNC,
-                   kToKnowCopy | STATX_NLINK | kMountId, st);
+                   kToKnowCopy | STATX_BTIME | STATX_NLINK | kMountId, st);
 }
 
 uint32_t mark_of(const struct statx& st) { return mark_of_inode(st.stx_ino); }
@@ -188,7 +188,8 @@ APART Original copy_at(const Object& object, const struct statx& st) {
       !look({object.dirfd, object.path, AT_SYMLINK_NOFOLLOW}, &link) || !S_ISLNK(link.stx_mode))
     return {};
   const Own own(open_own(object.dirfd, object.path, O_PATH));
-  return original_of_descriptor(own.fd, &copied) ? copied : Original();
+  if (own.fd >= 0) choose_name(own.fd, &copied);
+  return copied;
 }
 
 APART Original mark_named(Client* c, Change change, const Object& object, const Located& found) {

@@ -2,8 +2,7 @@
 // The link family: a link to a descriptor (/proc/PID/fd/N) of a tier's copy shows the dataset's file.
 #include <stdlib.h>
 
-#include "preload/client/room.h"
-#include "preload/next/kernel.h"
+#include "preload/decide/changes.h"
 #include "preload/next/next.h"
 #include "preload/resolve/originals.h"
 #include "preload/resolve/paths.h"
@@ -16,12 +15,9 @@ namespace {
 bool names_copy(int dirfd, const char* path, Original* original) {
   if (unreadable(path)) return false;
   const char* slash = strrchr(path, '/');
-  if (number_of_descriptor(slash ? slash + 1 : path) < 0 || !client()) return false;
-  const KeepErrno errno_stays;
-  Room room;
-  char* text = room.take(kPathBytes);
-  const long bytes = text ? syscall(SYS_readlinkat, dirfd, path, text, kPathBytes) : -1;
-  return bytes > 0 && text[0] == '/' && original_at(dirfd, path, text, static_cast<size_t>(bytes), original);
+  if (number_of_descriptor(slash ? slash + 1 : path) < 0) return false;
+  *original = copy_led_to(dirfd, path);
+  return original->entry != nullptr;
 }
 
 // What `ask` says of a link to the file on the PFS, if that has its name still; else what it says of `path`.

@@ -15,22 +15,6 @@ bool seen_as_copy(int dirfd, const char* path, int flags, Original* original) {
          is_copy(st, original);
 }
 
-// By the kernel's name of the copy, of which only the end counts: the tier's own path may be a symbolic link,
-// or another one here.
-void choose_by_name(const char* text, size_t len, Original* original) {
-  const CatalogReader& catalog = client()->catalog;
-  if (len < kCopyNameBytes || text[len - kCopyNameBytes] != '/') return;
-  char name[kCopyNameBytes] = {};
-  memcpy(name, text + len - (kCopyNameBytes - 1), kCopyNameBytes - 1);
-  const Ref ref = entry_of_copy(name);
-  const Entry* entry = ref ? catalog.entry(ref) : nullptr;
-  const Identity* identity = entry ? catalog.identity_of(*entry) : nullptr;
-  const Attributes* attributes = identity ? catalog.attributes(identity->attributes) : nullptr;
-  if (attributes && identity->tier.load(std::memory_order_acquire) == original->identity->tier &&
-      read_once(identity->tier_ino) == read_once(original->identity->tier_ino))
-    *original = {entry, identity, attributes, original->copied};
-}
-
 // Whether the path, which is not empty, ends as a link to a descriptor does: in a number, or in stdin, stdout
 // or stderr. That is known sooner than what strstr(3) finds.
 bool ends_as_link(const char* path) {
@@ -152,18 +136,23 @@ bool original_of(uint64_t dev, uint64_t ino, uint64_t size, int64_t mtime, Origi
   return false;
 }
 
+// By the kernel's name of the copy, of which only the end counts: the tier's own path may be a symbolic link,
+// or another one here.
 RARE void choose_name(int fd, Original* original) {
   if (read_once(original->attributes->nlink) < 2) return;
   const KeepErrno errno_stays;
+  const CatalogReader& catalog = client()->catalog;
   Room room;
   const size_t len = path_of_descriptor(fd, &room);
-  choose_by_name(room.text(), len, original);
-}
-
-bool original_at(int dirfd, const char* path, const char* text, size_t len, Original* original) {
-  if (!seen_as_copy(dirfd, path, 0, original)) return false;
-  choose_by_name(text, len, original);
-  return true;
+  const char* const text = room.text();
+  if (len < kCopyNameBytes || text[len - kCopyNameBytes] != '/') return;
+  const Ref ref = entry_of_copy(text + len - (kCopyNameBytes - 1));
+  const Entry* entry = ref ? catalog.entry(ref) : nullptr;
+  const Identity* identity = entry ? catalog.identity_of(*entry) : nullptr;
+  const Attributes* attributes = identity ? catalog.attributes(identity->attributes) : nullptr;
+  if (attributes && identity->tier.load(std::memory_order_acquire) == original->identity->tier &&
+      read_once(identity->tier_ino) == read_once(original->identity->tier_ino))
+    *original = {entry, identity, attributes, original->copied};
 }
 
 bool original_of_descriptor(int fd, Original* original) {

@@ -28,9 +28,6 @@ bool is_copy(const struct statx& st, Original* original);
 // Of a copy that several names of the dataset share, `fd` is open by one: *original becomes that name's. By a
 // call of its own; errno stays as it is.
 void choose_name(int fd, Original* original);
-// Of the copy that a link leads to, by a call of its own; the kernel's name of what it leads to is `text`.
-// errno stays as it is.
-bool original_at(int dirfd, const char* path, const char* text, size_t len, Original* original);
 // Of what is open as `fd`; as above.
 bool original_of_descriptor(int fd, Original* original);
 // Of a path that is not empty. False: it is no link to a descriptor, however written (/proc/PID/fd/N,
