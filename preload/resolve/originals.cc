@@ -62,7 +62,7 @@ int open_proved(int dirfd, const char* path, int flags, const Original& original
   const int fd = open_own(dirfd, path, flags);
   struct statx st;
   if (fd >= 0 && look_at(fd, kToKnowOriginal, &st) && is_original(st, original)) return fd;
-  if (fd >= 0 || errno == ENOENT) errno = ESTALE;
+  if (fd >= 0 || errno == ENOENT || errno == ENOTDIR) errno = ESTALE;
   return not_opened(fd);
 }
 
