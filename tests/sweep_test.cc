@@ -62,7 +62,7 @@ TEST_F(NodeSweepTest, WhatIsDeadGoesAndNothingElse) {
   (void)begin(dead(9));
   for (const uint32_t n : {5, 6}) ASSERT_TRUE(state_.lock_job({job(n), "n1", "c"}, true, 0).ok());
   change({job(5), "n1", "c"}, [](JobRecord* r) { r->notes.datasets = "/data"; });
-  fill(scratch_ / ("tier/monarch/.removed." + name(7) + ".77"));
+  fill_with_copies(scratch_ / ("tier/monarch/" + dir(7)));
   sweep_now({scratch_ / "tier"});
   EXPECT_TRUE(in_removing().empty()) << "what has a record is no orphan, and is charged once";
   EXPECT_EQ(jobs(), (Names{key(3), key(4), key(5), key(6), key(9)}))
@@ -120,58 +120,11 @@ TEST_F(NodeSweepTest, AJobWithASlurmstepdIsNotDead) {
   EXPECT_TRUE(jobs().empty()) << "that of an earlier boot is dead whoever has its number now";
 }
 
-TEST_F(NodeSweepTest, WhatIsAsideGoesIfItIsThisNodesAndNoRecordNamesIt) {
-  const std::string ours = ".removed." + name(1) + ".77";
-  const Names others = {
-      ".removed.",
-      ".removed." + name(2),                                 // no serial
-      ".removed." + name(2) + ".077",                        // not as it is written
-      ".removed." + name(2) + ".7x",                         //
-      ".removed." + name(2) + ".",                           //
-      ".removed." + name(2) + ".+7",                         //
-      ".removed.0" + name(2) + ".7",                         //
-      ".removed.c.0" + std::to_string(job(2)) + ".0.n1.77",  //
-      ".removed.c.x.0.n1.77",                                //
-      ".removed.c." + std::to_string(job(2)) + ".0.n2.77",   // another node's
-      ".removed.d." + std::to_string(job(2)) + ".0.n1.77",   // another cluster's
-      ".removed.cc." + std::to_string(job(2)) + ".0.n1.77",  //
-      ".removed." + name(3) + ".9000000000000000000",        // somebody is at work on it
-      "c." + std::to_string(job(2)) + ".0.n2",               //
-      "else",                                                //
-  };
-  const Result<Fd> lock = state_.make_removal(record(job(3)));
-  ASSERT_TRUE(lock.ok());
-  for (const std::string& n : others) fill(scratch_ / ("tier/monarch/" + n));
-  fill(scratch_ / ("tier/monarch/" + ours));
-  fill(scratch_ / ("tier/monarch/" + name(4)));  // of this boot
-  const std::string foreign = ".removed." + name(1) + ".78";
-  fill(scratch_ / ("tier/monarch/" + foreign));
-  sweep_now({scratch_ / "tier", scratch_ / "missing"});
-  EXPECT_EQ(on_tier(), sorted(others));
-  for (const std::string& n : others)
-    EXPECT_EQ(names_in(scratch_ / ("tier/monarch/" + n)), Names{"data"}) << n;
-  EXPECT_EQ(in_removing(), Names{name(3) + ".9000000000000000000"}) << "nothing is left of those that went";
-}
-
-TEST_F(NodeSweepTest, WhatLiesInAnothersOrphanStays) {
-  const std::string orphan = scratch_ / ("tier/monarch/.removed." + name(1) + ".77");
-  fill(orphan);
-  const std::string kept = scratch_.file("tier/monarch/.removed." + name(1) + ".77/foreign/kept", "x");
-  sweep_all({scratch_ / "tier"});
-  EXPECT_TRUE(eventually([&] { return !exists(orphan + "/data"); }));
-  const Result<JobRecord> removal = state_.read_removal(name(1) + ".77");
-  ASSERT_TRUE(removal.ok());
-  EXPECT_EQ(removal->user.uid, kUid) << "it is emptied as its owner";
-  EXPECT_EQ(removal->job.job, job(1));
-  EXPECT_TRUE(exists(kept));
-}
-
 TEST_F(NodeSweepTest, LinksAndFilesOfThatNameAreNotFollowed) {
   const std::string victim = scratch_ / "victim";
   fill(victim);
-  const std::string link = scratch_ / ("tier/monarch/.removed." + name(1) + ".77");
-  ASSERT_EQ(::symlink(victim.c_str(), link.c_str()), 0);
-  scratch_.file("tier/monarch/.removed." + name(1) + ".78", "x");
+  ASSERT_EQ(::symlink(victim.c_str(), (scratch_ / ("tier/monarch/" + dir(1))).c_str()), 0);
+  scratch_.file("tier/monarch/" + dir(2), "x");
   sweep_now({scratch_ / "tier"});
   EXPECT_EQ(on_tier().size(), 2u);
   EXPECT_EQ(names_in(victim), Names{"data"});
@@ -301,7 +254,7 @@ TEST_F(UnrecordedTest, OneRecordForAllPlacesOfAName) {
 }
 
 TEST_F(UnrecordedTest, WhereNobodyKnowsWhatHasARecordNothingIsTaken) {
-  fill(scratch_ / ("tier/monarch/.removed." + name(1) + ".77"));
+  fill_with_copies(scratch_ / ("tier/monarch/" + dir(1)));
   for (const char* records : {"jobs", "removing"}) {
     const std::string path = state_.path() + "/" + records;
     std::filesystem::rename(path, scratch_ / "kept");
@@ -395,7 +348,7 @@ TEST_F(UnrecordedTest, WhatSomethingElseIsMountedOnIsNotTaken) {
 }
 
 TEST_F(UnrecordedTest, NobodyElseLooksAtTheSameTime) {
-  fill(scratch_ / ("tier/monarch/" + name(1)));
+  fill_with_copies(scratch_ / ("tier/monarch/" + dir(1)));
   {
     const Result<Fd> other = state_.lock_ledger(0);
     ASSERT_TRUE(other.ok());
@@ -407,14 +360,13 @@ TEST_F(UnrecordedTest, NobodyElseLooksAtTheSameTime) {
 
 // As it is after a boot: of any node and cluster.
 TEST_F(UnrecordedTest, OfEarlierBootsIsWhatWasMadeBefore) {
-  const uint32_t second_job = job(2), first_job = job(4);  // a child's are others
-  Names others = {"else", "c.0.0.n1", "c.1.x.n1", "c.1.0.", ".1.0.n1", ".removed.else.7", ".hidden.1.0.n1"};
-  for (const std::string& n : others) fill(scratch_ / ("tier/monarch/" + n));
-  const std::string ours = "c.d." + std::to_string(second_job) + ".3.n.2", alive = dir(3), had = name(4),
-                    aside = ".removed." + had + ".77";
-  for (const std::string& n : {ours, aside, alive}) fill(scratch_ / ("tier/monarch/" + n));
-  const std::string roots = ours + ".1764421973000000001";
-  fill_with_copies(scratch_ / ("tier/monarch/" + roots));
+  const uint32_t number = job(2);  // a child's is another
+  const std::string serial = ".1764421973000000001", alive = dir(3),
+                    ours = "c.d." + std::to_string(number) + ".3.n.2" + serial;
+  Names others = {alive, "c.0.0.n1" + serial, "c.1.x.n1" + serial, "c.1.0." + serial, ".1.0.n1" + serial,
+                  "else"};
+  for (const std::string& n : others) fill_with_copies(scratch_ / ("tier/monarch/" + n));
+  fill_with_copies(scratch_ / ("tier/monarch/" + ours));
   ASSERT_TRUE(state_.lock_job(record(job(3)).job, true, 0).ok());
   ASSERT_TRUE(state_.write_record(record(job(3))).ok());
   const std::vector<std::string> tiers = {scratch_ / "tier"};
@@ -424,18 +376,13 @@ TEST_F(UnrecordedTest, OfEarlierBootsIsWhatWasMadeBefore) {
   in_private_mounts(scratch_, [&](PrivateMounts* m) {
     m->check(::mount((scratch_ / "stat").c_str(), "/proc/stat", nullptr, MS_BIND, nullptr) == 0, "mount");
     std::vector<Removal> taken = take_of_earlier_boots(state_, tiers);
-    m->check(taken.size() == 3, std::to_string(taken.size()) + " taken");
-    if (taken.size() != 3) return;
-    const JobRecord &first = taken[0].record, &second = taken[1].record;
-    m->check(first.name == had && first.serial == 77 && first.job.job == first_job, first.name);
-    m->check(second.name == ours && second.job.job == second_job, second.name);
-    m->check(second.job.cluster == "c.d" && second.job.node == "n.2", second.job.key());
-    m->check(second.user.uid == kUid && second.tiers.size() == 1 && second.tiers[0].quota > 0,
-             "it is charged");
-    const JobRecord& third = taken[2].record;
-    m->check(third.removal() == roots && third.has_roots_tiers() && third.job.job == second_job, third.name);
-    m->check(remove_in_background(state_, std::move(taken), 60000), "they go");
-    others.push_back(alive);
+    m->check(taken.size() == 1, std::to_string(taken.size()) + " taken");
+    if (taken.size() != 1) return;
+    const JobRecord& r = taken[0].record;
+    m->check(r.removal() == ours && r.has_roots_tiers() && r.job.job == number, r.name);
+    m->check(r.job.cluster == "c.d" && r.job.node == "n.2", r.job.key());
+    m->check(r.tiers.size() == 1 && r.tiers[0].quota > 0, "it is charged");
+    m->check(remove_in_background(state_, std::move(taken), 60000), "it goes");
     m->check(on_tier() == sorted(others), "and nothing else");
   });
 }

@@ -253,8 +253,9 @@ Attempt remove_run(const StateDir& state, int runs, JobRecord* record) {
 // owner's, or in root's of that name one is. What is empty is removed by its path, and so nothing else.
 std::string remove_old(int jobs, const std::string& path, const JobRecord& record) {
   constexpr char kOwners[] = "/files", kNone[] = "/.removed";
-  std::vector<std::string> names = {record.aside()}, words = {"rm", "-rf", "--one-file-system", "--"};
-  if (!record.run_dir.ends_with("/" + record.aside())) names.push_back(record.name);
+  const std::string aside = ".removed." + record.removal();
+  std::vector<std::string> names = {aside}, words = {"rm", "-rf", "--one-file-system", "--"};
+  if (!record.run_dir.ends_with("/" + aside)) names.push_back(record.name);
   for (const std::string& name : names) {
     detach(jobs, name);
     detach(jobs, name + kOwners);

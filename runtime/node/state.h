@@ -99,8 +99,8 @@ struct JobRecord {
   std::vector<TierRecord> tiers;
   uint64_t memory = 0;  // bytes that Slurm allocated to the job here; 0: not known
   uint64_t serial = 0;  // differs between all that have this name
-  // 1: the job's directories are the owner's, of that name or aside(), as releases before 0.2.0 made them; 2:
-  // they are root's, and called removal().
+  // 1: the job's directories are the owner's, of that name, or of removal() behind ".removed.", as releases
+  // before 0.2.0 made them; 2: they are root's, and called removal().
   uint32_t layout = 1;
   uint32_t nodes = 1;         // of the job
   bool first_node = true;     // this is the job's first node
@@ -139,7 +139,6 @@ struct JobRecord {
   bool has_run() const { return !name.empty(); }  // false: nothing of it but job and notes is set
   std::string removal() const { return name + "." + std::to_string(serial); }
   std::string grants() const { return "grants/" + on_tier(); }
-  std::string aside() const { return ".removed." + removal(); }
   bool has_roots_tiers() const { return layout >= 2; }
   // What the job's directories are called, on its tiers and below run/.
   std::string on_tier() const { return has_roots_tiers() ? removal() : name; }

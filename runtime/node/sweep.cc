@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <tuple>
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
@@ -31,7 +32,6 @@ namespace monarch {
 namespace {
 
 constexpr int64_t kClockSlackSeconds = 60;  // of the clock, which may have been set after the boot
-constexpr char kAside[] = ".removed.";
 
 int64_t boot_time() {
   std::ifstream in("/proc/stat");
@@ -107,13 +107,12 @@ Result<std::set<std::string>> known_names(const StateDir& state) {
   const Result<std::vector<std::string>> jobs = state.list("jobs");
   if (!jobs.ok()) return jobs.error();
   for (const std::string& key : *jobs)
-    if (const Result<JobRecord> r = state.read_record(key); r.ok()) known.insert({r->on_tier(), r->aside()});
+    if (const Result<JobRecord> r = state.read_record(key); r.ok()) known.insert(r->removal());
   const Result<std::vector<std::string>> removals = state.list("removing");
   if (!removals.ok()) return removals.error();
   for (const std::string& name : *removals) {
     const Result<JobRecord> r = state.read_removal(name);
-    if (r.ok() || r.error().code != EINVAL) known.insert({kAside + name, name});
-    if (r.ok()) known.insert(r->on_tier());
+    if (r.ok() || r.error().code != EINVAL) known.insert(name);
   }
   return known;
 }
@@ -151,7 +150,7 @@ JobOnNode job_of(const std::string& name, const Wanted& wanted) {
   return {};
 }
 
-// Of NAME.SERIAL, or that with kAside before it: NAME and SERIAL; 0: it is none.
+// Of NAME.SERIAL; 0: it is none.
 std::pair<std::string, uint64_t> parts_of(const std::string& removal) {
   const size_t dot = std::min(removal.rfind('.'), removal.size());
   const std::string digits = dot < removal.size() ? removal.substr(dot + 1) : "";
@@ -160,22 +159,14 @@ std::pair<std::string, uint64_t> parts_of(const std::string& removal) {
   return {removal.substr(0, dot), serial};
 }
 
-// The record that a directory of this name would have, if such a job has, or had, it: of layout 2, or of
-// layout 1, maybe set aside. Job 0: it is no such name.
+// The record that a directory of this name would have, if such a job has, or had, it. Job 0: it is no such
+// name.
 JobRecord named(const std::string& name, const Wanted& wanted) {
   constexpr uint64_t kLeastSerial = 1'000'000'000'000'000'000;  // of the year 2001: a node is not called so
-  const bool aside = name.starts_with(kAside);
-  const auto [first, serial] = parts_of(aside ? name.substr(sizeof kAside - 1) : name);
   JobRecord record;
-  record.name = name;
-  if (aside || serial >= kLeastSerial) {
-    record.name = first;
-    record.serial = serial;
-    if (!aside) record.layout = 2;
-  } else {
-    record.serial = static_cast<uint64_t>(os::clock_ns(CLOCK_REALTIME));
-  }
-  if (record.serial > 0 && is_plain_name(record.name)) record.job = job_of(record.name, wanted);
+  std::tie(record.name, record.serial) = parts_of(name);
+  record.layout = 2;
+  if (record.serial >= kLeastSerial && is_plain_name(record.name)) record.job = job_of(record.name, wanted);
   return record;
 }
 
@@ -200,8 +191,6 @@ void add_unrecorded(const StateDir& state, const Wanted& wanted, int jobs, const
   if (!dir || (memory && !is_of_job_tmpfs(dir.get())) || os::fstat(dir.get(), &st) != 0) return;
   if (!wanted.own && !before_this_boot(st)) return;
   if (found->count(name) == 0) {
-    record.user.uid = st.st_uid;
-    record.user.gid = st.st_gid;
     record.boot = boot_id();
     record.run_dir = state.path() + "/run/" + name;
     (*found)[name] = std::move(record);
