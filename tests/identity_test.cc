@@ -26,9 +26,9 @@ TEST(Identity, IsToldFromALaterOneByItsStart) {
   EXPECT_GT(id->start_time, 0u);
   EXPECT_TRUE(is_running(*id));
   EXPECT_FALSE(is_running({pid, id->start_time + 1})) << "another that had this pid";
-  EXPECT_TRUE(kill_and_wait({pid, id->start_time + 1}, 1000)) << "that one is gone";
+  EXPECT_TRUE(signal_and_wait({pid, id->start_time + 1}, SIGKILL, 1000)) << "that one is gone";
   EXPECT_TRUE(is_running(*id)) << "and this one was not killed in its place";
-  EXPECT_TRUE(kill_and_wait(*id, 30000));
+  EXPECT_TRUE(signal_and_wait(*id, SIGKILL, 30000));
   EXPECT_FALSE(is_running(*id)) << "it has ended, though nobody has waited for it";
   int status = 0;
   ASSERT_EQ(::waitpid(pid, &status, 0), pid);
@@ -42,7 +42,7 @@ TEST(Identity, IsEndingOnceNoThreadExecutesAnything) {
   ASSERT_TRUE(id.ok()) << id.error().text;
   EXPECT_FALSE(is_ending(*id));
   EXPECT_TRUE(is_ending({pid, id->start_time + 1})) << "another that had this pid";
-  EXPECT_TRUE(kill_and_wait(*id, 30000));
+  EXPECT_TRUE(signal_and_wait(*id, SIGKILL, 30000));
   EXPECT_TRUE(is_ending(*id)) << "though nobody has waited for it";
   ::waitpid(pid, nullptr, 0);
   EXPECT_TRUE(is_ending(*id));
@@ -70,17 +70,17 @@ TEST(Identity, MayBeAskedToEnd) {
   const pid_t pid = sleeper();
   const Result<ProcessId> id = identify(pid);
   ASSERT_TRUE(id.ok()) << id.error().text;
-  EXPECT_TRUE(ask_to_end({pid, id->start_time + 1}, 1000)) << "that one is gone";
+  EXPECT_TRUE(signal_and_wait({pid, id->start_time + 1}, SIGTERM, 1000)) << "that one is gone";
   EXPECT_TRUE(is_running(*id)) << "and this one was not asked in its place";
-  EXPECT_TRUE(ask_to_end(*id, 30000));
+  EXPECT_TRUE(signal_and_wait(*id, SIGTERM, 30000));
   int status = 0;
   ASSERT_EQ(::waitpid(pid, &status, 0), pid);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
   const auto before = ::signal(SIGTERM, SIG_IGN);
   const pid_t deaf = sleeper();
   ::signal(SIGTERM, before);
-  EXPECT_FALSE(ask_to_end(*identify(deaf), 20));
-  EXPECT_TRUE(kill_and_wait(*identify(deaf), 30000));
+  EXPECT_FALSE(signal_and_wait(*identify(deaf), SIGTERM, 20));
+  EXPECT_TRUE(signal_and_wait(*identify(deaf), SIGKILL, 30000));
   ::waitpid(deaf, nullptr, 0);
 }
 

@@ -325,7 +325,7 @@ TEST_F(LookAtAgentTest, OneThatLivesEndsWithItsJob) {
 
 TEST_F(LookAtAgentTest, OneThatWasKilledHadDied) {
   if (!start()) GTEST_SKIP() << "no control group can be made here";
-  EXPECT_TRUE(kill_and_wait(record_.agent, 30000));
+  EXPECT_TRUE(signal_and_wait(record_.agent, SIGKILL, 30000));
   EXPECT_EQ(look_at_agent(state_, &record_), AgentEnd::kBefore);
   EXPECT_EQ(look_at_agent(state_, &record_), AgentEnd::kBefore) << "whoever asks again finds the same";
 }
@@ -342,7 +342,7 @@ TEST_F(LookAtAgentTest, OneWhoseFirstThreadHasEndedHadDied) {
 
 TEST_F(LookAtAgentTest, OneWithoutGroupsOfItsOwnIsNotJudged) {
   if (!start()) GTEST_SKIP() << "no control group can be made here";
-  EXPECT_TRUE(kill_and_wait(record_.agent, 30000));
+  EXPECT_TRUE(signal_and_wait(record_.agent, SIGKILL, 30000));
   record_.shared_group = true;
   EXPECT_EQ(look_at_agent(state_, &record_), AgentEnd::kWithJob) << "Slurm may have ended it";
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/epilog.h"
 
+#include <signal.h>
+
 #include "runtime/base/log.h"
 #include "runtime/base/patience.h"
 #include "runtime/config/config.h"
@@ -20,7 +22,7 @@ bool stop_agent_of(const StateDir& state, const JobRecord& record) {
   int patience_ms = patience::kHookWaitMs;
   // One that has peers tells them first what it has counted, or hears it of them. That it needs so long is
   // rare enough: then it is not waited for as long once it is killed.
-  if (record.peers && !ask_to_end(record.agent, patience::kAskMs, state.clock()))
+  if (record.peers && !signal_and_wait(record.agent, SIGTERM, patience::kAskMs, state.clock()))
     patience_ms = patience::kLeastMs;
   return stop_agent(state, record, patience_ms);
 }

@@ -50,6 +50,11 @@ std::vector<std::string> fields_of(const std::string& file, size_t last) {
 
 }  // namespace
 
+char state_of(pid_t pid) {
+  const std::vector<std::string> fields = fields_of("/proc/" + std::to_string(pid) + "/stat", 3);
+  return fields.empty() ? 'X' : fields.front().front();
+}
+
 Result<ProcessId> identify(pid_t pid) {
   const std::vector<std::string> fields = fields_of("/proc/" + std::to_string(pid) + "/stat", 22);
   if (fields.empty()) return Error{ESRCH, "no process " + std::to_string(pid)};
@@ -78,8 +83,6 @@ bool is_ending(const ProcessId& process) {
   return true;
 }
 
-namespace {
-
 bool signal_and_wait(const ProcessId& process, int signal, int patience_ms, Clock& clock) {
   const int64_t until_ms = clock.now_ms() + patience_ms;
   // The descriptor pins the process: what is identified afterwards is what is signalled.
@@ -88,16 +91,6 @@ bool signal_and_wait(const ProcessId& process, int signal, int patience_ms, Cloc
   if (fd && ::syscall(SYS_pidfd_send_signal, fd.get(), signal, nullptr, 0) == 0)
     readable_until(clock, until_ms, fd.get());
   return !is_running(process);
-}
-
-}  // namespace
-
-bool kill_and_wait(const ProcessId& process, int patience_ms, Clock& clock) {
-  return signal_and_wait(process, SIGKILL, patience_ms, clock);
-}
-
-bool ask_to_end(const ProcessId& process, int patience_ms, Clock& clock) {
-  return signal_and_wait(process, SIGTERM, patience_ms, clock);
 }
 
 std::string boot_id() {

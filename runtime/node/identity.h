@@ -31,17 +31,16 @@ struct ProcessId {
   bool operator==(const ProcessId&) const = default;
 };
 Result<ProcessId> identify(pid_t pid);
+// As proc_pid_stat(5) has it; one that is gone is dead: 'X'.
+char state_of(pid_t pid);
 bool is_running(const ProcessId& process);
 // Whether it has executed its last instruction, in all its threads: it has ended, or is ending, which may
 // take the kernel a while (PF_EXITING of /proc/PID/task/TID/stat, field 9).
 bool is_ending(const ProcessId& process);
 
-// SIGKILLs the process, if it is still the same one, and waits until it is gone, at most `patience_ms`.
-// False: it is still there (it hangs in the kernel).
-bool kill_and_wait(const ProcessId& process, int patience_ms, Clock& clock = system_clock());
-
-// SIGTERMs it, in the same way. False: it has not ended.
-bool ask_to_end(const ProcessId& process, int patience_ms, Clock& clock = system_clock());
+// Sends the process that signal, if it is still the same one, and waits until it is gone, at most
+// `patience_ms`. False: it is still there.
+bool signal_and_wait(const ProcessId& process, int signal, int patience_ms, Clock& clock = system_clock());
 
 // This boot's id (/proc/sys/kernel/random/boot_id).
 std::string boot_id();

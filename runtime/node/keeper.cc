@@ -20,7 +20,6 @@
 #include "runtime/config/config.h"
 #include "runtime/base/patience.h"
 #include "runtime/node/await.h"
-#include "runtime/node/life.h"
 #include "runtime/node/ledger.h"
 #include "runtime/node/life.h"
 #include "runtime/node/removal.h"
@@ -40,36 +39,25 @@ bool anything_left(const StateDir& state) {
 
 // ---- the duties
 
-bool times_lack(const KeeperRequest&, const StateDir& state) { return times_are_due(state); }
-void ask_slurm(const KeeperRequest& request, const StateDir& state) {
-  ask_times(state, request.account_program);
-}
-
-bool line_is_due(const KeeperRequest&, const StateDir& state) { return flush_is_due(state); }
 void flush_spool(const KeeperRequest& request, const StateDir& state) {
   const SpoolConfig spool = load_config_or_defaults(request.config).spool;
   const Status s = flush(state, {"", request.account_program}, spool, Lines::kDue);
   if (!s.ok()) spdlog::debug("{}", s.error().text);
 }
 
-bool space_is_free(const KeeperRequest&, const StateDir& state) { return can_grant(state); }
-void grant_space(const KeeperRequest&, const StateDir& state) { grant(state); }
-bool removals_wait(const KeeperRequest&, const StateDir& state) { return !state.removals().empty(); }
-void go_on_removing(const KeeperRequest&, const StateDir& state) {
-  remove_in_background(state, unattended_removals(state), 0);
-}
-
-bool groups_stray(const KeeperRequest&, const StateDir& state) { return !stray_cgroups(state).empty(); }
-void end_strays(const KeeperRequest&, const StateDir& state) { sweep_cgroups(state); }
-
+using Of = const KeeperRequest&;
+using In = const StateDir&;
 constexpr Duty kDuties[] = {
-    {"space", 1, 10, &space_is_free, &grant_space},
+    {"space", 1, 10, [](Of, In state) { return can_grant(state); }, [](Of, In state) { grant(state); }},
     {"jobs", 1, 60, &jobs_need_look, &watch_jobs},
     {"agents", 1, 60, &agents_are_missed, &resume_agents},
-    {"times", 1, 60, &times_lack, &ask_slurm},
-    {"spool", 1, 120, &line_is_due, &flush_spool},
-    {"removal", 2, 60, &removals_wait, &go_on_removing},
-    {"groups", 5, 10, &groups_stray, &end_strays},
+    {"times", 1, 60, [](Of, In state) { return times_are_due(state); },
+     [](Of request, In state) { ask_times(state, request.account_program); }},
+    {"spool", 1, 120, [](Of, In state) { return flush_is_due(state); }, &flush_spool},
+    {"removal", 2, 60, [](Of, In state) { return !state.removals().empty(); },
+     [](Of, In state) { remove_in_background(state, unattended_removals(state), 0); }},
+    {"groups", 5, 10, [](Of, In state) { return !stray_cgroups(state).empty(); },
+     [](Of, In state) { sweep_cgroups(state); }},
 };
 
 // Tells one file of a path from a later one there.

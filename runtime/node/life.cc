@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <signal.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -58,14 +59,15 @@ AgentEnd look_at_agent(const StateDir& state, JobRecord* record) {
 
 bool stop_agent(const StateDir& state, const JobRecord& record, int patience_ms) {
   Cgroups().kill(state.cgroup_of(record));
-  kill_and_wait(record.agent, 0);  // where there are no groups
+  signal_and_wait(record.agent, SIGKILL, 0);  // where there are no groups
   return poll_until(state.clock(), state.clock().now_ms() + patience_ms,
                     [&] { return is_ending(record.agent); });
 }
 
 bool end_agent(const StateDir& state, const JobRecord& record, int patience_ms) {
   const bool gone = Cgroups(state.clock()).end(state.cgroup_of(record), patience_ms);
-  return kill_and_wait(record.agent, gone ? patience_ms : 0, state.clock());  // where there are no groups
+  return signal_and_wait(record.agent, SIGKILL, gone ? patience_ms : 0,
+                         state.clock());  // where there are no groups
 }
 
 std::vector<std::string> stray_cgroups(const StateDir& state) {

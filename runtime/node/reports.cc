@@ -2,7 +2,6 @@
 #include "runtime/node/reports.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,28 +12,15 @@
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
 #include "runtime/node/acl.h"
-#include "runtime/node/await.h"
 
 namespace monarch {
 namespace {
 
-Fd lock(Clock& clock, const std::string& dir) {
-  Fd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  const bool locked = fd && poll_until(clock, clock.now_ms() + patience::kBriefMs,
-                                       [&] { return ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0; });
-  return locked ? std::move(fd) : Fd();
-}
-
-std::vector<std::string> names(const StateDir& state, const std::string& below) {
-  Result<std::vector<std::string>> found = state.list(below);
-  return found.ok() ? found.take() : std::vector<std::string>();
-}
-
 void give_up(const StateDir& state, const ReportsConfig& config) {
   const int64_t now = os::realtime_s();
   std::vector<KeptReport> kept;
-  for (const std::string& user : names(state, "reports"))
-    for (const std::string& name : names(state, "reports/" + user)) {
+  for (const std::string& user : state.names("reports"))
+    for (const std::string& name : state.names("reports/" + user)) {
       const std::string below = "reports/" + user + "/" + name, path = state.path() + "/" + below;
       struct stat st;
       if (::lstat(path.c_str(), &st) != 0) continue;
@@ -49,7 +35,7 @@ void give_up(const StateDir& state, const ReportsConfig& config) {
     (void)!::truncate(path.c_str(), 0);  // who has it open keeps none of its space
     ::unlink(path.c_str());
   }
-  for (const std::string& user : names(state, "reports"))
+  for (const std::string& user : state.names("reports"))
     ::rmdir((state.path() + "/reports/" + user).c_str());  // unless there is something in it
 }
 
@@ -57,7 +43,9 @@ void give_up(const StateDir& state, const ReportsConfig& config) {
 
 Status keep_report(const StateDir& state, const JobRecord& record, const std::string& text,
                    const ReportsConfig& config) {
-  const Fd locked = lock(state.clock(), state.path() + "/reports");
+  const std::string all = state.path() + "/reports";
+  const Result<Fd> locked = state.lock_in_time(
+      Fd(::open(all.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)), all, patience::kBriefMs);
   Status kept;
   if (config.report_size > 0) {
     const std::string dir = "reports/" + std::to_string(record.user.uid), path = state.path() + "/" + dir;
@@ -67,7 +55,7 @@ Status keep_report(const StateDir& state, const JobRecord& record, const std::st
                    std::strerror(errno));
     kept = state.write(dir + "/" + record.name + ".json", text, 0644);
   }
-  if (locked) give_up(state, config);
+  if (locked.ok()) give_up(state, config);
   return kept;
 }
 

@@ -76,14 +76,6 @@ void for_each_number_in(const std::string& path, const std::function<void(int)>&
 
 }  // namespace
 
-char state_of(int pid) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  std::getline(in, line);
-  const size_t name_end = line.rfind(')');  // the name may hold anything
-  return name_end != std::string::npos && name_end + 2 < line.size() ? line[name_end + 2] : 'X';
-}
-
 std::vector<int> children(int pid) {
   const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
   std::vector<int> found;

@@ -29,9 +29,6 @@ std::optional<Slurmstepd> slurmstepd_at(int pid);
 // Whether there is one of that job; true also where it cannot be told.
 bool has_slurmstepd(uint32_t job);
 
-// Of any process, as proc_pid_stat(5) has it; one that is gone is dead: 'X'.
-char state_of(int pid);
-
 // The processes that one, such as a slurmstepd, runs or has adopted. One thread.
 std::vector<int> children(int pid);
 

@@ -58,10 +58,6 @@ bool is_there(const Fd& locked, const std::string& dir) {
   return ::stat(dir.c_str(), &now) == 0 && held.st_ino == now.st_ino;
 }
 
-std::vector<std::string> names(Result<std::vector<std::string>> found) {
-  return found.ok() ? found.take() : std::vector<std::string>();
-}
-
 }  // namespace
 
 Fd lock_if_free(const std::string& dir) {
@@ -233,7 +229,7 @@ bool is_rest(const std::string& path) {
 }
 
 void StateDir::forget_rests() const {
-  for (const std::string& name : names(list("spool")))
+  for (const std::string& name : names("spool"))
     if (const std::string path = path_ + "/spool/" + name; name.ends_with(kHalf) && is_rest(path))
       ::unlink(path.c_str());
 }
@@ -436,10 +432,15 @@ Result<std::vector<std::string>> StateDir::list(const std::string& below) const 
   }
 }
 
-std::vector<std::string> StateDir::jobs() const { return names(list("jobs")); }
-std::vector<std::string> StateDir::removals() const { return names(list("removing")); }
+std::vector<std::string> StateDir::names(const std::string& below) const {
+  Result<std::vector<std::string>> found = list(below);
+  return found.ok() ? found.take() : std::vector<std::string>();
+}
+
+std::vector<std::string> StateDir::jobs() const { return names("jobs"); }
+std::vector<std::string> StateDir::removals() const { return names("removing"); }
 std::vector<std::string> StateDir::spooled() const {
-  std::vector<std::string> lines = names(list("spool"));
+  std::vector<std::string> lines = names("spool");
   std::erase_if(lines, [](const std::string& name) { return name.ends_with(kHalf); });
   return lines;
 }

@@ -185,6 +185,7 @@ class StateDir {
   void forget_grants(const JobRecord& record) const;
   // The plain names in STATE/`below`; and, without an error, none where that cannot be read:
   Result<std::vector<std::string>> list(const std::string& below) const;
+  std::vector<std::string> names(const std::string& below) const;
   std::vector<std::string> jobs() const;      // the keys
   std::vector<std::string> removals() const;  // the names in removing/
   std::vector<std::string> spooled() const;   // the names of whole lines in spool/

@@ -2,7 +2,6 @@
 #include "runtime/node/watch.h"
 
 #include <signal.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,7 +11,6 @@
 #include <optional>
 #include <sstream>
 
-#include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
@@ -84,13 +82,6 @@ bool goes_on(const StateDir& state, const JobRecord& record) {
          tasks_of(state, {record.stepd.front().pid}, record) == Tasks::kRun;
 }
 
-void send(const ProcessId& process, int number) {
-  // The descriptor pins the process: what is identified afterwards is what is signalled.
-  const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
-  if (!is_running(process)) return;
-  if (fd) ::syscall(SYS_pidfd_send_signal, fd.get(), number, nullptr, 0);
-}
-
 // Notes the slurmstepds of a job that is locked, and has its agent rest while all that they run does. Whoever
 // finds that noted of a job that runs lets the agent go on. False: that could not be noted.
 bool follow(const StateDir& state, const std::vector<int>& stepds, JobRecord* record) {
@@ -99,12 +90,12 @@ bool follow(const StateDir& state, const std::vector<int>& stepds, JobRecord* re
   now.alone_since = !stepds.empty() ? 0 : now.alone_since > 0 ? now.alone_since : boot_seconds();
   if (const Result<ProcessId> seen = identify(stepds.empty() ? -1 : stepds.front()); seen.ok())
     now.stepd = {*seen};
-  if (record->suspended && !now.suspended) send(record->agent, SIGCONT);
+  if (record->suspended && !now.suspended) (void)signal_and_wait(record->agent, SIGCONT, 0);
   const bool same = now.suspended == record->suspended && now.alone_since == record->alone_since &&
                     now.stepd == record->stepd;
   if (!same && !state.write_record(now).ok()) return false;
   *record = now;
-  if (now.suspended && state_of(now.agent.pid) != 'T') send(now.agent, SIGSTOP);
+  if (now.suspended && state_of(now.agent.pid) != 'T') (void)signal_and_wait(now.agent, SIGSTOP, 0);
   return true;
 }
 
