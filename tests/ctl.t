@@ -639,8 +639,8 @@ def run_refuses():
     fails("run: two directories behind one --dataset", ["run", *usual, tier, "--", "true"],
           [f"{tier} stands before --, and is of no option; give --dataset before each"], want=125)
     e2e.make_tree(data, 3)
-    code, out, err = ctl("run", "--dataset", data, "--tier", f"t:{tier}:10", "--", "sh", "-c", 'cat "$1"/*.bin >/dev/null', "sh", data, env=e2e.environment())
-    equal((code, err), (0, "monarchctl run: read 4.30K, 4.30K of it from the PFS; the tiers had no room for 3 files; give them more by --tier NAME:PATH:SIZE\n"), "run: a tier without room says so")
+    code, out, err = ctl("run", "--dataset", data, "--tier", f"t:{tier}:10", "--wait", "full", "--", "sh", "-c", 'cat "$1"/*.bin >/dev/null', "sh", data, env=e2e.environment())
+    equal((code, err.split("\n", 1)[1]), (0, "monarchctl run: read 4.30K, 4.30K of it from the PFS; the tiers had no room for 3 files; give them more by --tier NAME:PATH:SIZE\n"), "run: a tier without room says so")
 
 
 def run_waits():

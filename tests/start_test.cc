@@ -322,7 +322,10 @@ TEST_F(TrappedStartTest, ATierThatDoesNotAnswerIsLeftOut) {
   configure_tiers();
   const std::string closed = scratch_ / "closed";
   const Intercept opens(Call::kOpenat, [&](Arguments& a) {
-    if (closed == a.path) agent_.here();
+    if (closed != a.path) return;
+    (void)eventually(
+        [] { return names_in("/proc/self/task").size() <= 2; });  // the other tier's thread has ended
+    agent_.here();
   });
   const JobRecord r = starts_on_open(request("/data"));
   EXPECT_EQ(recorded().remark, "n1 goes without tier closed: it does not answer within 500 ms");
