@@ -12,6 +12,7 @@ tests/cpython.log: TEST_TIMEOUT = 7200
 tests/farm.log: TEST_TIMEOUT = 7200
 tests/inject.log: TEST_TIMEOUT = 7200
 tests/packages.log: TEST_TIMEOUT = 7200
+tests/posix.log: TEST_TIMEOUT = 7200
 tests/told.log: TEST_TIMEOUT = 7200
 tests/vm.log: TEST_TIMEOUT = 14400
 
@@ -314,6 +315,7 @@ scripts = \
 	%D%/packages.t \
 	%D%/paths.t \
 	%D%/peers.t \
+	%D%/posix.t \
 	%D%/programs.t \
 	%D%/pyxis.t \
 	%D%/reports.t \
