@@ -228,7 +228,7 @@ Result<std::vector<Job>> all_jobs(const std::string& state_dir) {
     jobs.back().run_dir.clear();
     jobs.back().state = JobState::kTeardown;
     jobs.back().reason = "its copies are being removed";
-    if (record->given_up > 0)
+    if (record->given_up > kTriesUntilNamed)
       jobs.back().reason = "its remains cannot be removed yet (tried " + counted(record->given_up, "time") +
                            ", charged with " + counted(charged, "byte") + "); see the log of root's helpers";
   }

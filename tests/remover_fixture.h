@@ -55,6 +55,13 @@ class RemoverTest : public NodeTest {
     one.push_back({r, state_.make_removal(r).take()});
     return one;
   }
+  // Once its time has come.
+  std::vector<Removal> due() const {
+    JobRecord r = *state_.read_removal(kRemoval);
+    r.next_try = 0;
+    EXPECT_TRUE(state_.write_removal(r).ok());
+    return unattended_removals(state_);
+  }
   std::optional<uint64_t> occupied(size_t tier = 0) const {
     const Result<JobRecord> r = state_.read_removal(kRemoval);
     return r.ok() ? r->tiers.at(tier).occupied : std::nullopt;

@@ -83,8 +83,6 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
       if (a.flags == 0 && ::fstat(a.fd, &st) == 0 && st.st_ino == run.st_ino && st.st_dev == run.st_dev)
         locked->lock(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     });
-    const Shared<std::atomic<int>> attempts;
-    const Intercept looks(Call::kFstatvfs, [&](Arguments&) { return ++*attempts, 0; });  // before each
     m->check(!remove(std::move(removals), 0), "it cannot be removed");
     const auto hangs_there = [&] {
       const Result<JobRecord> r = state_.read_removal(kRemoval);
@@ -96,11 +94,12 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
     tier.name = "tier";
     tier.path = scratch_ / "tier";
     m->check(make_job_dir(state_, tier, "c.3.0.n1", kUid).ok(), "and the next job begins");
-    m->check(eventually([&, now = attempts->load()] { return *attempts > now + 1; }), "it is tried again");
-    m->check(eventually([&] { return Cgroups().processes(state_.helpers_cgroup()).size() <= 3; }),
-             "one process is enough");
+    for (int i = 0; i < 3; ++i) m->check(!remove(due(), kLong), "it is tried again");
+    m->check(eventually([&] { return Cgroups().processes(state_.helpers_cgroup()).size() == 2; }),
+             "one process is enough, beside the one that locks");
     locked->end();
-    m->check(eventually([&] { return in_removing().empty() && on_tier() == Names{"c.3.0.n1"}; }),
+    m->check(eventually([&] { return !hangs_there(); }), "it is unlocked");
+    m->check(remove(due(), kLong) && in_removing().empty() && on_tier() == Names{"c.3.0.n1"},
              "once it is unlocked it is removed, with all that is the job's");
     end_children();
   });
@@ -121,111 +120,68 @@ TEST_F(RemoverTest, AllThatHangAreNoted) {
 
 // As one that read what a running job counts.
 TEST_F(RemoverTest, WhatAProcessHungInBeforeIsNamed) {
-  const std::string log = logged([&] {
-    const int status = in_child([&] {
-      const pid_t reader = start_idle(), self = ::getpid();
-      JobRecord r = record(1);
-      note_hanging(&r, reader);
-      std::vector<Removal> removals = begin_one(r);
-      static std::optional<LaterBy> later;  // given up after the first pause
-      const auto pauses = [&](CallArguments) {
-        if (::getpid() != self && !later) later.emplace(3600);
-        return 0;
-      };
-      removals = set_aside(state_, std::move(removals));
-      const int result = !before_call(SYS_clock_nanosleep, pauses) ? 99
-                         : remove(std::move(removals), kLong)      ? 1
-                                                                   : 0;
-      end_child(reader);
-      return result;
-    });
-    if (status == 99) GTEST_SKIP() << "no system call can be trapped here";
-    EXPECT_EQ(status, 0);
-  });
-  if (IsSkipped()) return;
+  const pid_t reader = start_idle();
+  JobRecord r = record(1);
+  note_hanging(&r, reader);
+  std::vector<Removal> removals = aside_one(r);
+  const auto tried = [&](std::vector<Removal> one) {
+    return logged([&] { EXPECT_FALSE(remove(std::move(one), kLong)); });
+  };
+  std::string log = tried(std::move(removals));
   EXPECT_TRUE(has(log, "clean up: waits for a process that hangs")) << log;
+  for (uint32_t i = 1; i <= kTriesUntilNamed; ++i) log = tried(due());
   EXPECT_TRUE(has(log, "left as " + scratch_ / ("tier/monarch/" + kRemoval + ", "))) << log;
+  EXPECT_EQ(tried(due()), "") << "it was told";
   EXPECT_EQ(on_tier(), Names{kRemoval});
-  EXPECT_TRUE(remove(unattended_removals(state_), kLong)) << "it has ended";
+  end_child(reader);
+  EXPECT_TRUE(remove(due(), kLong)) << "it has ended";
   nothing_is_left();
 }
 
 // ---- remover attempts
 
-class OneAttemptTest : public RemoverTest {
- protected:
-  std::string log_of(
-      std::vector<Removal> removals, const Intercept::Handler& unlink = [](Arguments&) { return 0; }) const {
-    static std::optional<LaterBy> later;
-    const Intercept looks(Call::kOpenat, [](Arguments& a) {
-      if (!later && a.path == kRemoval) later.emplace(3600);
-    });
-    const Intercept removes(Call::kUnlinkat, unlink);
-    return logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)); });
-  }
-};
-
-TEST_F(OneAttemptTest, WhatWasNotMeasuredWholeIsChargedAsBefore) {
+TEST_F(RemoverTest, WhatWasNotMeasuredWholeIsChargedAsBefore) {
   std::vector<Removal> removals = aside_one(record(1));
   fill_stuck(scratch_ / ("tier/monarch/" + kRemoval));
   static std::optional<LaterBy> too_late;
   const Intercept measures(Call::kFdopendir, [](Arguments&) {
     if (!too_late) too_late.emplace(3600);
   });
-  (void)log_of(std::move(removals), [](Arguments& a) { return std::string(a.path) == "stuck" ? EIO : 0; });
+  const Stuck stuck;
+  EXPECT_FALSE(remove(std::move(removals), kLong));
   EXPECT_EQ(state_.read_removal(kRemoval)->given_up, 1u);
   EXPECT_EQ(occupied(), std::nullopt);
 }
 
-// Seconds from when a removal that was given up three times is given up once more to when it is tried again.
+// Seconds until a removal that was tried nine times in vain, and is once more, is tried again.
 class GivenUpTest : public RemoverTest {
  protected:
-  static constexpr int64_t kLater = 31;  // than when it began: longer than is tried
-  int64_t pause_of(JobRecord r) const {
-    r.given_up = 3;
-    fill_run(state_.path() + "/run/" + kRemoval);
-    std::vector<Removal> removals;
-    removals.push_back({r, state_.make_removal(r).take()});
-    static std::optional<LaterBy> later;
-    const Intercept looks(Call::kOpenat, [this](Arguments& a) {
-      if (hung_ == a.path) hangs_.here();
-      if (!later && a.path == kRemoval) later.emplace(kLater);
-    });
+  void expect_pause(
+      int64_t seconds, const Intercept::Handler& opens = [](Arguments&) { return 0; }) const {
+    JobRecord r = record(1);
+    r.given_up = 9;
+    fill_stuck(scratch_ / ("tier/monarch/" + kRemoval));
     const Stuck stuck;
-    log_ = logged([&] { EXPECT_FALSE(remove(std::move(removals), kLong)); });
+    const Intercept looks(Call::kOpenat, opens);
+    EXPECT_EQ(logged([&] { EXPECT_FALSE(remove(removal_of(r), kLong)); }), "") << "it was told before";
     const Result<JobRecord> left = state_.read_removal(kRemoval);
-    times_ = left.ok() ? left->given_up : 0;
-    return left.ok() ? left->next_try - ::time(nullptr) - kLater : -1;
+    ASSERT_TRUE(left.ok());
+    EXPECT_EQ(left->given_up, 10u);
+    EXPECT_GE(left->next_try - ::time(nullptr), seconds - 30);
+    EXPECT_LE(left->next_try - ::time(nullptr), seconds);
   }
-  void expect_pause(const JobRecord& r, int64_t seconds) const {
-    const int64_t pause = pause_of(r);
-    EXPECT_GE(pause, seconds - 30);
-    EXPECT_LE(pause, seconds);
-  }
-  void expect_as_before() const {
-    EXPECT_EQ(log_, "") << "it was told before";
-    EXPECT_EQ(times_, 4u);
-  }
-  // On its first tier.
-  void fill_what_stays() const { fill_stuck(scratch_ / ("tier/monarch/" + kRemoval)); }
-  std::string hung_;  // who opens that hangs
-  const Hung hangs_{};
-  mutable std::string log_;
-  mutable uint32_t times_ = 0;  // that it was given up
 };
 
 TEST_F(GivenUpTest, ATierThatDoesNotAnswerIsLookedAtAsSoonAsEver) {
-  hung_ = scratch_ / "tier";
-  clock_.pass_once([&] { return hangs_.now(); });
-  expect_pause(record(1), 60);
-  expect_as_before();
+  const Hung hung;
+  clock_.pass_once([&] { return hung.now(); });
+  expect_pause(60, [&](Arguments& a) -> int {
+    if (scratch_ / "tier" == a.path) hung.here();
+    return 0;
+  });
 }
 
-TEST_F(GivenUpTest, WhatCannotBeRemovedIsTriedEverMoreSeldom) {
-  fill_what_stays();
-  expect_pause(record(1), 480);
-  expect_as_before();
-}
+TEST_F(GivenUpTest, WhatCannotBeRemovedIsTriedEverMoreSeldom) { expect_pause(512); }
 
 class LateTest : public RemoverTest {
  protected:

@@ -118,13 +118,11 @@ inline constexpr int kStuckMs = 2000;
 inline constexpr int kNamesMs = 3000;
 // For one attempt to empty a job's directory; at most, where the one before did not see all of it.
 inline constexpr int kAttemptMs = 10'000, kLongestAttemptMs = 600'000;
-// For attempts while nothing gets smaller; in all.
-inline constexpr int kTriesMs = 30'000, kLongestRemovalMs = 1'800'000;
-// Between two attempts at most: from 1 s on, twice as long each time.
-inline constexpr int kLongestRestSeconds = 8;
+// For attempts that each remove something.
+inline constexpr int kLongestRemovalMs = 1'800'000;
 // For measuring what stays until an administrator comes, and for writing a report as a job's owner.
 inline constexpr int kMeasureMs = 60'000;
-// Until what was given up is tried again, which doubles each time; what is half made is left behind then.
+// Until what does not answer is asked again; what is half made is left behind then.
 inline constexpr int64_t kRetrySeconds = 60;
 // At most; also for what is on tiers that are away, and for a job without an agent, whose first step may
 // come.

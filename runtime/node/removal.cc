@@ -73,6 +73,7 @@ struct Outcome {
   Status first;              // error, but for what is missing; it names the place
   std::vector<size_t> left;  // the places with such an error
   size_t silent = 0;         // and how many do not answer
+  bool late = false;         // there was more to remove than time
 };
 
 // Calls `what` with the directory of all jobs in each place, and its number. A tier that is known not to
@@ -282,86 +283,55 @@ std::string remove_old(int jobs, const std::string& path, const JobRecord& recor
 // What is under way in remove_all().
 struct UnderWay {
   Removal removal;
-  std::vector<int> patience_ms;  // of the next attempt in each place
-  bool told = false;
-  bool late = false;         // the last attempt had more to remove than time
-  bool silent = false;       // all that is left is on tiers that do not answer
-  std::vector<size_t> left;  // places where something is
+  int patience_ms = patience::kAttemptMs;  // of the next attempt
 };
 
-// A process that hangs there may be of an attempt before, or have read what the job counts while it ran.
-void note_that_it_hangs(UnderWay* work) {
-  const JobRecord& record = work->removal.record;
-  if (work->left.empty())
-    for (size_t place = 0; place <= work->removal.record.tiers.size(); ++place) work->left.push_back(place);
-  if (work->told || record.given_up > 0) return;
-  spdlog::warn("JobId={} clean up: waits for a process that hangs in the kernel in what the job left",
-               record.job.job);
-  work->told = true;
-}
-
-// True: nothing is left, and the record is gone, too.
-bool attempt_removal(const StateDir& state, const Answers& answers, UnderWay* work) {
+Outcome attempt_removal(const StateDir& state, const Answers& answers, UnderWay* work) {
   JobRecord& record = work->removal.record;
   Cgroups(state.clock()).end(state.cgroup_of(record), 0);
-  work->late = false;
-  work->patience_ms.resize(record.tiers.size() + 1, patience::kAttemptMs);
-  bool changed = false;
-  const std::vector<ProcessId> hung = record.hanging;
-  const auto attempt = [&](int jobs, size_t place) -> Status {
+  Outcome outcome;
+  if (hangs(record)) {  // nothing that may hang, too, is tried
+    outcome.first = Error{EBUSY, "waits for a process that hangs in the kernel in what the job left"};
+    for (size_t place = 0; place <= record.tiers.size(); ++place) outcome.left.push_back(place);
+    return outcome;
+  }
+  bool late = false;
+  outcome = in_each_place(state, record, answers, [&](int jobs, size_t place) -> Status {
     const bool is_run = place == record.tiers.size();
-    int& patience_ms = work->patience_ms[place];
     const auto old = [&] { return remove_old(jobs, place_path(state, record, place), record); };
     const Attempt now = !record.has_roots_tiers()
-                            ? attempt_of(said_in_time(state, patience_ms, {jobs}, old, &record))
+                            ? attempt_of(said_in_time(state, work->patience_ms, {jobs}, old, &record))
                         : is_run ? remove_run(state, jobs, &record)
-                                 : remove_roots(state, jobs, &record, patience_ms);
-    work->late |= now.late;
-    if (now.late && !now.charged) patience_ms = std::min(2 * patience_ms, patience::kLongestAttemptMs);
+                                 : remove_roots(state, jobs, &record, work->patience_ms);
+    late |= now.late;
     if (!is_run && now.charged) {
       TierRecord& tier = record.tiers[place];
-      const uint64_t bytes = tier.quota > 0 ? std::min(*now.charged, tier.quota) : *now.charged;
-      changed |= tier.occupied != bytes;
-      tier.occupied = bytes;
+      tier.occupied = tier.quota > 0 ? std::min(*now.charged, tier.quota) : *now.charged;
     }
     return now.error;
-  };
-  if (hangs(record)) {  // nothing that may hang, too, is tried
-    note_that_it_hangs(work);
-    return false;
-  }
-  const Outcome outcome = in_each_place(state, record, answers, attempt);
-  const Status& s = outcome.first;
-  work->left = outcome.left;
-  if (s.ok()) {
-    state.forget_grants(record);
-    (void)remove_tree(AT_FDCWD, state.path() + "/" + removal_of(record)).ok();
-    return true;
-  }
-  work->silent = outcome.silent == outcome.left.size();
-  if (changed || record.hanging != hung) (void)state.write_removal(record).ok();
-  if (!work->told && record.given_up == 0)
-    spdlog::warn("JobId={} clean up: {}", record.job.job, s.error().text);
-  work->told = true;
-  return false;
+  });
+  outcome.late = late;
+  work->patience_ms = std::min(2 * work->patience_ms, patience::kLongestAttemptMs);
+  return outcome;
 }
 
-void give_up(const StateDir& state, const UnderWay& work) {
-  JobRecord record = work.removal.record;
-  const int64_t delay = work.silent ? patience::kRetrySeconds
-                                    : std::min(patience::kLongestRetrySeconds,
-                                               patience::kRetrySeconds << std::min(record.given_up, 16u));
-  if (record.given_up++ == 0) {
+void put_off(const StateDir& state, const Outcome& outcome, JobRecord* record) {
+  if (record->given_up == 0)
+    spdlog::warn("JobId={} clean up: {}", record->job.job, outcome.first.error().text);
+  if (record->given_up == kTriesUntilNamed) {
     uint64_t bytes = 0;
-    for (const TierRecord& t : record.tiers) bytes += t.charged();
+    for (const TierRecord& t : record->tiers) bytes += t.charged();
     std::string paths;
-    for (const size_t place : work.left)
-      paths += (paths.empty() ? "" : ", ") + place_path(state, record, place) + "/" + record.on_tier();
+    for (const size_t place : outcome.left)
+      paths += (paths.empty() ? "" : ", ") + place_path(state, *record, place) + "/" + record->on_tier();
     spdlog::error("JobId={} clean up: what could not be removed is left as {}, charged with {} bytes",
-                  record.job.job, paths, bytes);
+                  record->job.job, paths, bytes);
   }
-  record.next_try = os::realtime_s() + delay;
-  (void)state.write_removal(record).ok();
+  const bool silent = outcome.silent == outcome.left.size();
+  const int64_t delay = silent ? patience::kRetrySeconds : int64_t{1} << std::min(record->given_up, 16u);
+  record->next_try = os::realtime_s() + std::min(delay, patience::kLongestRetrySeconds);
+  ++record->given_up;
+  (void)state.write_removal(*record).ok();
 }
 
 // Which of the tiers where something is to be removed answer now.
@@ -382,32 +352,38 @@ using Find = std::function<std::vector<Removal>()>;
                              HelperCgroup::Enters enters) {
   ::setsid();
   ::signal(SIGHUP, SIG_IGN);
-  const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  for (int fd = 0; fd < 3; ++fd) ::dup2(null.get(), fd);  // nobody is to wait for the end of its output
+  (void)leave_standard_streams();  // nobody is to wait for the end of its output
   std::vector<int> locks;
   for (const Removal& r : removals) locks.push_back(r.lock.get());
   leave_open(locks);
-  std::vector<UnderWay> under_way;
+  bool all_gone = true;
   {
     const HelperCgroup group(state, enters);
     if (find) removals = find();
+    std::vector<UnderWay> under_way;
     for (Removal& r : removals) under_way.emplace_back().removal = std::move(r);
-    Clock& clock = state.clock();
-    const int64_t begin = clock.now_ms();
-    int pause_s = 1;
-    for (int64_t end = begin + patience::kTriesMs; !under_way.empty();
-         clock.sleep_ns(int64_t{pause_s} * 1'000'000'000)) {
+    const int64_t end = state.clock().now_ms() + patience::kLongestRemovalMs;
+    while (!under_way.empty()) {
       const Answers answers = tiers_that_answer(state, under_way);
-      std::erase_if(under_way, [&](UnderWay& work) { return attempt_removal(state, answers, &work); });
-      const bool late =
-          std::any_of(under_way.begin(), under_way.end(), [](const UnderWay& w) { return w.late; });
-      if (late) end = std::min(clock.now_ms() + patience::kTriesMs, begin + patience::kLongestRemovalMs);
-      if (under_way.empty() || clock.now_ms() >= end) break;
-      pause_s = late ? 1 : std::min(2 * pause_s, patience::kLongestRestSeconds);
+      std::erase_if(under_way, [&](UnderWay& work) {
+        JobRecord& record = work.removal.record;
+        const Outcome outcome = attempt_removal(state, answers, &work);
+        if (outcome.late && state.clock().now_ms() < end) {
+          (void)state.write_removal(record).ok();
+          return false;
+        }
+        if (outcome.left.empty()) {
+          state.forget_grants(record);
+          (void)remove_tree(AT_FDCWD, state.path() + "/" + removal_of(record)).ok();
+        } else {
+          put_off(state, outcome, &record);
+        }
+        all_gone &= outcome.left.empty();
+        return true;
+      });
     }
   }
-  for (const UnderWay& work : under_way) give_up(state, work);
-  ::_exit(under_way.empty() ? 0 : 1);
+  ::_exit(all_gone ? 0 : 1);
 }
 
 bool is_due(const JobRecord& record) {

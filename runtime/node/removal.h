@@ -77,12 +77,13 @@ Result<std::vector<Removal>> set_run_aside(const StateDir& state, const JobRecor
 // waits a little for it. The job's own record stays.
 Status remove_job_files(const StateDir& state, const JobRecord& record);
 
-// Removes in a process of its own, which outlives the caller, takes these locks with it and no others, and
-// tries for 30 s where something fails, longer where a tree is large; the records go when all is
-// gone. What remains is noted in its record, to be tried again after a minute, then after twice as long each
-// time, at most an hour. A tier that does not answer is passed over meanwhile. What is on a file system that
-// is not mounted at its tier any more is forgotten: if it comes back, no record names it (sweep.h). Waits for
-// it at most `patience_ms`. True: nothing is left.
+// Removes in a process of its own, which outlives the caller, takes these locks with it and no others. It
+// goes on for half an hour where a tree is large; the records go when all is gone. What remains is noted in
+// its record, to be tried again by the keeper after a second, then after twice as long each time, at most an
+// hour; the log has it after kTriesUntilNamed. A tier that does not answer is passed over meanwhile. What is
+// on a file system that is not mounted at its tier any more is forgotten: if it comes back, no record names
+// it (sweep.h). Waits for it at most `patience_ms`. True: nothing is left.
+inline constexpr uint32_t kTriesUntilNamed = 5;
 bool remove_in_background(const StateDir& state, std::vector<Removal> removals, int patience_ms);
 
 // remove_in_background() of what `find` returns, in that process: it may touch tiers.

@@ -109,7 +109,7 @@ struct JobRecord {
   uint64_t agent_memory = 0;  // that its control group is limited to; 0: not
   bool resumed = false;       // it goes on for one that was killed
   OfCluster of_cluster;
-  // Of a removal: how often it was given up, and when it is tried again (seconds of CLOCK_REALTIME); 0: now.
+  // Of a removal: how often it was tried, and when it is tried again (seconds of CLOCK_REALTIME); 0: now.
   uint32_t given_up = 0;
   int64_t next_try = 0;
   // Of a run whose start came to its end:
