@@ -12,7 +12,6 @@
 #include "runtime/base/argv.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/os.h"
-#include "runtime/node/life.h"
 
 namespace monarch::admin {
 namespace {
@@ -22,10 +21,9 @@ constexpr size_t kMost = 1 << 20;
 }  // namespace
 
 Question::Question(const std::function<std::string()>& ask)
-    : asked_ms_(os::monotonic_ms()), child_([&] {
+    : asked_ms_(os::monotonic_ms()), child_([&](int tell) {
         ::setpgid(0, 0);
-        if (!leave_standard_streams()) ::_exit(1);
-        return ask();
+        return say(tell, ask());
       }) {}
 
 Result<std::string> Question::answer(int patience_ms) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/base/result.h"
-#include "runtime/node/program.h"
+#include "runtime/node/child.h"
 
 namespace monarch::admin {
 
@@ -23,7 +23,7 @@ class Question {
 
  private:
   int64_t asked_ms_;
-  Program child_;
+  Child child_;
 };
 
 // In a Question: runs a program, found as a shell would, without LD_PRELOAD. What it prints, standard error

@@ -274,7 +274,7 @@ class Look {
   };
   Result<JobStatus> told(int64_t until_ms) {
     Told told{};
-    if (!child_->finish(until_ms, &told, sizeof told)) return Error{EIO, kHangs};
+    if (!child_->fill(until_ms, &told, sizeof told, system_clock())) return Error{EIO, kHangs};
     if (told.error == 0) return told.status;
     if (told.error == EXDEV) return Error{EXDEV, "its owner has mounted a file system on its files"};
     return errno_error("read " + job_->run_dir + "/board",
@@ -282,7 +282,7 @@ class Look {
   }
 
   Job* const job_;
-  std::optional<ChildAs> child_;
+  std::optional<Child> child_;
 };
 
 uint64_t copied(const JobStatus& status) {

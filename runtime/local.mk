@@ -112,7 +112,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/node/job_facts.h \
 	%D%/node/policy.h \
 	%D%/node/probe.h \
-	%D%/node/program.h \
+	%D%/node/child.h \
 	%D%/node/removal.h \
 	%D%/node/resume.h \
 	%D%/node/reports.h \
@@ -204,7 +204,7 @@ node_start = \
 	%D%/node/job_facts.cc \
 	%D%/node/job_options.cc \
 	%D%/node/policy.cc \
-	%D%/node/program.cc \
+	%D%/node/child.cc \
 	%D%/node/start.cc
 node_life = \
 	%D%/node/cgroup.cc \

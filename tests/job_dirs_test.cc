@@ -25,7 +25,7 @@ const User kOwner = {65534, 65534, {}};
 
 const RunFiles kRunFiles = {{kAgentConf, "conf"}, {kDatasets, "/a:/b"}, {kPeers, "n1 ::1\n"}};
 
-class JobDirTest : public StateDirTest {
+class JobDirTest : public NodeTest {
  protected:
   void SetUp() override {
     StateDirTest::SetUp();
@@ -69,6 +69,10 @@ TEST_F(JobDirTest, WhoKeepsTheTiersDirectoryLockedCostsThatTier) {
     }
     with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {
       locked->lock(::open(tier_.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      clock_.pass_once([seen = 0L]() mutable {
+        const long hang = children_in_state('D');
+        return hang > std::exchange(seen, hang);
+      });
       m->check(is_soon_done([&] {
                  return make("c.1.0.n1").error().code == ETIMEDOUT &&
                         prepare(state_, {tier_, other}, 1000) == std::vector<bool>{false, true};

@@ -230,7 +230,7 @@ fuzzed_sources = \
 	runtime/node/job_report.cc \
 	runtime/node/nodes_report.cc \
 	runtime/node/open_times.cc \
-	runtime/node/program.cc \
+	runtime/node/child.cc \
 	runtime/node/spool.cc \
 	runtime/node/state.cc \
 	runtime/peer/messages.cc \

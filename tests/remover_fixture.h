@@ -17,7 +17,9 @@ inline const std::string kName = "c.1.0.n1", kRemoval = "c.1.0.n1.90000000000000
 class HastyClock final : public Clock {
  public:
   enum class Pauses { kShort, kCountAsWhole };
-  explicit HastyClock(Pauses pauses) : pauses_(pauses) {}
+  // A wait for a descriptor takes as long as it would once `event` holds.
+  explicit HastyClock(Pauses pauses, std::function<bool()> event = {})
+      : patient_(std::move(event)), pauses_(pauses) {}
   int64_t now_ns() override { return patient_.now_ns() + skipped_ns_; }
   void sleep_until(int64_t until_ns) override {
     constexpr int64_t kSecondNs = 1'000'000'000, kShorter = 20;
@@ -46,8 +48,8 @@ class RemoverTest : public NodeTest {
   }
   std::vector<Removal> aside_one(const JobRecord& r) const { return set_aside(state_, begin_one(r)); }
   // From now on; at most once.
-  void hasten(HastyClock::Pauses pauses) {
-    hasty_.emplace(pauses);
+  void hasten(HastyClock::Pauses pauses, std::function<bool()> event = {}) {
+    hasty_.emplace(pauses, std::move(event));
     state_ = StateDir::open(state_.path(), *hasty_).take();
   }
   std::vector<Removal> removal_of(const JobRecord& r) const {

@@ -70,7 +70,10 @@ TEST_F(RemoverTest, WhereTheStatesFileSystemIsFullAJobIsRemovedAllTheSame) {
 
 // Just when root removes a file of the owner's, that has it locked: unlink(2) hangs, and nobody can kill it.
 TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
-  hasten(HastyClock::Pauses::kShort);
+  const Shared<std::atomic<pid_t>> hung;
+  hasten(HastyClock::Pauses::kShort, [&hung, seen = pid_t{0}]() mutable {
+    return *hung > 0 && state_of(*hung) == 'D' && std::exchange(seen, *hung) != *hung;
+  });
   with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {
     std::vector<Removal> removals = aside_one(record(1));
     std::vector<Removal> other = aside_one(record(2));
@@ -80,8 +83,10 @@ TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
     m->check(::stat(path.c_str(), &run) == 0, "its directory");
     const Intercept removes(Call::kUnlinkat, [&](Arguments& a) {
       struct stat st;
-      if (a.flags == 0 && ::fstat(a.fd, &st) == 0 && st.st_ino == run.st_ino && st.st_dev == run.st_dev)
+      if (a.flags == 0 && ::fstat(a.fd, &st) == 0 && st.st_ino == run.st_ino && st.st_dev == run.st_dev) {
         locked->lock(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        *hung = ::getpid();
+      }
     });
     m->check(!remove(std::move(removals), 0), "it cannot be removed");
     const auto hangs_there = [&] {

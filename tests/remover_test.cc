@@ -512,14 +512,12 @@ TEST_F(RunAsTest, WhatHasComeIsReadThoughAnotherOneTookAllTheTime) {
   const User user = {kUid, kUid, {}};
   const Hung hung;
   PatientClock clock([&] { return hung.now() && has_child_in_state('Z'); });
-  ChildAs late(
-      user, [&](int) -> bool { hung.here(); }, clock);
-  ChildAs good(
-      user, [](int fd) { return write_some(fd, 0, 8); }, clock);
+  Child late(user, [&](int) -> bool { hung.here(); });
+  Child good(user, [](int fd) { return write_some(fd, 0, 8); });
   uint64_t out = 0;
   const int64_t until_ms = clock.now_ms() + kLong;
-  EXPECT_FALSE(late.finish(until_ms, &out, sizeof out));
-  EXPECT_TRUE(good.finish(until_ms, &out, sizeof out));
+  EXPECT_FALSE(late.fill(until_ms, &out, sizeof out, clock));
+  EXPECT_TRUE(good.fill(until_ms, &out, sizeof out, clock));
   EXPECT_EQ(out, kNumber);
   EXPECT_TRUE(no_child_is_left());
 }

@@ -72,7 +72,8 @@ JobQuestion::JobQuestion(const StateDir& state, const JobOnNode& job, const std:
     add_names(section.keys.allow_groups, &groups);
     add_names(section.keys.deny_groups, &groups);
   }
-  if (!users.empty() || !groups.empty()) names_.emplace([&] { return look_up(user, groups); });
+  if (!users.empty() || !groups.empty())
+    names_.emplace([&](int tell) { return say(tell, look_up(user, groups)); });
   if (!facts_.asked) return;
   const std::string noted = state.read_notes(job.key()).facts;
   if (noted.starts_with(run_) && take(noted.substr(run_.size()))) return;

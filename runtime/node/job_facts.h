@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/config/config.h"
-#include "runtime/node/program.h"
+#include "runtime/node/child.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
@@ -47,8 +47,8 @@ class JobQuestion {
   const std::string run_;
   const int64_t end_ms_;
   JobFacts facts_;
-  std::optional<Program> program_;
-  std::optional<Program> names_;  // looks names up: a directory service may hang
+  std::optional<Child> program_;
+  std::optional<Child> names_;  // looks names up: a directory service may hang
   bool answered_ = false, is_new_ = false;
 };
 

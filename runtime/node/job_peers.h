@@ -10,7 +10,7 @@
 
 #include "runtime/base/result.h"
 #include "runtime/config/config.h"
-#include "runtime/node/program.h"
+#include "runtime/node/child.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
@@ -54,7 +54,7 @@ class PeerSearch {
   Result<std::string> listed(int patience_ms, Clock& clock);
 
   const ToldOfPeers told_;
-  std::optional<Program> listing_;
+  std::optional<Child> listing_;
   bool wanted_ = false;
   Status begun_;
 };

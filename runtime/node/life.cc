@@ -120,14 +120,6 @@ bool hangs(const JobRecord& record) {
   return std::any_of(record.hanging.begin(), record.hanging.end(), &is_running);
 }
 
-bool leave_standard_streams() {
-  Fd null(::open("/dev/null", O_RDWR));
-  bool left = static_cast<bool>(null);
-  for (int fd = STDIN_FILENO; left && fd <= STDERR_FILENO; ++fd) left = ::dup2(null.get(), fd) == fd;
-  if (null.get() <= STDERR_FILENO) (void)null.release();
-  return left;
-}
-
 HelperCgroup::HelperCgroup(const StateDir& state, Enters enters)
     : groups_(state.clock()), name_(state.helpers_cgroup()), entered_(enters == Enters::kNow) {
   if (!entered_) return;

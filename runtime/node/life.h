@@ -46,10 +46,6 @@ void leave_behind(const StateDir& state, pid_t process);
 void note_hanging(JobRecord* record, pid_t process);
 bool hangs(const JobRecord& record);
 
-// In a child that may hang, and so outlive its parent: standard input, output and error are /dev/null's,
-// whoever reads those of the parent to their end. False: they are not.
-bool leave_standard_streams();
-
 // The calling process of root's, which outlives its hook, is in the helpers' group as long as this lives; or
 // once leave_behind() puts it there: the kernel takes some 10 ms to move a process, and as long to move it
 // out.

@@ -40,8 +40,8 @@ void note_hanging_reader(const StateDir& state, JobRecord* record, pid_t process
 bool read_as_owner(const StateDir& state, JobRecord* record, int patience_ms, void* out, size_t bytes,
                    const std::function<bool(int)>& work) {
   if (hangs(*record)) return false;
-  ChildAs child(record->user, work, state.clock());
-  const bool came = child.finish(state.clock().now_ms() + patience_ms, out, bytes);
+  Child child(record->user, work);
+  const bool came = child.fill(state.clock().now_ms() + patience_ms, out, bytes, state.clock());
   if (child.left_behind() > 0) {
     note_hanging_reader(state, record, child.left_behind());
     leave_behind(state, child.left_behind());  // it is none of the step's that asks

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "runtime/config/config.h"
-#include "runtime/node/program.h"
+#include "runtime/node/child.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
@@ -36,7 +36,7 @@ class CoresQuestion {
   const StateDir& state_;
   const JobOnNode job_;
   uint32_t known_ = 0;
-  std::optional<Program> program_;
+  std::optional<Child> program_;
 };
 
 }  // namespace monarch

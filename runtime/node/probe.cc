@@ -7,13 +7,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <sstream>
 #include <thread>
 
 #include "runtime/base/fd.h"
 #include "runtime/base/os.h"
-#include "runtime/node/await.h"
+#include "runtime/node/child.h"
 #include "runtime/node/job_dirs.h"
-#include "runtime/node/removal.h"
+#include "runtime/node/life.h"
 
 namespace monarch {
 namespace {
@@ -33,30 +34,24 @@ bool look_at(const std::string& tier) {
 std::vector<bool> in_threads(const StateDir& state, size_t count, int patience_ms,
                              const std::function<bool(size_t)>& work) {
   std::vector<bool> answered(count, false);
-  int ends[2];
-  if (count == 0 || ::pipe2(ends, O_CLOEXEC) != 0) return std::vector<bool>(count, true);
-  const Fd in(ends[0]);
-  Fd tell(ends[1]);
-  const InTime child = start_in_time(state, patience_ms, {tell.get()}, [&] {
-    const auto answer = [&](uint32_t number) { (void)!::write(tell.get(), &number, sizeof number); };
+  if (count == 0) return answered;
+  Child child([&](int tell) {
     std::vector<std::thread> threads(count);
-    for (uint32_t i = 0; i < count; ++i)
-      if (os::start_thread(&threads[i], [&, i] { return work(i) ? answer(i) : void(); }) != 0)
-        answer(i);  // not known to hang
+    for (size_t i = 0; i < count; ++i) {
+      const auto answers = [&, i] { (void)(work(i) && say(tell, std::to_string(i) + "\n")); };
+      if (os::start_thread(&threads[i], answers) != 0) (void)say(tell, std::to_string(i) + "\n");
+    }
     for (std::thread& thread : threads)
       if (thread.joinable()) thread.join();
     return true;
   });
-  if (child.pid < 0) return std::vector<bool>(count, true);
-  tell.reset();
-  while (std::find(answered.begin(), answered.end(), false) != answered.end()) {
-    if (!readable_until(state.clock(), child.until_ms, in.get())) break;
-    uint32_t number;
-    const ssize_t n = ::read(in.get(), &number, sizeof number);
-    if (n == 0) break;  // it has ended
-    if (n == sizeof number && number < answered.size()) answered[number] = true;
-  }
-  (void)ends_in_time(state, child);
+  if (!child.started().ok()) return std::vector<bool>(count, true);  // none is known to hang
+  constexpr size_t kLine = 21;
+  std::string said;
+  (void)child.end(state.clock().now_ms() + patience_ms, count * kLine, &said, state.clock()).ok();
+  if (child.left_behind() > 0) leave_behind(state, child.left_behind());
+  std::istringstream numbers(said);
+  for (size_t number; numbers >> number;) answered.at(number) = true;
   return answered;
 }
 

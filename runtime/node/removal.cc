@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -28,33 +27,6 @@
 
 namespace monarch {
 namespace {
-
-// In a child that may hang or outlive its parent: leaves of what is open what it needs (`kept`), and the log
-// (a file that is appended to, or a socket). Locks of a hook's, and pipes that somebody reads to their end,
-// are not to live as long.
-void leave_open(const std::vector<int>& kept) {
-  std::vector<int> open;
-  {
-    const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir("/proc/self/fd"), &::closedir);
-    while (const dirent* e = dir ? ::readdir(dir.get()) : nullptr)
-      if (e->d_name[0] != '.') open.push_back(std::atoi(e->d_name));
-  }
-  for (const int fd : open) {
-    struct stat st;
-    if (fd < 3 || std::find(kept.begin(), kept.end(), fd) != kept.end() || ::fstat(fd, &st) != 0) continue;
-    const bool is_log =
-        S_ISSOCK(st.st_mode) || (S_ISREG(st.st_mode) && (::fcntl(fd, F_GETFL) & O_APPEND) != 0);
-    if (!is_log) ::close(fd);
-  }
-}
-
-[[noreturn]] void child_as(const User& user, int tell, const std::function<bool(int)>& work) {
-  constexpr int kTellFd = 3;
-  ::dup2(tell, kTellFd);
-  ::syscall(SYS_close_range, kTellFd + 1u, ~0u, 0u);  // root's log and locks
-  if (!leave_standard_streams()) ::_exit(1);
-  ::_exit(become(user).ok() && work(kTellFd) ? 0 : 1);
-}
 
 // Whether what was mounted over the tier hides the job's memory there, which is used still.
 bool is_hidden(const Result<Fd>& jobs, const std::string& name) {
@@ -394,39 +366,6 @@ bool is_due(const JobRecord& record) {
 
 }  // namespace
 
-ChildAs::ChildAs(const User& user, const std::function<bool(int)>& work, Clock& clock) : clock_(&clock) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return;
-  in_ = Fd(ends[0]);
-  const Fd tell(ends[1]);
-  pid_ = ::fork();
-  if (pid_ == 0) child_as(user, tell.get(), work);
-}
-
-bool ChildAs::finish(int64_t until_ms, void* out, size_t bytes) {
-  if (pid_ < 0) return false;
-  size_t got = 0;
-  // No more than that: the child is its owner's, who can write into the pipe without an end.
-  for (bool open = true; open && got < bytes;) {
-    // What has come by then is read, however long another child was waited for.
-    if (!readable_until(*clock_, until_ms, in_.get())) break;
-    const ssize_t n = ::read(in_.get(), static_cast<char*>(out) + got, bytes - got);
-    if (n <= 0)
-      open = n < 0 && errno == EINTR;
-    else
-      got += static_cast<size_t>(n);
-  }
-  const ChildEnd end = end_child(*clock_, pid_, until_ms);
-  if (end == ChildEnd::kHangs) left_behind_ = pid_;
-  return end == ChildEnd::kGood && got == bytes;
-}
-
-bool run_as(const User& user, int patience_ms, void* out, size_t bytes, const std::function<bool(int)>& work,
-            Clock& clock) {
-  ChildAs child(user, work, clock);
-  return child.finish(clock.now_ms() + patience_ms, out, bytes);
-}
-
 InTime start_in_time(const StateDir& state, int patience_ms, const std::vector<int>& kept,
                      const std::function<bool()>& work) {
   const pid_t pid = ::fork();
@@ -449,21 +388,15 @@ bool ends_in_time(const StateDir& state, const InTime& child, JobRecord* of) {
 
 Result<std::string> said_in_time(const StateDir& state, int patience_ms, std::vector<int> kept,
                                  const std::function<std::string()>& work, JobRecord* of) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return errno_error("pipe");
-  const Fd in(ends[0]);
-  Fd tell(ends[1]);
-  kept.push_back(tell.get());
-  const InTime child = start_in_time(state, patience_ms, kept, [&] {
-    const std::string said = work().substr(0, PIPE_BUF);
-    return said.empty() || ::write(tell.get(), said.data(), said.size()) > 0;
-  });
-  tell.reset();
-  if (!ends_in_time(state, child, of))
-    return Error{ETIMEDOUT, fmt::format("not through after {} ms", patience_ms)};
-  std::string said(PIPE_BUF, '\0');
-  said.resize(static_cast<size_t>(std::max<ssize_t>(::read(in.get(), said.data(), said.size()), 0)));
-  return said;
+  constexpr size_t kMost = 1 << 16;
+  Child child([&](int tell) { return say(tell, work()); }, std::move(kept));
+  Result<std::string> said = child.output(patience_ms, kMost, state.clock());
+  if (child.left_behind() > 0) {
+    leave_behind(state, child.left_behind());
+    if (of) note_hanging(of, child.left_behind());
+  }
+  if (said.ok() || said.error().code != ETIMEDOUT) return said;
+  return Error{ETIMEDOUT, fmt::format("not through after {} ms", patience_ms)};
 }
 
 namespace {

@@ -16,31 +16,10 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/patience.h"
 #include "runtime/base/result.h"
+#include "runtime/node/child.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
-
-// Runs `work`, with a descriptor to write to, in a child that has become `user` and has no other descriptors
-// but for those of /dev/null; kills it after `patience_ms`. Reads what it writes into `out`, exactly `bytes`
-// or nothing. True: it returned true in time.
-bool run_as(const User& user, int patience_ms, void* out, size_t bytes, const std::function<bool(int)>& work,
-            Clock& clock = system_clock());
-
-// The same in two steps, so that several children work at the same time.
-class ChildAs {
- public:
-  ChildAs(const User& user, const std::function<bool(int)>& work, Clock& clock = system_clock());
-  // Once. `until_ms`: of that clock.
-  bool finish(int64_t until_ms, void* out, size_t bytes);
-  // The child, if it hangs in the kernel though it was killed; or -1.
-  pid_t left_behind() const { return left_behind_; }
-
- private:
-  Clock* clock_;
-  pid_t pid_ = -1;  // -1: there is none
-  pid_t left_behind_ = -1;
-  Fd in_;
-};
 
 // Does `work` in a child of root's that has nothing open but the log, and `kept`, beside what else is to be
 // done: for what a user can keep locked in the kernel.
@@ -53,7 +32,7 @@ InTime start_in_time(const StateDir& state, int patience_ms, const std::vector<i
 // Waits for it: true, and what it returned is true. False also if it was late, or could not be started; one
 // that hangs stays behind, and is noted in that record, if there is one.
 bool ends_in_time(const StateDir& state, const InTime& child, JobRecord* of = nullptr);
-// Both: what `work` says, at most PIPE_BUF bytes. ETIMEDOUT: it was late, or died.
+// Both: what `work` says. ETIMEDOUT: it was late; else it died.
 Result<std::string> said_in_time(const StateDir& state, int patience_ms, std::vector<int> kept,
                                  const std::function<std::string()>& work, JobRecord* of = nullptr);
 

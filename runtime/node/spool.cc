@@ -21,7 +21,7 @@
 #include "runtime/base/os.h"
 #include "runtime/base/patience.h"
 #include "runtime/node/await.h"
-#include "runtime/node/program.h"
+#include "runtime/node/child.h"
 
 extern char** environ;
 
@@ -101,8 +101,9 @@ Asked answer_of(const std::string& program, int status) {
 // Runs the helper, bounded; `slurm_conf` goes into its environment; *said: what it prints.
 Asked ask(Clock& clock, const std::vector<std::string>& words, const std::string& slurm_conf,
           std::string* said) {
-  Program program(words, slurm_conf);
-  const Result<int> status = program.end(patience::kAccountSeconds * 1000, kMostSaid, said, clock);
+  Child program(words, slurm_conf);
+  const int64_t until_ms = clock.now_ms() + int64_t{patience::kAccountSeconds} * 1000;
+  const Result<int> status = program.end(until_ms, kMostSaid, said, clock);
   if (status.ok()) return answer_of(words[0], *status);
   if (!program.started().ok() && !is_shortage(status.error().code))
     return {Answer::kBroken, status.error().text};
