@@ -140,7 +140,7 @@ def locked():
         with e2e.unanswering_mount(f"{n.state}/reports/{UID}", 0):
             n.end(second)
             ok(e2e.wait_until(lambda: not os.listdir(f"{n.tier}/monarch")), "its copies are removed", os.listdir(f"{n.tier}/monarch"))
-            contains(one_node.text_of(n.log), ["no report is kept: it is not written within "], "that there is no report is told")
+            contains(one_node.text_of(n.log), ["no report is kept: not through after "], "that there is no report is told")
 
 
 def a_report():

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/account_for.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/node/job_report.h"
+#include "runtime/node/life.h"
 #include "runtime/node/metrics.h"
 #include "runtime/node/owners_files.h"
 #include "runtime/node/owners_report.h"
@@ -40,20 +42,19 @@ Status keep_line(const StateDir& state, const JobRecord& record, const JobCounte
   return wanted ? spool(state, record, line, accounting) : Status();
 }
 
-InTime start_report(const StateDir& state, JobRecord* of, const JobAccount& account,
-                    const ReportsConfig& config, const AccountPatience& patience, AgentEnd agent) {
+Child start_report(const StateDir& state, JobRecord* of, const JobAccount& account,
+                   const ReportsConfig& config, const AccountPatience& patience, AgentEnd agent) {
   const JobRecord& record = *of;
   const std::unique_ptr<NodesTold> nodes =
       is_first_of_several(record) ? read_nodes_told_as(state, of, patience.read_ms) : nullptr;
   const std::string report = ended_report(record, account, nodes.get(), agent, record.serves);
   write_owners_report(state, record, report);
-  const auto keep = [&] {
+  // Users can read the directories of their reports, and so lock them for as long as they like.
+  return Child([&](int) {
     if (const Status s = keep_report(state, record, report, config); !s.ok())
       spdlog::warn("JobId={} no report is kept: {}", record.job.job, s.error().text);
     return true;
-  };
-  // Users can read the directories of their reports, and so lock them for as long as they like.
-  return start_in_time(state, patience.report_ms, {}, keep);
+  });
 }
 
 }  // namespace
@@ -61,7 +62,6 @@ InTime start_report(const StateDir& state, JobRecord* of, const JobAccount& acco
 Accounted account_for(const StateDir& state, JobRecord* of, const AccountPatience& patience, AgentEnd agent) {
   const JobRecord& record = *of;
   Accounted done;
-  done.report_ms = patience.report_ms;
   if (record.accounted) return done;
   const auto account = std::make_unique<JobAccount>();
   const bool counted = read_account_as(state, of, patience.read_ms, account.get());
@@ -70,9 +70,10 @@ Accounted account_for(const StateDir& state, JobRecord* of, const AccountPatienc
   // Before all that can wait: whatever happens to this process, the line is kept.
   done.line = keep_line(state, record, counters, config.accounting, agent);
   if (counted)
-    done.report = start_report(state, of, *account, config.reports, patience, agent);
+    done.report.emplace(start_report(state, of, *account, config.reports, patience, agent));
   else
     write_owners_report(state, record, {});
+  done.report_until_ms = state.clock().now_ms() + patience.report_ms;
   if (const Status s = note_end(state, record, counters, agent); !s.ok())
     spdlog::warn("JobId={} its last counts are not in the metrics: {}", record.job.job, s.error().text);
   // Without it the run may be accounted for twice, which is less than not at all.
@@ -81,10 +82,12 @@ Accounted account_for(const StateDir& state, JobRecord* of, const AccountPatienc
   return done;
 }
 
-Status finish(const StateDir& state, const JobRecord& record, const Accounted& accounted) {
-  if (accounted.report && !ends_in_time(state, *accounted.report))
-    spdlog::warn("JobId={} no report is kept: it is not written within {} ms", record.job.job,
-                 accounted.report_ms);
+Status finish(const StateDir& state, const JobRecord& record, Accounted accounted) {
+  if (!accounted.report) return accounted.line;
+  const int64_t left_ms = accounted.report_until_ms - state.clock().now_ms();
+  const Result<std::string> kept =
+      said_by(state, &*accounted.report, static_cast<int>(std::max<int64_t>(left_ms, 0)));
+  if (!kept.ok()) spdlog::warn("JobId={} no report is kept: {}", record.job.job, kept.error().text);
   return accounted.line;
 }
 

@@ -9,7 +9,7 @@
 #include "runtime/base/patience.h"
 #include "runtime/base/result.h"
 #include "runtime/node/accounting.h"
-#include "runtime/node/removal.h"
+#include "runtime/node/child.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
@@ -22,9 +22,9 @@ struct AccountPatience {
 inline constexpr AccountPatience kShortPatience = {patience::kLeastMs, patience::kMomentMs};
 
 struct Accounted {
-  Status line;                   // an error: none is kept
-  std::optional<InTime> report;  // is being written,
-  int report_ms = 0;             // for so long at most
+  Status line;                  // an error: none is kept
+  std::optional<Child> report;  // writes it,
+  int64_t report_until_ms = 0;  // until then at most
 };
 
 // `*record` is in jobs/ still, the caller has its lock, and its agent is killed; `agent`: whether it lived
@@ -34,6 +34,6 @@ Accounted account_for(const StateDir& state, JobRecord* record, const AccountPat
                       AgentEnd agent = AgentEnd::kWithJob);
 
 // Waits for the report, and tells the log if there is none. Returns what became of the line.
-Status finish(const StateDir& state, const JobRecord& record, const Accounted& accounted);
+Status finish(const StateDir& state, const JobRecord& record, Accounted accounted);
 
 }  // namespace monarch

@@ -31,16 +31,9 @@ std::optional<int> await_child(Clock& clock, pid_t child, int64_t until_ms) {
   return ended == child ? std::optional<int>(status) : std::nullopt;
 }
 
-ChildEnd end_child(Clock& clock, pid_t child, int64_t until_ms) {
-  const std::optional<int> status = await_child(clock, child, until_ms);
-  if (!status) return kill_child(clock, child);
-  return WIFEXITED(*status) && WEXITSTATUS(*status) == 0 ? ChildEnd::kGood : ChildEnd::kBad;
-}
-
-ChildEnd kill_child(Clock& clock, pid_t child) {
+bool kill_child(Clock& clock, pid_t child) {
   ::kill(child, SIGKILL);
-  const bool gone = await_child(clock, child, clock.now_ms() + patience::kDeathMs).has_value();
-  return gone ? ChildEnd::kKilled : ChildEnd::kHangs;
+  return await_child(clock, child, clock.now_ms() + patience::kDeathMs).has_value();
 }
 
 }  // namespace monarch

@@ -27,15 +27,7 @@ inline bool readable_until(Clock& clock, int64_t until_ms, int fd) {
 // `until_ms`.
 std::optional<int> await_child(Clock& clock, pid_t child, int64_t until_ms);
 
-enum class ChildEnd {
-  kGood,    // it ended in time, with status 0
-  kBad,     // it ended in time
-  kKilled,  // it was late
-  kHangs,   // likewise, and is there still: it hangs in the kernel, and is left to init
-};
-// Waits for a child until then, and kills it if it is late.
-ChildEnd end_child(Clock& clock, pid_t child, int64_t until_ms);
-// Kills a child at once.
-ChildEnd kill_child(Clock& clock, pid_t child);
+// Kills a child. False: it is there still, hangs in the kernel, and is left to init.
+bool kill_child(Clock& clock, pid_t child);
 
 }  // namespace monarch

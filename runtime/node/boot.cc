@@ -9,6 +9,7 @@
 #include "runtime/config/config.h"
 #include "runtime/hierarchy/discovery.h"
 #include "runtime/node/cgroup.h"
+#include "runtime/node/life.h"
 #include "runtime/node/probe.h"
 #include "runtime/node/removal.h"
 #include "runtime/node/state.h"
@@ -30,11 +31,11 @@ std::vector<TierConfig> local_tiers(const Config& config) {
 // Before users come, who can keep locked what the directories are made in.
 void prepare_in_time(const StateDir& state, const Config& config) {
   Cgroups(state.clock()).prepare();
-  const InTime child = start_in_time(state, 2 * patience::kStuckMs, {}, [&] {
+  const auto all = [&] {
     prepare(state, local_tiers(config), patience::kStuckMs);
-    return true;
-  });
-  if (!ends_in_time(state, child))
+    return std::string();
+  };
+  if (!said_in_time(state, 2 * patience::kStuckMs, {}, all).ok())
     spdlog::warn("the tiers are not prepared: they do not answer within {} ms", 2 * patience::kStuckMs);
 }
 

@@ -161,7 +161,7 @@ int wait_for_parent(Clock& clock, const std::vector<WayOut>& ways_out, pid_t chi
   if (child < 0) return EAGAIN;
   if (const std::optional<int> status = await_child(clock, child, until_ms))
     return WIFEXITED(*status) ? WEXITSTATUS(*status) : EINTR;
-  if (kill_child(clock, child) == ChildEnd::kHangs)
+  if (!kill_child(clock, child))
     for (const WayOut& way : ways_out) way.move(std::to_string(child));
   return ETIMEDOUT;
 }

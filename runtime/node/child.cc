@@ -123,7 +123,7 @@ Result<int> Child::end(int64_t until_ms, size_t most, std::string* said, Clock& 
   const pid_t pid = std::exchange(pid_, -1);
   if (status) return *status;
   ::kill(-pid, SIGKILL);
-  if (kill_child(clock, pid) == ChildEnd::kHangs) left_behind_ = pid;
+  if (!kill_child(clock, pid)) left_behind_ = pid;
   if (said->size() > most) return Error{EFBIG, "its output has no end"};
   return Error{ETIMEDOUT, "it takes longer than " + std::to_string(until_ms - begin_ms) + " ms"};
 }

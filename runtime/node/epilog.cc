@@ -60,8 +60,7 @@ Status end_job(const EpilogRequest& request) {
   const bool stopped = stop_agent_of(*state, *record);
   record->of_cluster.account_program = request.account_program;
   record->of_cluster.config = request.config;
-  const Accounted accounted =
-      account_for(*state, &*record, {patience::kAnswersMs, patience::kHookStepMs}, agent);
+  Accounted accounted = account_for(*state, &*record, {patience::kAnswersMs, patience::kHookStepMs}, agent);
   std::vector<Removal> removals;
   removals.push_back({*record, lock.take()});
   removals = set_aside(*state, std::move(removals));
@@ -71,7 +70,7 @@ Status end_job(const EpilogRequest& request) {
                  record->agent.pid);
   if (!remove_in_background(*state, std::move(removals), patience::kMomentMs))
     spdlog::info("JobId={} clean up goes on in the background", record->job.job);
-  return finish(*state, *record, accounted);
+  return finish(*state, *record, std::move(accounted));
 }
 
 }  // namespace monarch

@@ -23,7 +23,7 @@
 #include "runtime/metadata/run_file.h"
 #include "runtime/node/acl.h"
 #include "runtime/node/memory_tier.h"
-#include "runtime/node/removal.h"
+#include "runtime/node/life.h"
 #include "runtime/node/state.h"
 
 namespace monarch {

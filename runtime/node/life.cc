@@ -120,6 +120,23 @@ bool hangs(const JobRecord& record) {
   return std::any_of(record.hanging.begin(), record.hanging.end(), &is_running);
 }
 
+Result<std::string> said_by(const StateDir& state, Child* child, int patience_ms, JobRecord* of) {
+  constexpr size_t kMost = 1 << 16;
+  Result<std::string> said = child->output(patience_ms, kMost, state.clock());
+  if (child->left_behind() > 0) {
+    leave_behind(state, child->left_behind());
+    if (of) note_hanging(of, child->left_behind());
+  }
+  if (said.ok() || said.error().code != ETIMEDOUT) return said;
+  return Error{ETIMEDOUT, fmt::format("not through after {} ms", patience_ms)};
+}
+
+Result<std::string> said_in_time(const StateDir& state, int patience_ms, std::vector<int> kept,
+                                 const std::function<std::string()>& work, JobRecord* of) {
+  Child child([&](int tell) { return say(tell, work()); }, std::move(kept));
+  return said_by(state, &child, patience_ms, of);
+}
+
 HelperCgroup::HelperCgroup(const StateDir& state, Enters enters)
     : groups_(state.clock()), name_(state.helpers_cgroup()), entered_(enters == Enters::kNow) {
   if (!entered_) return;
@@ -137,6 +154,22 @@ HelperCgroup::~HelperCgroup() {
     return std::find(all.begin(), all.end(), ::getpid()) != all.end();
   };
   if (entered_ || is_there()) groups_.leave(name_);
+}
+
+pid_t in_background(const StateDir& state, HelperCgroup::Enters enters, const std::vector<int>& kept,
+                    const std::function<bool()>& work) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  ::setsid();
+  ::signal(SIGHUP, SIG_IGN);
+  (void)leave_standard_streams();
+  leave_open(kept);
+  bool done = false;
+  {
+    const HelperCgroup group(state, enters);
+    done = work();
+  }
+  ::_exit(done ? 0 : 1);
 }
 
 }  // namespace monarch

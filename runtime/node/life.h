@@ -2,6 +2,9 @@
 // The control groups of a job's agent and of root's helpers, from when they are made until they are gone.
 #pragma once
 
+#include <sys/types.h>
+
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,6 +12,7 @@
 #include "runtime/config/config.h"
 #include "runtime/node/accounting.h"
 #include "runtime/node/cgroup.h"
+#include "runtime/node/child.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
@@ -46,6 +50,14 @@ void leave_behind(const StateDir& state, pid_t process);
 void note_hanging(JobRecord* record, pid_t process);
 bool hangs(const JobRecord& record);
 
+// What a child of root's says that works beside what else is to be done, for what a user can keep locked in
+// the kernel: Child::output(). One that hangs stays behind, and is noted in that record, if there is one.
+// ETIMEDOUT: it was late; else it died.
+Result<std::string> said_by(const StateDir& state, Child* child, int patience_ms, JobRecord* of = nullptr);
+// The same of one that begins now, and has nothing open but the log, and `kept`.
+Result<std::string> said_in_time(const StateDir& state, int patience_ms, std::vector<int> kept,
+                                 const std::function<std::string()>& work, JobRecord* of = nullptr);
+
 // The calling process of root's, which outlives its hook, is in the helpers' group as long as this lives; or
 // once leave_behind() puts it there: the kernel takes some 10 ms to move a process, and as long to move it
 // out.
@@ -62,5 +74,10 @@ class HelperCgroup {
   std::string name_;
   bool entered_ = false;
 };
+
+// Does `work` in a process of its own, which outlives the caller; nobody waits for its output, and it has
+// nothing open but the log, and `kept`. Its pid; its status is 0 if `work` returned true.
+pid_t in_background(const StateDir& state, HelperCgroup::Enters enters, const std::vector<int>& kept,
+                    const std::function<bool()>& work);
 
 }  // namespace monarch

@@ -5,7 +5,6 @@
 
 #include "runtime/node/accounting.h"
 #include "runtime/node/life.h"
-#include "runtime/node/removal.h"
 
 namespace monarch {
 namespace {

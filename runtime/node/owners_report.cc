@@ -2,7 +2,6 @@
 #include "runtime/node/owners_report.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,7 +14,6 @@
 #include "runtime/base/patience.h"
 #include "runtime/base/replace_file.h"
 #include "runtime/node/life.h"
-#include "runtime/node/removal.h"
 
 namespace monarch {
 namespace {
@@ -45,16 +43,14 @@ void write_owners_report(const StateDir& state, const JobRecord& record,
   if (!text)
     return spdlog::warn("JobId={} its report is not in {}: its counters are lost", record.job.job,
                         escaped(file));
-  (void)start_in_time(state, 0, {}, [&] {
-    ::setsid();
-    ::signal(SIGHUP, SIG_IGN);
-    const HelperCgroup group(state);
+  in_background(state, HelperCgroup::Enters::kNow, {}, [&] {
     int error = ETIMEDOUT;
     const auto write = [&](int tell) {
       const int code = write_file(file, *text);
       return ::write(tell, &code, sizeof code) == sizeof code;
     };
-    (void)run_as(record.user, patience::kMeasureMs, &error, sizeof error, write, state.clock());
+    const int64_t until_ms = state.clock().now_ms() + patience::kMeasureMs;
+    (void)Child(record.user, write).fill(until_ms, &error, sizeof error, state.clock());
     if (error != 0)
       spdlog::warn("JobId={} its report is not in {}: {}", record.job.job, escaped(file),
                    std::strerror(error));

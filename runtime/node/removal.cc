@@ -318,44 +318,31 @@ Answers tiers_that_answer(const StateDir& state, const std::vector<UnderWay>& un
   return answers;
 }
 
-using Find = std::function<std::vector<Removal>()>;
-
-[[noreturn]] void remove_all(const StateDir& state, std::vector<Removal> removals, const Find& find,
-                             HelperCgroup::Enters enters) {
-  ::setsid();
-  ::signal(SIGHUP, SIG_IGN);
-  (void)leave_standard_streams();  // nobody is to wait for the end of its output
-  std::vector<int> locks;
-  for (const Removal& r : removals) locks.push_back(r.lock.get());
-  leave_open(locks);
+bool remove_all(const StateDir& state, std::vector<Removal> removals) {
   bool all_gone = true;
-  {
-    const HelperCgroup group(state, enters);
-    if (find) removals = find();
-    std::vector<UnderWay> under_way;
-    for (Removal& r : removals) under_way.emplace_back().removal = std::move(r);
-    const int64_t end = state.clock().now_ms() + patience::kLongestRemovalMs;
-    while (!under_way.empty()) {
-      const Answers answers = tiers_that_answer(state, under_way);
-      std::erase_if(under_way, [&](UnderWay& work) {
-        JobRecord& record = work.removal.record;
-        const Outcome outcome = attempt_removal(state, answers, &work);
-        if (outcome.late && state.clock().now_ms() < end) {
-          (void)state.write_removal(record).ok();
-          return false;
-        }
-        if (outcome.left.empty()) {
-          state.forget_grants(record);
-          (void)remove_tree(AT_FDCWD, state.path() + "/" + removal_of(record)).ok();
-        } else {
-          put_off(state, outcome, &record);
-        }
-        all_gone &= outcome.left.empty();
-        return true;
-      });
-    }
+  std::vector<UnderWay> under_way;
+  for (Removal& r : removals) under_way.emplace_back().removal = std::move(r);
+  const int64_t end = state.clock().now_ms() + patience::kLongestRemovalMs;
+  while (!under_way.empty()) {
+    const Answers answers = tiers_that_answer(state, under_way);
+    std::erase_if(under_way, [&](UnderWay& work) {
+      JobRecord& record = work.removal.record;
+      const Outcome outcome = attempt_removal(state, answers, &work);
+      if (outcome.late && state.clock().now_ms() < end) {
+        (void)state.write_removal(record).ok();
+        return false;
+      }
+      if (outcome.left.empty()) {
+        state.forget_grants(record);
+        (void)remove_tree(AT_FDCWD, state.path() + "/" + removal_of(record)).ok();
+      } else {
+        put_off(state, outcome, &record);
+      }
+      all_gone &= outcome.left.empty();
+      return true;
+    });
   }
-  ::_exit(all_gone ? 0 : 1);
+  return all_gone;
 }
 
 bool is_due(const JobRecord& record) {
@@ -365,39 +352,6 @@ bool is_due(const JobRecord& record) {
 }
 
 }  // namespace
-
-InTime start_in_time(const StateDir& state, int patience_ms, const std::vector<int>& kept,
-                     const std::function<bool()>& work) {
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    leave_open(kept);
-    ::_exit(leave_standard_streams() && work() ? 0 : 1);
-  }
-  return {pid, state.clock().now_ms() + patience_ms};
-}
-
-bool ends_in_time(const StateDir& state, const InTime& child, JobRecord* of) {
-  if (child.pid < 0) return false;
-  const ChildEnd end = end_child(state.clock(), child.pid, child.until_ms);
-  if (end == ChildEnd::kHangs) {
-    leave_behind(state, child.pid);
-    if (of) note_hanging(of, child.pid);
-  }
-  return end == ChildEnd::kGood;
-}
-
-Result<std::string> said_in_time(const StateDir& state, int patience_ms, std::vector<int> kept,
-                                 const std::function<std::string()>& work, JobRecord* of) {
-  constexpr size_t kMost = 1 << 16;
-  Child child([&](int tell) { return say(tell, work()); }, std::move(kept));
-  Result<std::string> said = child.output(patience_ms, kMost, state.clock());
-  if (child.left_behind() > 0) {
-    leave_behind(state, child.left_behind());
-    if (of) note_hanging(of, child.left_behind());
-  }
-  if (said.ok() || said.error().code != ETIMEDOUT) return said;
-  return Error{ETIMEDOUT, fmt::format("not through after {} ms", patience_ms)};
-}
 
 namespace {
 
@@ -421,10 +375,11 @@ Result<Fd> move_record(const StateDir& state, const JobRecord& record,
 bool becomes_removal(const StateDir& state, const JobRecord& record) {
   const std::string from = state.path() + "/jobs/" + record.job.key(),
                     to = state.path() + "/" + removal_of(record);
-  const InTime child = start_in_time(state, patience::kHookStepMs, {}, [&] {
-    return os::renameat(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0;
+  const Result<std::string> why_not = said_in_time(state, patience::kHookStepMs, {}, [&] {
+    const bool is = os::renameat(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0;
+    return std::string(is ? "" : "it cannot be renamed");
   });
-  if (!ends_in_time(state, child)) return false;
+  if (!why_not.ok() || !why_not->empty()) return false;
   state.forget_grants(record);
   return true;
 }
@@ -466,18 +421,19 @@ Status remove_job_files(const StateDir& state, const JobRecord& record) {
 
 bool remove_in_background(const StateDir& state, std::vector<Removal> removals, int patience_ms) {
   if (removals.empty()) return true;
-  const pid_t pid = ::fork();
-  if (pid < 0) return false;
+  std::vector<int> locks;
+  for (const Removal& r : removals) locks.push_back(r.lock.get());
   const auto enters = patience_ms > 0 ? HelperCgroup::Enters::kIfLeftBehind : HelperCgroup::Enters::kNow;
-  if (pid == 0) remove_all(state, std::move(removals), {}, enters);
-  if (patience_ms <= 0) return false;
+  const pid_t pid =
+      in_background(state, enters, locks, [&] { return remove_all(state, std::move(removals)); });
+  if (pid < 0 || patience_ms <= 0) return false;
   const std::optional<int> status = await_child(state.clock(), pid, state.clock().now_ms() + patience_ms);
   if (!status) leave_behind(state, pid);
   return status && WIFEXITED(*status) && WEXITSTATUS(*status) == 0;
 }
 
-void find_and_remove(const StateDir& state, const Find& find) {
-  if (::fork() == 0) remove_all(state, {}, find, HelperCgroup::Enters::kNow);
+void find_and_remove(const StateDir& state, const std::function<std::vector<Removal>()>& find) {
+  in_background(state, HelperCgroup::Enters::kNow, {}, [&] { return remove_all(state, find()); });
 }
 
 // The record goes last of all that is the job's, but not last of its directory: a remover that was killed

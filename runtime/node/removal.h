@@ -5,36 +5,16 @@
 // what is empty then. What stays is named in the log and charged by what it occupies.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
-#include "runtime/base/patience.h"
 #include "runtime/base/result.h"
-#include "runtime/node/child.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
-
-// Does `work` in a child of root's that has nothing open but the log, and `kept`, beside what else is to be
-// done: for what a user can keep locked in the kernel.
-struct InTime {
-  pid_t pid = -1;
-  int64_t until_ms = 0;  // of the clock of `state`
-};
-InTime start_in_time(const StateDir& state, int patience_ms, const std::vector<int>& kept,
-                     const std::function<bool()>& work);
-// Waits for it: true, and what it returned is true. False also if it was late, or could not be started; one
-// that hangs stays behind, and is noted in that record, if there is one.
-bool ends_in_time(const StateDir& state, const InTime& child, JobRecord* of = nullptr);
-// Both: what `work` says. ETIMEDOUT: it was late; else it died.
-Result<std::string> said_in_time(const StateDir& state, int patience_ms, std::vector<int> kept,
-                                 const std::function<std::string()>& work, JobRecord* of = nullptr);
 
 // A record in removing/, and the lock on its directory: who holds it removes.
 struct Removal {

@@ -14,7 +14,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/patience.h"
 #include "runtime/base/result.h"
-#include "runtime/node/removal.h"
+#include "runtime/node/life.h"
 #include "runtime/node/state.h"
 
 namespace monarch {
