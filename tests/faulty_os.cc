@@ -152,9 +152,6 @@ int fstatat(int dirfd, const char* path, struct stat* st, int flags) {
   if (fails(Call::kFstatat, {.fd = dirfd, .path = path, .flags = flags})) return -1;
   return real_os::fstatat(dirfd, path, st, flags);
 }
-int access(const char* path, int mode) {
-  return fails(Call::kAccess, {.path = path, .flags = mode}) ? -1 : real_os::access(path, mode);
-}
 char* realpath(const char* path, char* resolved) { return real_os::realpath(path, resolved); }
 int inotify_add_watch(int inotify, const char* path, uint32_t mask) {
   return fails(Call::kWatch, {.fd = inotify, .path = path}) ? -1

@@ -42,7 +42,6 @@ enum class Call {
   kFstatvfs,
   kFstatfsResult,
   kFstatat,
-  kAccess,
   kWatch,  // inotify_add_watch
   kChmod,  // by path or descriptor
   kFdopendir,

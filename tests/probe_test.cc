@@ -74,15 +74,14 @@ TEST_F(ProbeTest, AProcessThatHangsInTheKernelIsLeftToTheHelpersGroup) {
 TEST_F(ProbeTest, AUserEntersWhatItMayEnter) {
   const std::string open = scratch_.dir("open"), closed = scratch_.dir("closed");
   std::filesystem::permissions(open, std::filesystem::perms(0711));
+  constexpr gid_t kGroup = 65531;
+  std::filesystem::permissions(closed, std::filesystem::perms(0710));
+  ASSERT_EQ(::chown(closed.c_str(), 0, kGroup), 0);
   const User user = {kUid, kUid, {}};
-  EXPECT_EQ(can_enter(user, {open, closed, open}, kLong), (std::vector<bool>{true, false, true}));
-  {
-    const Hung hung;
-    const Intercept hangs(Call::kAccess, [&](Arguments&) -> int { hung.here(); });
-    EXPECT_EQ(can_enter(user, {open, closed}, 0), (std::vector<bool>{true, true})) << "who has no time tries";
-  }
-  const Intercept fails(Call::kAccess, EIO);
-  EXPECT_EQ(can_enter(user, {open}, kLong), std::vector<bool>{false}) << "a tier that cannot be asked";
+  EXPECT_EQ(can_enter(user, {open, closed, open}), (std::vector<bool>{true, false, true}));
+  EXPECT_EQ(can_enter({kUid, kUid, {kGroup}}, {closed}), std::vector<bool>{true}) << "by its group";
+  EXPECT_EQ(can_enter(user, {scratch_ / "none"}), std::vector<bool>{true}) << "who cannot be told tries";
+  EXPECT_TRUE(exists(closed + "/.")) << "and root is root again";
 }
 
 TEST_F(ProbeTest, AUsersMountBesideTheJobsIsNotAsked) {

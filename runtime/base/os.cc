@@ -130,9 +130,6 @@ int fstatfs(int fd, struct statfs* st) {
 int fstatat(int dirfd, const char* path, struct stat* st, int flags) {
   return retried([&] { return ::fstatat(dirfd, path, st, flags); });
 }
-int access(const char* path, int mode) {
-  return retried([&] { return ::access(path, mode); });
-}
 char* realpath(const char* path, char* resolved) { return ::realpath(path, resolved); }
 int inotify_add_watch(int inotify, const char* path, uint32_t mask) {
   return retried([&] { return ::inotify_add_watch(inotify, path, mask); });

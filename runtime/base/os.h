@@ -76,7 +76,6 @@ int mkdirat(int dirfd, const char* path, mode_t mode);
 int fstatvfs(int fd, struct statvfs* st);
 int fstatfs(int fd, struct statfs* st);
 int fstatat(int dirfd, const char* path, struct stat* st, int flags);
-int access(const char* path, int mode);
 char* realpath(const char* path, char* resolved);  // of PATH_MAX bytes
 int inotify_add_watch(int inotify, const char* path, uint32_t mask);
 int flock(int fd, int operation);

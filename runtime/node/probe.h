@@ -22,8 +22,8 @@ std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& t
 // The same, and <tier>/monarch is made where it is missing. What answers may be without it all the same.
 std::vector<bool> prepare(const StateDir& state, const std::vector<TierConfig>& tiers, int patience_ms);
 
-// Whether the user can enter each of the directories `tiers`; all, if that cannot be told in `patience_ms`.
-std::vector<bool> can_enter(const User& user, const std::vector<std::string>& tiers, int patience_ms,
-                            Clock& clock = system_clock());
+// Whether the user can enter each of the directories `tiers`, for all that their modes tell. The caller is
+// root, and has one thread.
+std::vector<bool> can_enter(const User& user, const std::vector<std::string>& tiers);
 
 }  // namespace monarch

@@ -78,9 +78,9 @@ void leave_out(const StartRequest& request, const TierConfig& tier, std::string 
 }
 
 // The agent is the job owner's: with a tier that it cannot enter it would not start.
-std::vector<TierConfig> those_entered(Clock& clock, const StartRequest& request,
-                                      const std::vector<TierConfig>& tiers, std::string* remark) {
-  const std::vector<bool> enters = can_enter(request.user, paths_of(tiers), patience::kHookStepMs, clock);
+std::vector<TierConfig> those_entered(const StartRequest& request, const std::vector<TierConfig>& tiers,
+                                      std::string* remark) {
+  const std::vector<bool> enters = can_enter(request.user, paths_of(tiers));
   std::vector<TierConfig> kept;
   for (size_t i = 0; i < tiers.size(); ++i) {
     if (enters[i])
@@ -147,7 +147,7 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
   std::vector<Removal> unrecorded = take_unrecorded(state, request.job, paths_of(tiers));
   remove_in_background(state, std::move(unrecorded), 0);
   std::string left_out;  // which tiers, and why
-  tiers = those_entered(state.clock(), request, tiers, &left_out);
+  tiers = those_entered(request, tiers, &left_out);
   std::string without;
   tiers = those_charged(std::move(tiers), request.part, record, &without);
   if (tiers.empty() && !without.empty()) return Error{ENODEV, without};
