@@ -324,21 +324,6 @@ TEST_F(RemoverTest, WhereTheDirectoryOfAllJobsIsGoneNothingIsLeft) {
   nothing_is_left();
 }
 
-TEST_F(RemoverTest, TheFilesOfAJobThatDidNotStartGoAndItsRecordStays) {
-  const Removal job = begin(record(1));
-  EXPECT_TRUE(remove_job_files(state_, record(1)).ok());
-  EXPECT_TRUE(eventually([&] { return in_removing().empty(); }));
-  EXPECT_TRUE(on_tier().empty());
-  EXPECT_TRUE(runs().empty());
-  EXPECT_EQ(jobs(), Names{"c.1.n1"});
-  EXPECT_TRUE(state_.read_record("c.1.n1").ok());
-  wait_children();
-  const Result<Fd> held = state_.make_removal(record(1));
-  ASSERT_TRUE(held.ok());
-  clock_.pass_once([] { return true; });
-  EXPECT_EQ(remove_job_files(state_, record(1)).error().code, ETIMEDOUT);
-}
-
 // A job whose tier is in memory.
 class MemoryTest : public RemoverTest {
  protected:

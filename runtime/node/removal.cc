@@ -402,21 +402,12 @@ std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs)
   return aside;
 }
 
-Result<std::vector<Removal>> set_run_aside(const StateDir& state, const JobRecord& last) {
-  Result<Fd> lock = move_record(state, last, [&] { return state.forget_run(last); });
+Result<std::vector<Removal>> set_run_aside(const StateDir& state, const JobRecord& run) {
+  Result<Fd> lock = move_record(state, run, [&] { return state.forget_run(run); });
   if (!lock.ok()) return lock.error();
   std::vector<Removal> aside;
-  if (*lock) aside.push_back({last, lock.take()});
+  if (*lock) aside.push_back({run, lock.take()});
   return aside;
-}
-
-Status remove_job_files(const StateDir& state, const JobRecord& record) {
-  Result<Fd> lock = state.make_removal(record);
-  if (!lock.ok()) return lock.error();
-  std::vector<Removal> removals;
-  removals.push_back({record, lock.take()});
-  remove_in_background(state, std::move(removals), patience::kHookStepMs);
-  return {};
 }
 
 bool remove_in_background(const StateDir& state, std::vector<Removal> removals, int patience_ms) {

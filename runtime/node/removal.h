@@ -27,14 +27,10 @@ struct Removal {
 // out, with a line in the log; so are those that another helper removes already.
 std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs);
 
-// The same of the last run of a job that begins anew, whose lock the caller has and keeps: in jobs/ what is
-// noted of the run goes, and what the job's prolog has noted stays. Nothing is returned where another helper
+// The same of a run that has not started, or is over as its job begins anew. The caller has the job's lock, and
+// keeps it: in jobs/ what is noted of the run goes, and `notes` stay. Nothing is returned where another helper
 // removes it already.
-Result<std::vector<Removal>> set_run_aside(const StateDir& state, const JobRecord& last);
-
-// Has the directories of a job that did not start removed in the background, under a record of their own;
-// waits a little for it. The job's own record stays.
-Status remove_job_files(const StateDir& state, const JobRecord& record);
+Result<std::vector<Removal>> set_run_aside(const StateDir& state, const JobRecord& run);
 
 // Removes in a process of its own, which outlives the caller, takes these locks with it and no others. It
 // goes on for half an hour where a tree is large; the records go when all is gone. What remains is noted in

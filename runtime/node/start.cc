@@ -318,15 +318,11 @@ Status failed_before(const JobNotes& notes, const StartRequest& request) {
 // Leaves nothing but that note, which goes with the job's epilog.
 void note_failure(const StateDir& state, const StartRequest& request, const Error& error, JobRecord* record) {
   record->notes.failure = {run_of(request), error.code == kRefused, escaped(error.text), tried_with(request)};
-  const Status removed = remove_job_files(state, *record);
-  if (removed.ok())
-    state.forget_grants(*record);
-  else  // whoever finds the record removes what it names
-    spdlog::warn("JobId={} clean up is left to the next job: {}", record->job.job, removed.error().text);
-  const Status noted = removed.ok() ? state.forget_run(*record) : state.write_record(*record);
-  if (noted.ok()) return;
-  spdlog::warn("JobId={} {}", record->job.job, noted.error().text);
-  if (removed.ok()) ::unlink((state.path() + "/jobs/" + record->job.key() + "/record.json").c_str());
+  Result<std::vector<Removal>> aside = set_run_aside(state, *record);
+  if (aside.ok()) return (void)remove_in_background(state, aside.take(), patience::kHookStepMs);
+  spdlog::warn("JobId={} clean up is left to the next job: {}", record->job.job, aside.error().text);
+  if (const Status noted = state.write_record(*record); !noted.ok())
+    spdlog::warn("JobId={} {}", record->job.job, noted.error().text);
 }
 
 // For the first step with tasks.
