@@ -28,70 +28,40 @@
 namespace monarch {
 namespace {
 
-// Whether what was mounted over the tier hides the job's memory there, which is used still.
-bool is_hidden(const Result<Fd>& jobs, const std::string& name) {
-  if (Fd(jobs.ok() ? os::openat(jobs->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1))
-    return false;
-  return is_mounted_somewhere(name);
-}
-
 // Where a job has its directories: on its tiers, and behind the last one run/.
 std::string place_path(const StateDir& state, const JobRecord& record, size_t place) {
   return place < record.tiers.size() ? record.tiers[place].path + "/monarch" : state.path() + "/run";
 }
 
-// What an attempt at each of a job's places came to.
+// The directory of all jobs there.
+Result<Fd> open_place(const StateDir& state, const JobRecord& record, size_t place) {
+  if (place == record.tiers.size()) {
+    const std::string path = place_path(state, record, place);
+    Fd runs(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return runs ? Result<Fd>(std::move(runs)) : errno_error("open " + path);
+  }
+  const TierRecord& t = record.tiers[place];
+  Result<Fd> jobs = open_tier_jobs(t.path);
+  const std::string name = record.removal();
+  const Fd job(jobs.ok() ? os::openat(jobs->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1);
+  if (t.kind != TierConfig::Kind::kTmpfs || job || !is_mounted_somewhere(name)) return jobs;
+  return Error{EBUSY, t.path + ": what was mounted there hides the job's memory; unmount it"};
+}
+
+// What the attempts at all of a job's places came to.
 struct Outcome {
-  Status first;              // error, but for what is missing; it names the place
-  std::vector<size_t> left;  // the places with such an error
+  Status first;              // error; it names the place
+  std::vector<size_t> left;  // the places where something stays
   size_t silent = 0;         // and how many do not answer
   bool late = false;         // there was more to remove than time
 };
 
-// Calls `what` with the directory of all jobs in each place, and its number. A tier that is known not to
-// answer is an error.
-using Answers = std::map<std::string, bool>;  // by a tier's path
-
-Outcome in_each_place(const StateDir& state, const JobRecord& record, const Answers& answers,
-                      const std::function<Status(int, size_t)>& what) {
-  Outcome outcome;
-  const auto note = [&](size_t place, const Status& s) {
-    if (s.ok() || s.error().code == ENOENT) return;
-    outcome.left.push_back(place);
-    if (outcome.first.ok()) outcome.first = s;
-  };
-  const auto in_place = [&](int jobs, size_t place) -> Status {
-    Status s = what(jobs, place);
-    if (s.ok()) return s;
-    return Error{s.error().code, place_path(state, record, place) + ": " + s.error().text};
-  };
-  for (size_t place = 0; place < record.tiers.size(); ++place) {
-    const TierRecord& t = record.tiers[place];
-    if (const auto known = answers.find(t.path); known != answers.end() && !known->second) {
-      ++outcome.silent;
-      note(place, Error{ETIMEDOUT,
-                        t.path + ": does not answer within " + std::to_string(patience::kStuckMs) + " ms"});
-      continue;
-    }
-    const Result<Fd> jobs = open_tier_jobs(t.path);
-    if (t.kind == TierConfig::Kind::kTmpfs && is_hidden(jobs, record.removal()))
-      note(place, Error{EBUSY, t.path + ": what was mounted there hides the job's memory; unmount it"});
-    else
-      note(place, jobs.ok() ? in_place(jobs->get(), place) : Status(jobs.error()));
-  }
-  const size_t run = record.tiers.size();
-  const std::string path = place_path(state, record, run);
-  const Fd runs(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  note(run, runs ? in_place(runs.get(), run) : Status(errno_error("open " + path)));
-  return outcome;
-}
-
 std::string removal_of(const JobRecord& record) { return "removing/" + record.removal(); }
 
-// What one attempt came to.
+// What one attempt at a place came to.
 struct Attempt {
   bool late = false;                // there was more to remove than time
-  Status error;                     // of what stays
+  Status error;                     // of what stays; ENOENT: nothing does
   std::optional<uint64_t> charged;  // what is to be charged from now on; nothing: as before
 };
 
@@ -252,38 +222,45 @@ std::string remove_old(int jobs, const std::string& path, const JobRecord& recor
   return left;
 }
 
-// What is under way in remove_all().
-struct UnderWay {
-  Removal removal;
-  int patience_ms = patience::kAttemptMs;  // of the next attempt
-};
+Attempt attempt_at(const StateDir& state, size_t place, int patience_ms, JobRecord* record) {
+  const Result<Fd> jobs = open_place(state, *record, place);
+  if (!jobs.ok()) return {false, jobs.error(), {}};
+  const std::string path = place_path(state, *record, place);
+  const auto old = [&] { return remove_old(jobs->get(), path, *record); };
+  Attempt now = !record->has_roots_tiers()
+                    ? attempt_of(said_in_time(state, patience_ms, {jobs->get()}, old, record))
+                : place == record->tiers.size() ? remove_run(state, jobs->get(), record)
+                                                : remove_roots(state, jobs->get(), record, patience_ms);
+  if (!now.error.ok()) now.error = Error{now.error.error().code, path + ": " + now.error.error().text};
+  return now;
+}
 
-Outcome attempt_removal(const StateDir& state, const Answers& answers, UnderWay* work) {
-  JobRecord& record = work->removal.record;
-  Cgroups(state.clock()).end(state.cgroup_of(record), 0);
+// By a tier's path, whether it answers now.
+using Answers = std::map<std::string, bool>;
+
+Outcome attempt_removal(const StateDir& state, const Answers& answers, int patience_ms, JobRecord* record) {
+  Cgroups(state.clock()).end(state.cgroup_of(*record), 0);
   Outcome outcome;
-  if (hangs(record)) {  // nothing that may hang, too, is tried
-    outcome.first = Error{EBUSY, "waits for a process that hangs in the kernel in what the job left"};
-    for (size_t place = 0; place <= record.tiers.size(); ++place) outcome.left.push_back(place);
-    return outcome;
+  const bool stuck = hangs(*record);  // nothing that may hang, too, is tried
+  for (size_t place = 0; place <= record->tiers.size(); ++place) {
+    TierRecord* const tier = place < record->tiers.size() ? &record->tiers[place] : nullptr;
+    const bool silent = tier && !answers.at(tier->path);
+    Attempt now;
+    if (stuck)
+      now.error = Error{EBUSY, "waits for a process that hangs in the kernel in what the job left"};
+    else if (silent)
+      now.error =
+          Error{ETIMEDOUT, fmt::format("{}: does not answer within {} ms", tier->path, patience::kStuckMs)};
+    else
+      now = attempt_at(state, place, patience_ms, record);
+    if (tier && now.charged)
+      tier->occupied = tier->quota > 0 ? std::min(*now.charged, tier->quota) : *now.charged;
+    if (now.error.ok() || now.error.error().code == ENOENT) continue;
+    outcome.left.push_back(place);
+    outcome.silent += silent;
+    outcome.late |= now.late;
+    if (outcome.first.ok()) outcome.first = now.error;
   }
-  bool late = false;
-  outcome = in_each_place(state, record, answers, [&](int jobs, size_t place) -> Status {
-    const bool is_run = place == record.tiers.size();
-    const auto old = [&] { return remove_old(jobs, place_path(state, record, place), record); };
-    const Attempt now = !record.has_roots_tiers()
-                            ? attempt_of(said_in_time(state, work->patience_ms, {jobs}, old, &record))
-                        : is_run ? remove_run(state, jobs, &record)
-                                 : remove_roots(state, jobs, &record, work->patience_ms);
-    late |= now.late;
-    if (!is_run && now.charged) {
-      TierRecord& tier = record.tiers[place];
-      tier.occupied = tier.quota > 0 ? std::min(*now.charged, tier.quota) : *now.charged;
-    }
-    return now.error;
-  });
-  outcome.late = late;
-  work->patience_ms = std::min(2 * work->patience_ms, patience::kLongestAttemptMs);
   return outcome;
 }
 
@@ -307,10 +284,10 @@ void put_off(const StateDir& state, const Outcome& outcome, JobRecord* record) {
 }
 
 // Which of the tiers where something is to be removed answer now.
-Answers tiers_that_answer(const StateDir& state, const std::vector<UnderWay>& under_way) {
+Answers tiers_that_answer(const StateDir& state, const std::vector<Removal>& removals) {
   Answers answers;
-  for (const UnderWay& work : under_way)
-    for (const TierRecord& t : work.removal.record.tiers) answers[t.path] = false;
+  for (const Removal& removal : removals)
+    for (const TierRecord& t : removal.record.tiers) answers[t.path] = false;
   std::vector<std::string> paths;
   for (const auto& [path, answered] : answers) paths.push_back(path);
   const std::vector<bool> answered = probe(state, paths, patience::kStuckMs);
@@ -320,14 +297,13 @@ Answers tiers_that_answer(const StateDir& state, const std::vector<UnderWay>& un
 
 bool remove_all(const StateDir& state, std::vector<Removal> removals) {
   bool all_gone = true;
-  std::vector<UnderWay> under_way;
-  for (Removal& r : removals) under_way.emplace_back().removal = std::move(r);
+  int patience_ms = patience::kAttemptMs;
   const int64_t end = state.clock().now_ms() + patience::kLongestRemovalMs;
-  while (!under_way.empty()) {
-    const Answers answers = tiers_that_answer(state, under_way);
-    std::erase_if(under_way, [&](UnderWay& work) {
-      JobRecord& record = work.removal.record;
-      const Outcome outcome = attempt_removal(state, answers, &work);
+  while (!removals.empty()) {
+    const Answers answers = tiers_that_answer(state, removals);
+    std::erase_if(removals, [&](Removal& removal) {
+      JobRecord& record = removal.record;
+      const Outcome outcome = attempt_removal(state, answers, patience_ms, &record);
       if (outcome.late && state.clock().now_ms() < end) {
         (void)state.write_removal(record).ok();
         return false;
@@ -341,6 +317,7 @@ bool remove_all(const StateDir& state, std::vector<Removal> removals) {
       all_gone &= outcome.left.empty();
       return true;
     });
+    patience_ms = std::min(2 * patience_ms, patience::kLongestAttemptMs);
   }
   return all_gone;
 }
