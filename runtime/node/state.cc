@@ -191,25 +191,16 @@ Result<StateDir> StateDir::open(const std::string& path, Clock& clock) {
 
 Result<Fd> StateDir::lock_job(const JobOnNode& job, bool make, int patience_ms) const {
   const std::string dir = path_ + "/jobs/" + job.key();
-  Fd fd;
-  const auto try_once = [&]() -> Status {  // EAGAIN: it may be had later
+  const int64_t until_ms = clock().now_ms() + patience_ms;
+  do {
     if (make && ::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) return errno_error("make " + dir);
-    fd = Fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!fd && (!make || errno != ENOENT)) return errno_error("open " + dir);
-    if (!fd) return Error{EAGAIN, dir};
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
-      return errno == EWOULDBLOCK || errno == EINTR ? Error{EAGAIN, dir} : errno_error("lock " + dir);
-    if (is_there(fd, dir)) return {};
-    return make ? Error{EAGAIN, dir} : Error{ENOENT, dir + ": removed"};
-  };
-  Status locked;
-  const bool in_time = poll_until(clock(), clock().now_ms() + patience_ms, [&] {
-    locked = try_once();
-    return locked.ok() || locked.error().code != EAGAIN;
-  });
-  if (!in_time) return Error{ETIMEDOUT, "lock " + dir + ": another helper holds it"};
-  if (!locked.ok()) return locked.error();
-  return fd;
+    Fd opened(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!opened && make && errno == ENOENT) continue;
+    Result<Fd> lock = lock_in_time(std::move(opened), dir, static_cast<int>(until_ms - clock().now_ms()));
+    if (!lock.ok() || is_there(*lock, dir)) return lock;
+    if (!make) return Error{ENOENT, dir + ": removed"};
+  } while (clock().now_ms() < until_ms);
+  return Error{ETIMEDOUT, "lock " + dir + ": another helper holds it"};
 }
 
 Status StateDir::remove_job(const std::string& key) const {
