@@ -120,19 +120,6 @@ Error cannot_make(const std::string& dir, int error) {
   return errno_error("make " + dir);
 }
 
-// The directory of the group that the process of this file of /proc is in; "": it is not below the mount. The
-// path of one outside of a control group namespace begins with "/..".
-std::string group_in(const std::string& file, const CgroupHierarchy& h) {
-  const std::string before = ":" + h.controllers + ":";
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);) {  // ID:CONTROLLERS:PATH
-    const size_t at = std::min(line.find(':'), line.size());
-    if (line.compare(at, before.size(), before) != 0 || line.find("/..") != std::string::npos) continue;
-    return h.mount + line.substr(at + before.size());
-  }
-  return "";
-}
-
 // To a hierarchy's root. A container's takes no process once it has given controllers to its groups.
 struct WayOut {
   WayOut(const CgroupHierarchy& h, const std::string& of_first)
@@ -209,19 +196,10 @@ std::vector<int> processes_in(const std::string& dir) {
   return pids;
 }
 
-bool is_in_group(int pid, const std::string& name) {
-  const std::string tail = std::string(kParent) + "/" + name;
-  std::ifstream in("/proc/" + std::to_string(pid) + "/cgroup");
-  for (std::string line; std::getline(in, line);)
-    if (line.size() >= tail.size() && line.compare(line.size() - tail.size(), tail.size(), tail) == 0)
-      return true;
-  return false;
-}
-
 // The descriptor pins the process: what is looked at afterwards is what is killed.
-void kill_member(int pid, const std::string& name) {
+void kill_member(int pid, const CgroupHierarchy& h, const std::string& dir) {
   const Fd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!is_in_group(pid, name)) return;
+  if (group_in("/proc/" + std::to_string(pid) + "/cgroup", h) != dir) return;
   if (fd) ::syscall(SYS_pidfd_send_signal, fd.get(), SIGKILL, nullptr, 0);
 }
 
@@ -234,7 +212,7 @@ void kill_all_in(const CgroupHierarchy& h, const std::string& name) {
   }
   const bool can_freeze = h.has("freezer");
   if (can_freeze) put(dir + "/freezer.state", "FROZEN");
-  for (const int pid : processes_in(dir)) kill_member(pid, name);
+  for (const int pid : processes_in(dir)) kill_member(pid, h, dir);
   if (can_freeze) put(dir + "/freezer.state", "THAWED");
 }
 
@@ -253,6 +231,17 @@ Status summary(const std::vector<Error>& errors) {
 }
 
 }  // namespace
+
+std::string group_in(const std::string& file, const CgroupHierarchy& h) {
+  const std::string before = ":" + h.controllers + ":";
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {  // ID:CONTROLLERS:PATH
+    const size_t at = std::min(line.find(':'), line.size());
+    if (line.compare(at, before.size(), before) != 0 || line.find("/..") != std::string::npos) continue;
+    return h.mount + line.substr(at + before.size());
+  }
+  return "";
+}
 
 bool CgroupHierarchy::has(const std::string& controller) const {
   return !unified && ("," + controllers + ",").find("," + controller + ",") != std::string::npos;

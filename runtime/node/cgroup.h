@@ -24,6 +24,10 @@ struct CgroupHierarchy {
   bool has(const std::string& controller) const;
 };
 
+// The directory of the group that the process of this file is in (proc_pid_cgroup(5)); "": it is not below
+// the mount. The path of one outside of a control group namespace begins with "/..".
+std::string group_in(const std::string& file, const CgroupHierarchy& h);
+
 // Root's. All calls are short but end(), and prepare() and make(), 0.3 s where users keep a hierarchy's root
 // locked in the kernel; none needs a thread.
 class Cgroups {

@@ -24,25 +24,11 @@ namespace {
 int64_t boot_seconds() { return os::clock_ns(CLOCK_BOOTTIME) / 1'000'000'000; }
 
 // How scontrol suspend stops jobs where processes are tracked by control groups.
-bool is_frozen(const Cgroups& groups, const std::vector<std::string>& places) {
-  for (const std::string& line : places) {
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    for (const CgroupHierarchy& h : groups.hierarchies()) {
-      if (h.unified != controllers.empty() || (!h.unified && h.controllers != controllers)) continue;
-      std::ifstream in(h.mount + line.substr(second + 1) + (h.unified ? "/cgroup.events" : "/freezer.state"));
-      for (std::string word, value; in >> word;)
-        if (word == "FROZEN" || (word == "frozen" && in >> value && value == "1")) return true;
-    }
-  }
+bool is_frozen(const std::string& group, const CgroupHierarchy& h) {
+  std::ifstream in(group + (h.unified ? "/cgroup.events" : "/freezer.state"));
+  for (std::string word, value; in >> word;)
+    if (word == "FROZEN" || (word == "frozen" && in >> value && value == "1")) return true;
   return false;
-}
-
-std::vector<std::string> groups_of(int pid) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/cgroup");
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
 }
 
 // What slurmstepds run: nothing, something that goes on, or nothing that is not stopped.
@@ -57,11 +43,14 @@ Tasks tasks_of(const StateDir& state, const std::vector<int>& stepds, const JobR
     for (const int child : children(stepd)) {
       const char now = state_of(child);
       if (child == record.agent.pid || now == 'Z' || now == 'X') continue;
-      const std::vector<std::string> places = groups_of(child);
-      if (std::any_of(places.begin(), places.end(),
-                      [&](const std::string& p) { return p.find(own) != std::string::npos; }))
-        continue;
-      if (now != 'T' && !is_frozen(groups, places)) return Tasks::kRun;
+      bool is_own = false, stopped = now == 'T';
+      for (const CgroupHierarchy& h : groups.hierarchies()) {
+        const std::string group = group_in("/proc/" + std::to_string(child) + "/cgroup", h);
+        is_own |= group.find(own) != std::string::npos;
+        stopped = stopped || (!group.empty() && is_frozen(group, h));
+      }
+      if (is_own) continue;
+      if (!stopped) return Tasks::kRun;
       found = Tasks::kStopped;
     }
   }
