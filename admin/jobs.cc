@@ -396,13 +396,21 @@ Result<std::vector<Job>> find_jobs(const std::string& state_dir) {
   return watch.look();
 }
 
+JobRecord owners_part(const Job& job) {
+  JobRecord record;
+  record.user = {job.uid, job.gid, {}};
+  record.run_dir = job.run_dir;
+  return record;
+}
+
 std::vector<NodeLine> nodes_of(const Job& job) {
   if (!job.status || job.status->counters.nodes <= 1) return {};
   std::unique_ptr<NodesTold> told;
   if (::geteuid() != 0 || job.uid == 0) {
     if (Result<std::unique_ptr<NodesTold>> read = read_nodes_told(job.run_dir); read.ok()) told = read.take();
   } else {
-    told = read_nodes_told_as({job.uid, job.gid, {}}, kReadPatienceMs, job.run_dir);
+    JobRecord record = owners_part(job);
+    told = read_nodes_told_as(nullptr, &record, kReadPatienceMs);
   }
   return told ? node_lines(*told, own_counts(job.status->counters)) : std::vector<NodeLine>();
 }

@@ -91,6 +91,9 @@ bool may_copy(const std::vector<Job>& jobs);
 // What each node of the job has counted; none: that is not known here. Only the job's first node knows.
 std::vector<NodeLine> nodes_of(const Job& job);
 
+// Of its record, what its owner's files are read by (runtime/node/owners_files.h).
+JobRecord owners_part(const Job& job);
+
 // What of a job can be told from its numbers.
 struct Progress : Staged {
   std::optional<uint64_t> eta_seconds;

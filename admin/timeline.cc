@@ -93,10 +93,10 @@ Result<Timeline> timeline_of(const Json& report) {
 
 Series series_of(const Job& job) {
   const auto account = std::make_unique<JobAccount>();
-  if (::geteuid() == 0 && job.uid != 0)
-    return read_account_as({job.uid, job.gid, {}}, kReadPatienceMs, job.run_dir, account.get())
-               ? account->series
-               : Series();
+  if (::geteuid() == 0 && job.uid != 0) {
+    JobRecord record = owners_part(job);
+    return read_account_as(nullptr, &record, kReadPatienceMs, account.get()) ? account->series : Series();
+  }
   if (const Result<JobAccount> read = read_account(job.run_dir); read.ok()) *account = *read;
   drop_implausible(&account->series);
   return account->series;

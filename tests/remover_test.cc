@@ -449,7 +449,8 @@ class RunAsTest : public NodeTest {
   static bool run(int patience_ms, const std::function<bool(int)>& work,
                   const User& user = {kUid, kUid, {5}}) {
     uint64_t out = 0;
-    const bool good = run_as(user, patience_ms, &out, sizeof out, work);
+    const bool good =
+        Child(user, work).fill(system_clock().now_ms() + patience_ms, &out, sizeof out, system_clock());
     EXPECT_TRUE(no_child_is_left());
     return good && out == kNumber;
   }

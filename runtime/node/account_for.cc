@@ -46,7 +46,7 @@ Child start_report(const StateDir& state, JobRecord* of, const JobAccount& accou
                    const ReportsConfig& config, const AccountPatience& patience, AgentEnd agent) {
   const JobRecord& record = *of;
   const std::unique_ptr<NodesTold> nodes =
-      is_first_of_several(record) ? read_nodes_told_as(state, of, patience.read_ms) : nullptr;
+      is_first_of_several(record) ? read_nodes_told_as(&state, of, patience.read_ms) : nullptr;
   const std::string report = ended_report(record, account, nodes.get(), agent, record.serves);
   write_owners_report(state, record, report);
   // Users can read the directories of their reports, and so lock them for as long as they like.
@@ -64,7 +64,7 @@ Accounted account_for(const StateDir& state, JobRecord* of, const AccountPatienc
   Accounted done;
   if (record.accounted) return done;
   const auto account = std::make_unique<JobAccount>();
-  const bool counted = read_account_as(state, of, patience.read_ms, account.get());
+  const bool counted = read_account_as(&state, of, patience.read_ms, account.get());
   const JobCounters* counters = counted ? &account->counters : nullptr;
   const Config config = load_config_or_defaults(record.of_cluster.config);
   // Before all that can wait: whatever happens to this process, the line is kept.

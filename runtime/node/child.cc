@@ -144,11 +144,6 @@ bool Child::fill(int64_t until_ms, void* out, size_t bytes, Clock& clock) {
   return true;
 }
 
-bool run_as(const User& user, int patience_ms, void* out, size_t bytes, const Child::Work& work,
-            Clock& clock) {
-  return Child(user, work).fill(clock.now_ms() + patience_ms, out, bytes, clock);
-}
-
 bool say(int to, const std::string& text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t n = ::write(to, text.data() + done, text.size() - done);

@@ -59,10 +59,6 @@ class Child {
   Status started_;
 };
 
-// Child::fill() of one as `user`, killed after `patience_ms`.
-bool run_as(const User& user, int patience_ms, void* out, size_t bytes, const Child::Work& work,
-            Clock& clock = system_clock());
-
 // Writes all of it.
 bool say(int to, const std::string& text);
 

@@ -77,7 +77,7 @@ std::string closing_of_job(const StateDir& state, const JobOnNode& job, const st
   Result<JobRecord> record = state.read_record(job.key());
   if (!record.ok() || record->agent.pid == 0) return "";
   const auto account = std::make_unique<JobAccount>();
-  const bool known = read_account_as(state, &*record, patience::kHookStepMs, account.get());
+  const bool known = read_account_as(&state, &*record, patience::kHookStepMs, account.get());
   // A job that has not asked for Monarch hears of it only if it has used it.
   if (record->notes.by_default && !(known && has_used(own_counts(account->counters)))) return "";
   if (!known)

@@ -299,7 +299,7 @@ void read_boards(const StateDir& state, std::vector<Seen>* seen) {
     Seen& job = (*seen)[(i + static_cast<size_t>(begin)) % seen->size()];
     JobCounters counters{};
     const bool told =
-        read_as_owner(state, &job.record, patience::kHookWaitMs, &counters, sizeof counters, [&](int fd) {
+        read_as_owner(&state, &job.record, patience::kHookWaitMs, &counters, sizeof counters, [&](int fd) {
           const Result<std::unique_ptr<Board>> board = read_board(job.record.run_dir);
           if (!board.ok()) return false;
           const JobCounters c = counters_of(**board);

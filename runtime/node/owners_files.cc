@@ -7,27 +7,6 @@
 #include "runtime/node/life.h"
 
 namespace monarch {
-namespace {
-
-bool write_account(const std::string& run_dir, int fd) {
-  const Result<JobAccount> read = read_account(run_dir);
-  return read.ok() && ::write(fd, &*read, sizeof *read) == sizeof *read;
-}
-
-bool is_account(bool came, JobAccount* account) {
-  drop_implausible(&account->series);
-  return came && plausible(account->counters);
-}
-
-bool write_nodes_told(const std::string& run_dir, int fd) {
-  const Result<std::unique_ptr<NodesTold>> read = read_nodes_told(run_dir);
-  return read.ok() && ::write(fd, read->get(), sizeof **read) == sizeof **read;
-}
-
-bool is_told(bool came, const NodesTold& told) { return came && plausible(told); }
-
-}  // namespace
-
 void note_hanging_reader(const StateDir& state, JobRecord* record, pid_t process) {
   note_hanging(record, process);
   if (std::optional<LockedJob> job = state.lock_run(*record)) {
@@ -36,42 +15,37 @@ void note_hanging_reader(const StateDir& state, JobRecord* record, pid_t process
   }
 }
 
-bool read_as_owner(const StateDir& state, JobRecord* record, int patience_ms, void* out, size_t bytes,
+bool read_as_owner(const StateDir* state, JobRecord* record, int patience_ms, void* out, size_t bytes,
                    const std::function<bool(int)>& work) {
   if (hangs(*record)) return false;
+  Clock& clock = state ? state->clock() : system_clock();
   Child child(record->user, work);
-  const bool came = child.fill(state.clock().now_ms() + patience_ms, out, bytes, state.clock());
-  if (child.left_behind() > 0) {
-    note_hanging_reader(state, record, child.left_behind());
-    leave_behind(state, child.left_behind());  // it is none of the step's that asks
+  const bool came = child.fill(clock.now_ms() + patience_ms, out, bytes, clock);
+  if (state && child.left_behind() > 0) {
+    note_hanging_reader(*state, record, child.left_behind());
+    leave_behind(*state, child.left_behind());  // it is none of the step's that asks
   }
   return came;
 }
 
-bool read_account_as(const User& owner, int patience_ms, const std::string& run_dir, JobAccount* account) {
-  const auto work = [&](int fd) { return write_account(run_dir, fd); };
-  return is_account(run_as(owner, patience_ms, account, sizeof *account, work), account);
+bool read_account_as(const StateDir* state, JobRecord* record, int patience_ms, JobAccount* account) {
+  const auto work = [&](int fd) {
+    const Result<JobAccount> read = read_account(record->run_dir);
+    return read.ok() && ::write(fd, &*read, sizeof *read) == sizeof *read;
+  };
+  const bool came = read_as_owner(state, record, patience_ms, account, sizeof *account, work);
+  drop_implausible(&account->series);
+  return came && plausible(account->counters);
 }
 
-bool read_account_as(const StateDir& state, JobRecord* record, int patience_ms, JobAccount* account) {
-  const auto work = [&](int fd) { return write_account(record->run_dir, fd); };
-  return is_account(read_as_owner(state, record, patience_ms, account, sizeof *account, work), account);
-}
-
-std::unique_ptr<NodesTold> read_nodes_told_as(const User& owner, int patience_ms,
-                                              const std::string& run_dir) {
+std::unique_ptr<NodesTold> read_nodes_told_as(const StateDir* state, JobRecord* record, int patience_ms) {
   auto told = std::make_unique<NodesTold>();
-  const auto work = [&](int fd) { return write_nodes_told(run_dir, fd); };
-  return is_told(run_as(owner, patience_ms, told.get(), sizeof *told, work), *told) ? std::move(told)
-                                                                                    : nullptr;
-}
-
-std::unique_ptr<NodesTold> read_nodes_told_as(const StateDir& state, JobRecord* record, int patience_ms) {
-  auto told = std::make_unique<NodesTold>();
-  const auto work = [&](int fd) { return write_nodes_told(record->run_dir, fd); };
-  return is_told(read_as_owner(state, record, patience_ms, told.get(), sizeof *told, work), *told)
-             ? std::move(told)
-             : nullptr;
+  const auto work = [&](int fd) {
+    const Result<std::unique_ptr<NodesTold>> read = read_nodes_told(record->run_dir);
+    return read.ok() && ::write(fd, read->get(), sizeof **read) == sizeof **read;
+  };
+  const bool came = read_as_owner(state, record, patience_ms, told.get(), sizeof *told, work);
+  return came && plausible(*told) ? std::move(told) : nullptr;
 }
 
 }  // namespace monarch

@@ -15,23 +15,20 @@
 
 namespace monarch {
 
-// What `work` reads of a running job's files and writes to its descriptor, exactly `bytes`, within
-// `patience_ms`; see run_as(). One that hangs in the kernel all the same is noted, in the state too unless
-// somebody has the job's lock, and left behind (life.h). Nothing is read while it hangs: so it is the only
-// one.
-bool read_as_owner(const StateDir& state, JobRecord* record, int patience_ms, void* out, size_t bytes,
+// What `work` reads of a job's files and writes to its descriptor, exactly `bytes`, within `patience_ms`. One
+// that hangs in the kernel all the same is noted, in the state too unless somebody has the job's lock, and
+// left behind (life.h). Nothing is read while it hangs: so it is the only one. `state` nullptr: a person
+// asks, and of *record the user and the run directory are known alone.
+bool read_as_owner(const StateDir* state, JobRecord* record, int patience_ms, void* out, size_t bytes,
                    const std::function<bool(int)>& work);
 // Notes such a process.
 void note_hanging_reader(const StateDir& state, JobRecord* record, pid_t process);
 
-// read_account(); the series is plausible() or empty. False: it did not come within `patience_ms`, or its
-// counters are none of an agent's.
-bool read_account_as(const User& owner, int patience_ms, const std::string& run_dir, JobAccount* account);
-// The same of a job's record, by read_as_owner().
-bool read_account_as(const StateDir& state, JobRecord* record, int patience_ms, JobAccount* account);
+// read_account() by that; the series is plausible() or empty. False: it did not come in time, or its counters
+// are none of an agent's.
+bool read_account_as(const StateDir* state, JobRecord* record, int patience_ms, JobAccount* account);
 
 // read_nodes_told(); nullptr: there is nothing, or it is none of an agent's.
-std::unique_ptr<NodesTold> read_nodes_told_as(const User& owner, int patience_ms, const std::string& run_dir);
-std::unique_ptr<NodesTold> read_nodes_told_as(const StateDir& state, JobRecord* record, int patience_ms);
+std::unique_ptr<NodesTold> read_nodes_told_as(const StateDir* state, JobRecord* record, int patience_ms);
 
 }  // namespace monarch
