@@ -188,6 +188,22 @@ TEST_F(GivenUpTest, ATierThatDoesNotAnswerIsLookedAtAsSoonAsEver) {
 
 TEST_F(GivenUpTest, WhatCannotBeRemovedIsTriedEverMoreSeldom) { expect_pause(512); }
 
+// As the keeper does, each second.
+TEST_F(GivenUpTest, InAnHourWhatCannotBeRemovedIsTriedTwelveTimes) {
+  fill_stuck(scratch_ / ("tier/monarch/" + kRemoval));
+  const Stuck stuck;
+  (void)removal_of(record(1));
+  int attempts = 0;
+  for (int64_t second = 0; second < 3600; ++second) {
+    const LaterBy later(second);
+    std::vector<Removal> due = unattended_removals(state_);
+    attempts += static_cast<int>(due.size());
+    EXPECT_TRUE(due.empty() || !remove(std::move(due), kLong));
+  }
+  EXPECT_GE(attempts, 11);
+  EXPECT_LE(attempts, 12);
+}
+
 class LateTest : public RemoverTest {
  protected:
   enum class Measured { kWhole, kInPart };
