@@ -27,9 +27,9 @@ struct Removal {
 // out, with a line in the log; so are those that another helper removes already.
 std::vector<Removal> set_aside(const StateDir& state, std::vector<Removal> jobs);
 
-// The same of a run that has not started, or is over as its job begins anew. The caller has the job's lock, and
-// keeps it: in jobs/ what is noted of the run goes, and `notes` stay. Nothing is returned where another helper
-// removes it already.
+// The same of a run that has not started, or is over as its job begins anew. The caller has the job's lock,
+// and keeps it: in jobs/ what is noted of the run goes, and `notes` stay. Nothing is returned where another
+// helper removes it already.
 Result<std::vector<Removal>> set_run_aside(const StateDir& state, const JobRecord& run);
 
 // Removes in a process of its own, which outlives the caller, takes these locks with it and no others. It

@@ -376,9 +376,7 @@ class Questions {
   Result<Config> decide(Result<Config> config, const std::string& datasets, int* ready_ms,
                         std::string* remark) {
     if (!config.ok()) return config;
-    const int64_t begin = state_.clock().now_ms();
-    const JobFacts& facts = facts_->answer();
-    *ready_ms -= static_cast<int>(state_.clock().now_ms() - begin);
+    const JobFacts& facts = answer(ready_ms);
     Result<Config> mine = apply_policy(*config, facts, datasets);
     Result<JobOptions> options = bound_options(*config, facts, request_.options, remark);
     if (!mine.ok() || !options.ok()) return mine.ok() ? options.error() : mine.error();
@@ -392,10 +390,7 @@ class Questions {
   }
   // For a job that names no dataset; "": it has none.
   std::string default_dataset(const Config& config, int* ready_ms) {
-    const int64_t begin = state_.clock().now_ms();
-    const JobFacts& facts = facts_->answer();
-    *ready_ms -= static_cast<int>(state_.clock().now_ms() - begin);
-    return monarch::default_dataset(config, facts);
+    return monarch::default_dataset(config, answer(ready_ms));
   }
   const JobOptions& options() const { return options_; }  // as decided
   uint32_t cores() { return cores_ ? cores_->answer(patience::kBriefMs) : 0; }
@@ -405,6 +400,13 @@ class Questions {
   PeerSearch* search() { return &*search_; }
 
  private:
+  const JobFacts& answer(int* ready_ms) {
+    const int64_t begin = state_.clock().now_ms();
+    const JobFacts& facts = facts_->answer();
+    *ready_ms -= static_cast<int>(state_.clock().now_ms() - begin);
+    return facts;
+  }
+
   const StateDir& state_;
   const StartRequest& request_;
   std::optional<PeerSearch> search_;
