@@ -291,29 +291,6 @@ TEST_F(OldLayoutTest, ItsMemoryIsDetached) {
   });
 }
 
-TEST_F(RemoverTest, WhatIsInMemoryIsChargedThoughAnotherFileSystemHidesIt) {
-  in_private_mounts(scratch_, [&](PrivateMounts* m) {
-    JobRecord r = record(1);
-    r.tiers[0].kind = TierConfig::Kind::kTmpfs;
-    std::vector<Removal> removals = begin_one(r);
-    const std::string path = scratch_ / ("tier/monarch/" + kRemoval);
-    fs::remove_all(path);
-    fs::create_directory(path);  // with nothing below its memory
-    const Fd dir(::open(path.c_str(), O_RDONLY | O_DIRECTORY));
-    m->check(mount_tmpfs(dir, kMiB).ok(), "its tmpfs");
-    m->tmpfs("tier", "over it");
-    const std::string log = logged([&] {
-      (void)remove(set_aside(state_, std::move(removals)), 0);
-      m->check(eventually([&] { return has(contents(scratch_ / "log"), "hides the job's memory"); }), "told");
-    });
-    end_children();
-    m->check(in_removing() == Names{kRemoval}, "it is removed once it is seen");
-    m->check(state_.read_removal(kRemoval)->tiers[0].charged() == r.tiers[0].quota, "and charged until then");
-    ::umount((scratch_ / "tier").c_str());
-    m->check(remove(due(), kLong) && on_tier().empty(), "it is");
-  });
-}
-
 TEST_F(RemoverTest, WhereTheDirectoryOfAllJobsIsGoneNothingIsLeft) {
   JobRecord r = record(1);
   fs::remove(scratch_ / "tier/monarch");

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "runtime/base/mountinfo.h"
 #include "runtime/base/os.h"
@@ -28,8 +27,6 @@ std::string limits_of(uint64_t bytes) {
 }
 
 std::string path_of(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
-
-bool is_jobs(const MountLine& mount) { return mount.type == "tmpfs" && mount.source == kTmpfsSource; }
 
 Status mount_on(const Fd& dir, unsigned long flags, const std::string& limits) {
   const std::string options = limits + ",mode=0700,uid=0,gid=0";
@@ -52,16 +49,7 @@ Status mount_run_tmpfs(const Fd& dir, uint64_t bytes) {
 
 bool is_of_job_tmpfs(int fd) {
   MountLine mount;
-  return find_mount(os::mount_id(fd), &mount) && is_jobs(mount);
-}
-
-bool is_mounted_somewhere(const std::string& name) {
-  std::ifstream in("/proc/self/mountinfo");
-  MountLine mount;
-  for (std::string line; std::getline(in, line);)
-    if (parse_mount_line(line, &mount) && is_jobs(mount) && mount.point.ends_with("/monarch/" + name))
-      return true;
-  return false;
+  return find_mount(os::mount_id(fd), &mount) && mount.type == "tmpfs" && mount.source == kTmpfsSource;
 }
 
 void detach(int in, const std::string& name) {

@@ -21,8 +21,6 @@ Status mount_run_tmpfs(const Fd& dir, uint64_t bytes);
 
 // Whether the open file `fd` (O_PATH suffices) is of such a tmpfs.
 bool is_of_job_tmpfs(int fd);
-// Whether one is mounted on a job's directory of that name, maybe where another mount hides it.
-bool is_mounted_somewhere(const std::string& name);
 // Lazily, what is mounted on `name` in the directory `in`, as often as something is; no link is followed.
 void detach(int in, const std::string& name);
 

@@ -35,17 +35,10 @@ std::string place_path(const StateDir& state, const JobRecord& record, size_t pl
 
 // The directory of all jobs there.
 Result<Fd> open_place(const StateDir& state, const JobRecord& record, size_t place) {
-  if (place == record.tiers.size()) {
-    const std::string path = place_path(state, record, place);
-    Fd runs(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    return runs ? Result<Fd>(std::move(runs)) : errno_error("open " + path);
-  }
-  const TierRecord& t = record.tiers[place];
-  Result<Fd> jobs = open_tier_jobs(t.path);
-  const std::string name = record.removal();
-  const Fd job(jobs.ok() ? os::openat(jobs->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1);
-  if (t.kind != TierConfig::Kind::kTmpfs || job || !is_mounted_somewhere(name)) return jobs;
-  return Error{EBUSY, t.path + ": what was mounted there hides the job's memory; unmount it"};
+  if (place < record.tiers.size()) return open_tier_jobs(record.tiers[place].path);
+  const std::string path = place_path(state, record, place);
+  Fd runs(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return runs ? Result<Fd>(std::move(runs)) : errno_error("open " + path);
 }
 
 // What the attempts at all of a job's places came to.
