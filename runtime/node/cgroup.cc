@@ -30,7 +30,6 @@ namespace monarch {
 namespace {
 
 constexpr char kParent[] = "/monarch";
-constexpr int kMakeAttempts = 10;  // an administrator may remove the parent meanwhile
 
 std::string parent(const CgroupHierarchy& h) { return h.mount + kParent; }
 std::string group(const CgroupHierarchy& h, const std::string& name) { return parent(h) + "/" + name; }
@@ -266,20 +265,15 @@ void Cgroups::prepare() const { (void)make_parents(hierarchies_, of_first_, *clo
 
 Status Cgroups::make(const std::string& name, uint64_t memory) const {
   if (hierarchies_.empty()) return Error{ENOENT, "no control groups are mounted"};
-  for (int attempt = 1;; ++attempt) {
-    bool lost_parent = false;
-    std::vector<Error> errors;
-    const std::map<std::string, int> failed = make_parents(hierarchies_, of_first_, *clock_);
-    for (const CgroupHierarchy& h : hierarchies_) {
-      const auto without = failed.find(h.mount);
-      const Status s =
-          without == failed.end() ? make_in(h, name, memory) : cannot_make(parent(h), without->second);
-      if (s.ok()) continue;
-      errors.push_back(s.error());
-      lost_parent |= without == failed.end() && s.error().code == ENOENT;
-    }
-    if (!lost_parent || attempt == kMakeAttempts) return summary(errors);
+  std::vector<Error> errors;
+  const std::map<std::string, int> failed = make_parents(hierarchies_, of_first_, *clock_);
+  for (const CgroupHierarchy& h : hierarchies_) {
+    const auto without = failed.find(h.mount);
+    const Status s =
+        without == failed.end() ? make_in(h, name, memory) : cannot_make(parent(h), without->second);
+    if (!s.ok()) errors.push_back(s.error());
   }
+  return summary(errors);
 }
 
 Status Cgroups::enter(const std::string& name, int process) const {
