@@ -19,7 +19,6 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/base/patience.h"
-#include "runtime/node/await.h"
 #include "runtime/node/ledger.h"
 #include "runtime/node/life.h"
 #include "runtime/node/removal.h"
@@ -112,18 +111,12 @@ void execute(const std::string& path, const KeeperRequest& request) {
   ::execve(path.c_str(), argv_of(words).data(), environ);
 }
 
-// The state directory's own, in which a keeper's lock is.
-Fd open_lock(const KeeperRequest& request) {
-  return Fd(
-      ::open((request.state_dir + "/keeper.lock").c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-}
-
-bool lock_now(const Fd& lock) { return lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0; }
+constexpr char kLock[] = "keeper.lock";
 
 // Whether somebody has that lock. Who does not, and has to look whether anything is left, does so afterwards:
 // meanwhile another hook, or a keeper that is just ending, may have taken this one for a keeper.
 bool is_kept(const KeeperRequest& request) {
-  const Fd lock(::open((request.state_dir + "/keeper.lock").c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  const Fd lock(::open((request.state_dir + "/" + kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   return lock && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
@@ -245,12 +238,12 @@ class Keeper {
   // A hook that added something while the lock was held has started no keeper.
   bool step_down() {
     ::flock(lock_.get(), LOCK_UN);
-    return !anything_left(state_) || !lock_now(lock_);
+    return !anything_left(state_) || ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0;
   }
 
   // Someone may have removed the state directory, or made it anew.
   bool is_lock_ours() const {
-    return file_id("/proc/self/fd/" + std::to_string(lock_.get())) == file_id(state_.path() + "/keeper.lock");
+    return file_id("/proc/self/fd/" + std::to_string(lock_.get())) == file_id(state_.path() + "/" + kLock);
   }
 
   static constexpr size_t kLook = std::size(kDuties);  // whether monarchd was replaced
@@ -273,10 +266,9 @@ void ensure_keeper(const KeeperRequest& request) {
   if (!state.ok()) return;       // the hook has told the error
   if (is_kept(request)) return;  // it looks by itself
   if (!anything_left(*state)) return Cgroups().remove_if_empty(state->helpers_cgroup());  // one was killed
-  Fd lock = open_lock(request);
-  if (!lock)
-    return spdlog::warn("keeper: {}", errno_error("open " + request.state_dir + "/keeper.lock").text);
-  if (!lock_now(lock)) return;
+  const Result<Fd> lock = state->lock_file(kLock, 0);
+  if (!lock.ok() && lock.error().code == ETIMEDOUT) return;  // another hook starts one
+  if (!lock.ok()) return spdlog::warn("keeper: {}", lock.error().text);
   const pid_t pid = ::fork();
   if (pid < 0) return spdlog::warn("keeper: {}", errno_error("fork").text);
   if (pid == 0) {
@@ -294,14 +286,12 @@ int keep(const KeeperRequest& request, RootLog* log) {
     spdlog::error("keeper: {}", state.error().text);
     return 1;
   }
-  Fd lock = open_lock(request);
-  if (!lock) return 0;
-  Clock& clock = state->clock();
-  // A hook that starts a keeper holds it for a moment.
-  if (!poll_until(clock, clock.now_ms() + patience::kHookWaitMs, [&] { return lock_now(lock); })) return 0;
+  Result<Fd> lock =
+      state->lock_file(kLock, patience::kHookWaitMs);  // a hook that starts one has it for a moment
+  if (!lock.ok()) return 0;
   const HelperCgroup group(*state);  // not that of the hook that started it
   spdlog::debug("keeper of {} begins", request.state_dir);
-  const int status = Keeper(request, log, state.take(), std::move(lock)).run();
+  const int status = Keeper(request, log, state.take(), lock.take()).run();
   spdlog::debug("keeper of {} ends", request.state_dir);
   return status;
 }
