@@ -47,14 +47,11 @@ Json opens_of(const NodeCounts& counts) {
 Json job_of(const JobCounters& counters, NodeCounts counts) {
   add(&counts, counters.others);
   const uint64_t nodes = std::max<uint64_t>(counters.nodes, 1);
-  Json placed = Json::object();
-  for (uint32_t i = 0; i < kMedia; ++i)
-    if (counts.placed_bytes[i] > 0) placed[name_of(static_cast<Medium>(i))] = counts.placed_bytes[i];
   Json job = {{"nodes", nodes}, {"nodes_told", std::min(1 + counters.ended, nodes)}};
   job.update(opens_of(counts));
   job["read_calls_tier"] = counts.read_calls_tier;
   job["read_bytes_tier"] = counts.read_bytes_tier;
-  job["placed_bytes"] = placed;
+  job["placed_bytes"] = placed_json(counts.placed_bytes);
   job["open_times"] = open_times_json(counts.open_times);
   job["tasks"] = task_counters(counts);
   job["agent"] = agent_counters(counts);

@@ -17,13 +17,6 @@ constexpr Field kFields[] = {{"files", &NodeTold::files},
                              {"peer_bytes", &NodeTold::peer_bytes},
                              {"served_bytes", &NodeTold::served_bytes}};
 
-Json placed_bytes(const NodeTold& told) {
-  Json placed = Json::object();
-  for (uint32_t i = 0; i < kMedia; ++i)
-    if (told.placed_bytes[i] > 0) placed[name_of(static_cast<Medium>(i))] = told.placed_bytes[i];
-  return placed;
-}
-
 bool read_number(const Json& object, const char* name, uint64_t* number) {
   const Json& at = object[name];
   if (!at.is_number_unsigned() || at.number() > kMostCount) return false;
@@ -85,6 +78,13 @@ std::vector<NodeLine> node_lines(const NodesTold& nodes, const NodeCounts& own, 
   return lines;
 }
 
+Json placed_json(const uint64_t (&by_medium)[kMedia]) {
+  Json placed = Json::object();
+  for (uint32_t i = 0; i < kMedia; ++i)
+    if (by_medium[i] > 0) placed[name_of(static_cast<Medium>(i))] = by_medium[i];
+  return placed;
+}
+
 Json by_node(const std::vector<NodeLine>& lines) {
   Json all = Json::array();
   for (const NodeLine& line : lines) {
@@ -92,7 +92,8 @@ Json by_node(const std::vector<NodeLine>& lines) {
     Json node = {{"node", told.name}, {"told_seconds_ago", line.seconds_ago}};
     if (line.seconds_ago) {
       const uint64_t opens = told.opens_tier + told.opens_pfs;
-      node.update({{"ended", told.ended == 1}, {"placed_bytes", placed_bytes(told)}, {"opens", opens}});
+      node.update(
+          {{"ended", told.ended == 1}, {"placed_bytes", placed_json(told.placed_bytes)}, {"opens", opens}});
       for (const Field& f : kFields) node[f.name] = told.*f.value;
       node["hit"] = opens ? static_cast<double>(told.opens_tier) / static_cast<double>(opens) : 0.0;
     }

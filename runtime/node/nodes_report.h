@@ -28,6 +28,8 @@ std::vector<NodeLine> node_lines(const NodesTold& nodes, const NodeCounts& own,
                                  Clock& clock = system_clock());
 
 Json by_node(const std::vector<NodeLine>& lines);
+// What is not 0, by the media's names.
+Json placed_json(const uint64_t (&by_medium)[kMedia]);
 
 // The other way round, whoever wrote the JSON. EINVAL: it is not what by_node() makes.
 Result<std::vector<NodeLine>> node_lines_of(const Json& by_node);
