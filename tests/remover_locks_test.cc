@@ -71,7 +71,7 @@ TEST_F(RemoverTest, WhereTheStatesFileSystemIsFullAJobIsRemovedAllTheSame) {
 // Just when root removes a file of the owner's, that has it locked: unlink(2) hangs, and nobody can kill it.
 TEST_F(RemoverTest, WhatItsOwnerLocksHoldsUpNoOtherJob) {
   const Shared<std::atomic<pid_t>> hung;
-  hasten(HastyClock::Pauses::kShort, [&hung, seen = pid_t{0}]() mutable {
+  clock_.pass_once([&hung, seen = pid_t{0}]() mutable {
     return *hung > 0 && state_of(*hung) == 'D' && std::exchange(seen, *hung) != *hung;
   });
   with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {

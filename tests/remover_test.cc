@@ -99,7 +99,6 @@ TEST_F(RemoverTest, AnAdministratorsMountStays) {
 }
 
 TEST_F(RemoverTest, OneThatWasKilledHasNotRemoved) {
-  hasten(HastyClock::Pauses::kCountAsWhole);
   std::vector<Removal> removals = aside_one(record(1));
   const Intercept removes(Call::kUnlinkat, [](Arguments&) { return ::kill(::getpid(), SIGKILL); });
   EXPECT_FALSE(remove(std::move(removals), kLong));
@@ -139,6 +138,8 @@ TEST_F(RemoverTest, HasItsLocksAloneAndNobodyWaitsForIt) {
   EXPECT_EQ(std::count(open.begin(), open.end(), scratch_ / "log"), 1) << "what is wrong is still told";
   EXPECT_GE(std::count(open.begin(), open.end(), "/dev/null"), 3);
   EXPECT_EQ(::getsid(remover[0]), remover[0]);
+  EXPECT_TRUE(eventually([&] { return hung.has_begun(); }));
+  ::kill(hung.pid(), SIGKILL);
 }
 
 TEST_F(RemoverTest, UnattendedAreThoseWhoseTimeHasComeAndThatNobodyIsAtWorkOn) {
