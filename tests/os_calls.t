@@ -11,7 +11,7 @@ readonly calls='open|openat|creat|fopen|opendir|fdopendir|readdir|scandir|stat|l
 # What looks at tiers or datasets before a job runs does not pass os.h, as os.h says: hierarchy/discovery here, and config/
 # and admin/, which are not looked at. On paths of Monarch's own: base/paths (its parts) and node/state (its directory).
 # peer/handshake: O_NONBLOCK of a socket. hierarchy/job_room: a control group's files. store/: requests in a pipe.
-readonly exceptions='store/server:read store/client:write hierarchy/job_room:access|open|read hierarchy/discovery:lstat|stat|statvfs peer/handshake:fcntl base/paths:access node/state:access|lstat'
+readonly exceptions='store/server:read store/client:write hierarchy/job_room:access|open|read hierarchy/discovery:lstat|stat|statvfs peer/handshake:fcntl base/paths:access node/state:access|lstat|statvfs'
 
 readonly helpers='node/job_dirs node/ledger node/memory_tier node/probe node/removal node/state node/sweep base/paths unity/node_tiers'
 readonly helpers_calls='openat|openat2|fdopendir|fstatat|fstatfs|statvfs|fstatvfs|access|faccessat|realpath|lstat|fchmod|fchmodat|fchown|fchownat|linkat|symlinkat|renameat|renameat2|unlinkat|mkdirat|fallocate|ftruncate'
