@@ -6,6 +6,7 @@
 #include "runtime/node/agent_conf.h"
 #include "runtime/node/epilog.h"
 #include "runtime/node/job_memory.h"
+#include "runtime/node/ledger.h"
 #include "runtime/node/life.h"
 #include "tests/faulty_os.h"
 #include "tests/node_fixture.h"
@@ -87,6 +88,14 @@ TEST_F(StartTest, TheOptionsAreThoseOfWhoNamesTheDatasets) {
   ASSERT_TRUE(note_wanted(request("/data")).ok());
   EXPECT_EQ(notes().options, "");
   EXPECT_EQ(error_of(request("")), ENOSPC) << "a run without";
+}
+
+TEST_F(StartTest, OptionsCountWhereTheConfigurationNamesNoTier) {
+  if (discovered_tiers(record(1).job).empty()) GTEST_SKIP() << "this machine has none either";
+  scratch_.file("monarch.conf", "");
+  StartRequest r = request("/data");
+  r.options = "tiers=nowhere";
+  EXPECT_EQ(error_of(r), ENODEV);
 }
 
 TEST_F(StartTest, WhatIsRequiredIsInItsOptions) {

@@ -174,16 +174,15 @@ void change_to(const StateDir& state, const JobRecord& planned) {
 
 }  // namespace
 
+std::vector<TierConfig> discovered_tiers(const JobOnNode& job) {
+  const Result<std::vector<Candidate>> found = discover({});
+  if (found.ok()) return chosen(*found);
+  spdlog::warn("JobId={} discovery of tiers: {}", job.job, found.error().text);
+  return {};
+}
+
 std::vector<TierConfig> tiers_for(const JobOnNode& job, const Config& config) {
-  std::vector<TierConfig> wanted = config.tiers;
-  if (wanted.empty()) {
-    Result<std::vector<Candidate>> found = discover({});
-    if (found.ok()) {
-      wanted = chosen(*found);
-    } else {
-      spdlog::warn("JobId={} discovery of tiers: {}", job.job, found.error().text);
-    }
-  }
+  const std::vector<TierConfig> wanted = config.tiers.empty() ? discovered_tiers(job) : config.tiers;
   std::vector<TierConfig> tiers;
   for (TierConfig tier : wanted) {
     struct statvfs fs;

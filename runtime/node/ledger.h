@@ -18,6 +18,9 @@
 
 namespace monarch {
 
+// Those that a node has whose configuration names none.
+std::vector<TierConfig> discovered_tiers(const JobOnNode& job);
+
 // The tiers that the job may have, with the admin's quotas in bytes. One that cannot be used is left out,
 // with a line in the log. Looks at file systems, so it is called before the ledger is locked.
 std::vector<TierConfig> tiers_for(const JobOnNode& job, const Config& config);

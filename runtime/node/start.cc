@@ -377,6 +377,7 @@ class Questions {
                         std::string* remark) {
     if (!config.ok()) return config;
     const JobFacts& facts = answer(ready_ms);
+    if (config->tiers.empty()) config->tiers = discovered_tiers(request_.job);
     Result<Config> mine = apply_policy(*config, facts, datasets);
     Result<JobOptions> options = bound_options(*config, facts, request_.options, remark);
     if (!mine.ok() || !options.ok()) return mine.ok() ? options.error() : mine.error();
