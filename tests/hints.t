@@ -21,7 +21,7 @@ MARK = 1000  # epochs from there on tell where a loader ends
 
 # Reads by the loaders named, and prints of each epoch the numbers of the files and a digest of losses and random state.
 PROGRAM = r"""
-import glob, hashlib, json, random, sys
+import glob, hashlib, json, random, sys, threading
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, Subset
 
@@ -89,6 +89,19 @@ def read(loader, epochs=1, batches=-1):
         digest.update(torch.get_rng_state().numpy().tobytes())
         yield numbers, digest.hexdigest()
 
+class Last:
+    def __init__(self):
+        self.told = threading.Event()
+    def numbers_of(self, indices):
+        self.told.set()
+        return indices
+
+def await_thread(hints):
+    last = Last()
+    hints._tell(hints._Epoch(last, 0, 0), 0, [])
+    while not last.told.wait(0.1) and not hints._state["failed"]:
+        pass
+
 def main():
     torch.set_num_threads(1)
     paths = sorted(glob.glob(sys.argv[1] + "/**/*.bin", recursive=True))
@@ -104,7 +117,7 @@ def main():
         print(json.dumps([name, *read(loader, *more)]))
         if "monarch_io.torch_hints" in sys.modules:
             from monarch_io import hint, torch_hints
-            torch_hints._teller().join()
+            await_thread(torch_hints)
             hint(paths, epoch=MARK)
 
 if __name__ == "__main__":
@@ -303,10 +316,10 @@ listed, taken, told = iter(map(int, sys.argv[1])), iter(map(int, sys.argv[2])), 
 monarch_io.stats = lambda: {"files": 2, "staged_files": int(sys.argv[3]), "listed": next(listed)}
 monarch_io._find = lambda paths: asked.extend(paths) or array.array("I", map(int, paths))
 monarch_io._hint = lambda numbers, *order: told.append(([*numbers], *order)) or next(taken)
-torch_hints.LOOK_S = torch_hints.AGAIN_S = 0
+torch_hints.LOOK_S = torch_hints.AGAIN_S = torch_hints.TOGETHER_S = 0
 asked, files = [], torch_hints._Files()
 files.paths_of = lambda indices: [f"{10 + i}" for i in indices]
-torch_hints._tell_one(files, iter([1, 0]), 5, 2, 3, True)
+torch_hints._tell_one(torch_hints._Epoch(files, 5, 2), 3, iter([1, 0]), True)
 print(told)
 """
 # After that: how many of 30 files are looked for, the second time, once they are others, and by the end of the list.
@@ -324,16 +337,21 @@ except IndexError:
 """
 
 
-# What waits for an agent that takes nothing.
+# What waits for an agent that takes nothing; and what of it is told as one: an epoch's batches that follow each other.
 WAITING = """
-import os, queue
+import queue
 from monarch_io import torch_hints
-tasks, follower = queue.Queue(torch_hints.MOST_WAITING), torch_hints._Follower(None)
-torch_hints._state["teller"], follower._rank = (os.getpid(), tasks), 0
-for is_ahead in True, False:
-    for epoch in range(2000):
-        follower._tell(iter([]), epoch, 0, is_ahead)
+torch_hints._state["teller"] = tasks = queue.SimpleQueue()
+for is_ahead, times in (True, 2000), (False, 10000):
+    for number in range(times):
+        torch_hints._tell(torch_hints._Epoch(None, number, 0), 0, [], is_ahead)
     print(tasks.qsize())
+torch_hints._together(tasks)
+torch_hints._state["epochs"].release()
+one, other = torch_hints._Epoch(None, 0, 0), torch_hints._Epoch(None, 1, 0)
+for piece in (one, 0, []), (one, 0, [5]), (one, 1, [6, 7]), (other, 0, [8]), (one, 3, [9]), (one, 5, [4]), (one, 6, iter([3]), True), (one, 7, [2]), (one, 8, [1]):
+    torch_hints._tell(*piece)
+print([(epoch.number, first, [*indices]) for epoch, first, indices, _ in torch_hints._together(tasks)])
 """
 
 
@@ -346,7 +364,9 @@ def again():
     got = e2e.execute([PYTHON, "-c", LIST, "1", "2", "1"], env=e2e.native_environment(**HINTS))
     equal(got[1].decode().split("\n")[1:], ["True 30", "True 2", "True 4", "True 1", "True 4", "True 2", "42", ""],
           "a file is looked for once, unless the list has changed; an index that is none takes no memory", got[2])
-    equal(e2e.execute([PYTHON, "-c", WAITING], env=e2e.native_environment(**HINTS)), (0, b"16\n1024\n", ""), "few epochs wait, and some batches")
+    equal(e2e.execute([PYTHON, "-c", WAITING], env=e2e.native_environment(**HINTS)),
+          (0, b"16\n8192\n[(0, 0, []), (0, 0, [5, 6, 7, 9]), (1, 0, [8]), (0, 5, [4]), (0, 6, [3]), (0, 7, [2, 1])]\n", ""),
+          "few epochs wait, and some batches, which are told together")
 
 
 # Prints the module that stands for sitecustomize, and whether there is torch already.

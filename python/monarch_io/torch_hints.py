@@ -4,7 +4,7 @@
 What DataLoader pulls from its sampler is told as it is pulled, which is num_workers x prefetch_factor batches
 ahead of use. Torch's own samplers lay a whole epoch out in a list when it begins: of that list's iterator a
 copy is told. Nothing is pulled or drawn that the program does not pull and draw itself. A thread does the
-telling. Whatever fails here ends the hints, never the program.
+telling, of all that waits at a time. Whatever fails here ends the hints, never the program.
 """
 
 import array
@@ -28,7 +28,8 @@ import monarch_io
 
 PIECE = 4096  # files that are told at once
 LOOKS = 16  # files that are looked for again each time
-MOST_WAITING, MOST_EPOCHS = 1024, 16  # batches that are still to be told; and epochs, each of which keeps its list
+MOST_WAITING, MOST_EPOCHS = 8192, 16  # batches that are still to be told; and epochs, each of which keeps its list
+TOGETHER_S = 0.05  # the pause in which batches are gathered, so that the program is not stopped for each
 LISTING_S, LOOK_S = 600, 0.5  # how long a walk of the dataset may take, and how often it is looked at
 BEHIND_S, AGAIN_S = 60, 0.05  # the same of an agent that takes nothing
 EXIT_S = 10  # how long an exit waits for torch
@@ -39,7 +40,7 @@ _files = weakref.WeakKeyDictionary()  # of loaders: the _Files that they read
 _by_epoch = weakref.WeakKeyDictionary()  # samplers whose set_epoch() is called, and the last epoch that is told of each
 _epochs = itertools.count()  # of loaders whose sampler does not count them
 _call = threading.local()  # .begun: the (sampler, iterator) pairs of the call of _next_index() that runs, if any
-_state = {"everywhere": False, "hooked": False, "failed": False, "teller": (0, None), "in_torch": threading.Lock()}
+_state = {"everywhere": False, "hooked": False, "failed": False}
 
 
 def attach(loader):
@@ -120,23 +121,29 @@ def _hook_iterator(iterator_class):
     @functools.wraps(reset)
     def reset_followed(self, *words, **named):
         reset(self, *words, **named)
-        if getattr(self, "_monarch", None) is not None:
+        if self._monarch is not None:
             self._monarch.in_epoch = False
 
     @functools.wraps(next_index)
     def next_index_told(self):
-        follower = getattr(self, "_monarch", None)
+        follower = self._monarch
         if follower is None or _state["failed"]:
             return next_index(self)
-        _call.begun = begun = []
-        try:
-            index = next_index(self)
-        finally:
-            _call.begun = None
+        index, begun = (next_index(self), ()) if follower.in_epoch else _noted(next_index, self)
         _guarded(follower.pulled, self, index, begun)
         return index
 
+    iterator_class._monarch = None  # of one that has begun already
     iterator_class.__init__, iterator_class._reset, iterator_class._next_index = init_followed, reset_followed, next_index_told
+
+
+def _noted(next_index, loader_iterator):
+    """The index, and the (sampler, iterator) pairs that were begun for it."""
+    _call.begun = begun = []
+    try:
+        return next_index(loader_iterator), begun
+    finally:
+        _call.begun = None
 
 
 # ---- what is told
@@ -187,6 +194,13 @@ def _paths_in_parts(parts, ends, indices):
     return paths
 
 
+class _Epoch:
+    """Of a rank that reads those files."""
+
+    def __init__(self, files, number, rank):
+        self.files, self.number, self.rank = files, number, rank
+
+
 class _Follower:
     """What an iterator of a loader has pulled, and how much of its epoch has been told."""
 
@@ -194,56 +208,56 @@ class _Follower:
         self._files = files
         self.in_epoch = False
 
-    def _begin(self, loader_iterator):
-        """An epoch; a loader with persistent workers has several in one iterator."""
+    def _begin(self, loader_iterator, begun):
+        """An epoch, for which these iterators were begun; a loader with persistent workers has several in one iterator."""
         from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
         index_sampler, self.in_epoch = loader_iterator._index_sampler, True
         in_batches = type(index_sampler) is BatchSampler
-        self._sampler = index_sampler.sampler if in_batches else index_sampler
+        sampler = index_sampler.sampler if in_batches else index_sampler
         is_known = type(index_sampler) in (SequentialSampler, RandomSampler, DistributedSampler)
         # The iterator that has the order. None of the program's is kept: code of it runs as it ends.
         self._ordered = loader_iterator._sampler_iter if is_known else None
+        self._ordered = next((it for begun_by, it in begun if begun_by is sampler), self._ordered)
         self._dropped = index_sampler.batch_size if in_batches and index_sampler.drop_last else 1
         self._pulled = self._told = 0
-        is_distributed = type(self._sampler) is DistributedSampler
-        self._rank = self._sampler.rank if is_distributed else None
-        self._epoch = self._sampler.epoch if is_distributed else next(_epochs)
-        self._later = self._epochs_ahead() if is_distributed and self._sampler in _by_epoch else []
-
-    def _epochs_ahead(self):
-        """Samplers of those that have not been told."""
-        told = max(_by_epoch[self._sampler], self._epoch)
-        _by_epoch[self._sampler] = max(told, self._epoch + AHEAD)
-        later = []
-        for epoch in range(told + 1, self._epoch + AHEAD + 1):
-            later.append(copy.copy(self._sampler))
-            later[-1].epoch = epoch
-        return later
+        is_distributed = type(sampler) is DistributedSampler
+        number, rank = (sampler.epoch, sampler.rank) if is_distributed else (next(_epochs), None)
+        self._epoch = _Epoch(self._files, number, rank)
+        self._later = _epochs_ahead(sampler) if is_distributed and sampler in _by_epoch else []
 
     def pulled(self, loader_iterator, index, begun):
-        """The loader has pulled that, and has begun those iterators."""
+        """The loader has pulled that, and has begun those iterators for it."""
         if not self.in_epoch:
-            self._begin(loader_iterator)
-        self._ordered = next((it for sampler, it in begun if sampler is self._sampler), self._ordered)
+            self._begin(loader_iterator, begun)
         batch = list(index) if isinstance(index, (list, tuple)) else [index]
         before, self._pulled = self._pulled, self._pulled + len(batch)
+        if self._ordered is None:
+            _tell(self._epoch, before, batch)
+        elif self._pulled > self._told:
+            self._tell_known(batch)
+
+    def _tell_known(self, batch):
+        """What of the batch is not told, and what is known to come after it."""
         known = _copied(self._ordered)
-        end = _whole(self._pulled + operator.length_hint(known), self._dropped)
-        if end <= self._told:
-            return
-        first, self._told = max(self._told, before), end
-        coming = itertools.chain(batch[first - before:], known)
-        self._tell(itertools.islice(coming, end - first), self._epoch, first, end > self._pulled)
+        new = batch[self._told - self._pulled:]
+        first, self._told = self._told, _whole(self._pulled + operator.length_hint(known), self._dropped)
+        coming = itertools.islice(itertools.chain(new, known), self._told - first)
+        is_ahead = first == 0 or self._told - first > PIECE
+        _tell(self._epoch, first, coming if is_ahead else list(coming), is_ahead)
         later, self._later = self._later, []
         for sampler in later:
-            self._tell(_first_of(sampler, self._dropped), sampler.epoch, 0, True)
+            _tell(_Epoch(self._files, sampler.epoch, sampler.rank), 0, _first_of(sampler, self._dropped), is_ahead=True)
 
-    def _tell(self, indices, epoch, first, is_ahead):
-        tasks = _teller()
-        if is_ahead and tasks.qsize() >= MOST_EPOCHS:
-            return
-        with contextlib.suppress(queue.Full):  # it is not told
-            tasks.put_nowait((self._files, indices, epoch, self._rank, first, is_ahead))
+
+def _epochs_ahead(sampler):
+    """Samplers of those that have not been told."""
+    told = max(_by_epoch[sampler], sampler.epoch)
+    _by_epoch[sampler] = max(told, sampler.epoch + AHEAD)
+    later = []
+    for epoch in range(told + 1, sampler.epoch + AHEAD + 1):
+        later.append(copy.copy(sampler))
+        later[-1].epoch = epoch
+    return later
 
 
 _OF_LISTS = (type(iter([])), type(iter(range(0))))
@@ -268,39 +282,69 @@ def _first_of(sampler, batch):
 # ---- the thread that tells it
 
 
+def _tell(epoch, first, indices, is_ahead=False):
+    """Not where too much waits. `first`: the number of its first access; `indices`: the thread's, a list but for what is_ahead."""
+    tasks = _teller()
+    if _state["epochs"].acquire(blocking=False) if is_ahead else tasks.qsize() < MOST_WAITING:
+        tasks.put((epoch, first, indices, is_ahead))
+
+
 def _teller():
-    """Its queue. After a fork the child has a thread of its own."""
-    pid, tasks = _state["teller"]
-    if pid != os.getpid():
-        tasks = queue.Queue(MOST_WAITING)
-        _state.update(teller=(os.getpid(), tasks), in_torch=threading.Lock())
-        atexit.register(_leave_torch, os.getpid())
-        threading.Thread(target=_tell_all, args=(tasks,), name="monarch", daemon=True).start()
-    return tasks
+    """Its queue."""
+    if _state["teller"] is None:
+        _state["teller"] = queue.SimpleQueue()
+        threading.Thread(target=_tell_all, args=(_state["teller"],), name="monarch", daemon=True).start()
+    return _state["teller"]
 
 
-def _leave_torch(pid):
+def _forget_thread():
+    """After a fork the child has a thread of its own, once it has something to tell."""
+    _state.update(teller=None, in_torch=threading.Lock(), epochs=threading.Semaphore(MOST_EPOCHS))
+
+
+_forget_thread()
+os.register_at_fork(after_in_child=_forget_thread)
+
+
+@atexit.register
+def _leave_torch():
     """Keeps the thread out of torch from now on: Python ends threads as it exits, and one in torch ends the program by SIGABRT."""
-    if pid == os.getpid():
-        _state["in_torch"].acquire(timeout=EXIT_S)
+    _state["in_torch"].acquire(timeout=EXIT_S)
 
 
 def _tell_all(tasks):
     while True:
-        _guarded(_tell_one, *tasks.get())
-        tasks.task_done()
+        for piece in _together(tasks):
+            _guarded(_tell_one, *piece)
+            if piece[-1]:
+                _state["epochs"].release()
+        time.sleep(TOGETHER_S)
 
 
-def _tell_one(files, indices, epoch, rank, first, is_ahead):
+def _together(tasks):
+    """All that waits, or else comes next. An epoch's batches that follow each other are one."""
+    pieces, last = [], {}
+    while not pieces or not tasks.empty():
+        epoch, first, indices, is_ahead = piece = tasks.get()
+        begin, batches = last.get(epoch, (0, ()))
+        if first == begin + len(batches) > 0 and not is_ahead:
+            batches += indices
+            continue
+        pieces.append(piece)
+        last[epoch] = (0, ()) if is_ahead else (first, indices)
+    return pieces
+
+
+def _tell_one(epoch, first, indices, is_ahead):
     """Nothing once all is staged. Files that the walk of the dataset has not found yet are told again when it has."""
     counts = monarch_io.stats()
     if not counts or (counts["listed"] and counts["staged_files"] == counts["files"]):
         return
     with _state["in_torch"]:
         indices = list(map(operator.index, indices))
-    _tell_pieces(files.numbers_of(indices), epoch, rank, first)
+    _tell_pieces(epoch, first, indices)
     if is_ahead and not counts["listed"] and _within(LISTING_S, LOOK_S, _is_listed):
-        _tell_pieces(files.numbers_of(indices), epoch, rank, first)
+        _tell_pieces(epoch, first, indices)
 
 
 def _is_listed():
@@ -352,13 +396,13 @@ def _pieces(sequence):
     return (sequence[at:at + PIECE] for at in range(0, len(sequence), PIECE))
 
 
-def _tell_pieces(numbers, epoch, rank, first):
-    for piece in _pieces(numbers):
-        if not _within(BEHIND_S, AGAIN_S, functools.partial(_take, piece, epoch, rank, first)):
+def _tell_pieces(epoch, first, indices):
+    for piece in _pieces(epoch.files.numbers_of(indices)):
+        if not _within(BEHIND_S, AGAIN_S, functools.partial(_take, piece, epoch, first)):
             return
         first += len(piece)
 
 
-def _take(piece, epoch, rank, first):
+def _take(piece, epoch, first):
     """Whether the agent has taken it, which it does with all or with none."""
-    return monarch_io._hint(piece, epoch, rank, first) == len(piece)
+    return monarch_io._hint(piece, epoch.number, epoch.rank, first) == len(piece)
