@@ -92,10 +92,27 @@ ssize_t read_all(int fd, char* buf, size_t n, int64_t offset) {
   return static_cast<ssize_t>(done);
 }
 
-Ref find_file(const Client& c, const char* path) {
-  Room room;
-  RelPath file;
-  return !unreadable(path) && resolve(c, AT_FDCWD, path, &room, &file) ? c.catalog.find(file).ref : 0;
+// Of the paths that `next_path` gives. The processor fetches where they are in the index while it compares
+// those before them.
+template <typename NextPath>
+int find_all(size_t count, Ref* refs, NextPath next_path) {
+  constexpr size_t kAhead = 8;
+  struct {
+    Room room;
+    RelPath file;
+    bool is_below;
+  } places[kAhead];
+  const Client* c = client();
+  if (!c) return refuse(ENOTCONN);
+  for (size_t i = 0; i < count + kAhead; ++i) {
+    auto& place = places[i % kAhead];
+    if (i >= kAhead) refs[i - kAhead] = place.is_below ? c->catalog.find(place.file).ref : 0;
+    if (i >= count) continue;
+    const char* path = next_path();
+    place.is_below = !unreadable(path) && resolve(*c, AT_FDCWD, path, &place.room, &place.file);
+    if (place.is_below) c->catalog.expect(place.file.hash);
+  }
+  return 0;
 }
 
 uint32_t own_rank() {
@@ -164,11 +181,12 @@ EXPORT ssize_t monarch_read(const char* path, void* buf, size_t n, int64_t offse
   return got;
 }
 
-EXPORT int monarch_find(const char* const* paths, size_t count, uint32_t* numbers) {
-  const Client* c = client();
-  if (!c) return refuse(ENOTCONN);
-  for (size_t i = 0; i < count; ++i) numbers[i] = find_file(*c, paths[i]);
-  return 0;
+EXPORT int monarch_find(const char* paths, size_t count, uint32_t* numbers) {
+  return find_all(count, numbers, [&paths] {
+    const char* path = paths;
+    paths += strlen(path) + 1;
+    return path;
+  });
 }
 
 EXPORT ssize_t monarch_hint_found(const uint32_t* numbers, size_t count, const struct monarch_order* order) {
@@ -197,7 +215,8 @@ EXPORT ssize_t monarch_hint(const char* const* paths, size_t count, const struct
     Ref refs[kRefsAtOnce];
     const size_t n = count - taken < kRefsAtOnce ? count - taken : kRefsAtOnce;
     const struct monarch_order from = {begin.epoch, begin.rank, begin.first + taken};
-    const ssize_t more = monarch_find(paths + taken, n, refs) == 0 ? monarch_hint_found(refs, n, &from) : -1;
+    const int found = find_all(n, refs, [&, next = paths + taken]() mutable { return *next++; });
+    const ssize_t more = found == 0 ? monarch_hint_found(refs, n, &from) : -1;
     if (more < 0 && taken == 0) return -1;
     if (more <= 0) break;
     taken += static_cast<size_t>(more);

@@ -44,8 +44,9 @@ struct monarch_order {
 ssize_t monarch_hint(const char* const* paths, size_t count, const struct monarch_order* order);
 
 /* The same in two steps, for files that are told of again: to find their numbers, which hold as long as the
- * job and are 0 for what is no known file of the dataset, and to tell by these. */
-int monarch_find(const char* const* paths, size_t count, uint32_t* numbers);
+ * job and are 0 for what is no known file of the dataset, and to tell by these. `paths`: each with its NUL,
+ * one behind the other. */
+int monarch_find(const char* paths, size_t count, uint32_t* numbers);
 ssize_t monarch_hint_found(const uint32_t* numbers, size_t count, const struct monarch_order* order);
 
 /* Waits until the fraction (0 to 1) of the dataset's bytes is staged on this node, for `timeout_ms`

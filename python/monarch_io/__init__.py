@@ -9,7 +9,6 @@ import ctypes
 import errno
 import functools
 import glob
-import itertools
 import os
 import time
 
@@ -36,7 +35,7 @@ def _library():
     prefix = os.path.abspath(__file__ + "/../../../../..")
     found = glob.glob(glob.escape(prefix) + "/lib*/libmonarch.so.1")
     library = ctypes.CDLL(found[0] if found else "libmonarch.so.1", use_errno=True)
-    library.monarch_find.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, ctypes.POINTER(ctypes.c_uint32)]
+    library.monarch_find.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_uint32)]
     library.monarch_hint_found.argtypes = [ctypes.POINTER(ctypes.c_uint32), ctypes.c_size_t, ctypes.POINTER(_Order)]
     library.monarch_hint_found.restype = ctypes.c_ssize_t
     library.monarch_wait.argtypes = [ctypes.c_double, ctypes.c_int]
@@ -67,12 +66,9 @@ def _find(paths):
     try:
         joined = "\0".join(names).encode("ascii")
     except (TypeError, UnicodeEncodeError):  # takes longer
-        names = list(map(os.fsencode, names))
-        joined = b"\0".join(names)
-    text = ctypes.create_string_buffer(joined)
-    begins = array.array("Q", itertools.accumulate([ctypes.addressof(text), *(len(name) + 1 for name in names[:-1])]))
+        joined = b"\0".join(map(os.fsencode, names))
     numbers = array.array("I", bytes(4 * len(names)))
-    if _library().monarch_find((ctypes.c_char_p * len(names)).from_buffer(begins), len(names), _pointer(numbers)) != 0:
+    if _library().monarch_find(joined, len(names), _pointer(numbers)) != 0:
         _failed(errno.ENOTCONN)
     return numbers
 

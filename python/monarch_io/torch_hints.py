@@ -369,15 +369,20 @@ class _Files:
         self._numbers = array.array("I")  # by index; 0: not known
 
     def numbers_of(self, indices):
-        if min(indices) < 0:
+        if not indices or min(indices) < 0:
             return self._find(indices)
-        some = [max(indices), *indices[:LOOKS - 1]]  # fails before the list takes memory for what is none
+        end = max(indices) + 1
+        some = [end - 1, *indices[:LOOKS - 1]]  # fails before the list takes memory for what is none
         if any(self._number(i) not in (0, found) for i, found in zip(some, self._find(some))):
             self._numbers = array.array("I")  # the program has changed its list
-        missing = max(indices) + 1 - len(self._numbers)
-        self._numbers.frombytes(bytes(self._numbers.itemsize * max(missing, 0)))
-        # All of a dataset takes less time in its own order than in a shuffled one.
-        order = range(len(self._numbers)) if max(indices) < 4 * len(indices) else indices
+        known = len(self._numbers)
+        if end <= 4 * len(indices):  # all of a dataset takes less time in its own order
+            for piece in _pieces(range(known, end)):
+                self._numbers += self._find(piece)
+            order = range(known)
+        else:
+            self._numbers.frombytes(bytes(self._numbers.itemsize * max(end - known, 0)))
+            order = indices
         for piece in _pieces([i for i in order if not self._numbers[i]]):
             for i, number in zip(piece, self._find(piece)):
                 self._numbers[i] = number

@@ -262,13 +262,17 @@ class CatalogReader {
     const Ref ref = e.identity.load(std::memory_order_acquire);
     return e.type.load(std::memory_order_relaxed) == kDirectoryType ? nullptr : identity(ref);
   }
-  // Has the processor fetch what find() and identity_of() of this entry will read, if that is mapped already.
-  void expect(const Entry& e) const {
+  // Has the processor fetch what find() of this hash will read first, if that is mapped already.
+  void expect(uint32_t hash) const {
     const uint32_t generation = header().index_generation.load(std::memory_order_acquire);
     if (generation >= kMaxGenerations) return;
     const auto* slots =
         static_cast<const std::atomic<uint64_t>*>(index_[generation].load(std::memory_order_acquire));
-    if (slots) __builtin_prefetch(&slots[e.hash & (index_slots(generation) - 1)]);
+    if (slots) __builtin_prefetch(&slots[hash & (index_slots(generation) - 1)]);
+  }
+  // The same of find() and identity_of() of this entry.
+  void expect(const Entry& e) const {
+    expect(e.hash);
     const uint64_t offset = uint64_t{e.identity.load(std::memory_order_relaxed)} * 8;
     const uint32_t k = segment_of(offset);
     if (k >= kMaxSegments || e.type.load(std::memory_order_relaxed) == kDirectoryType) return;
