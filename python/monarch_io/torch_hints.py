@@ -4,7 +4,7 @@
 What DataLoader pulls from its sampler is told as it is pulled, which is num_workers x prefetch_factor batches
 ahead of use. Torch's own samplers lay a whole epoch out in a list when it begins: of that list's iterator a
 copy is told. Nothing is pulled or drawn that the program does not pull and draw itself. A thread does the
-telling, of all that waits at a time. Whatever fails here ends the hints, never the program.
+telling, of all that waits at a time. Whatever fails here ends a loader's hints, never the program.
 """
 
 import array
@@ -40,7 +40,7 @@ _files = weakref.WeakKeyDictionary()  # of loaders: the _Files that they read
 _by_epoch = weakref.WeakKeyDictionary()  # samplers whose set_epoch() is called, and the last epoch that is told of each
 _epochs = itertools.count()  # of loaders whose sampler does not count them
 _call = threading.local()  # .begun: the (sampler, iterator) pairs of the call of _next_index() that runs, if any
-_state = {"everywhere": False, "hooked": False, "failed": False}
+_state = {"everywhere": False, "hooked": False, "said": False}
 
 
 def attach(loader):
@@ -57,17 +57,17 @@ def install():
         _guarded(_hook)
 
 
-def _guarded(call, *words):
-    """What the call returns; after a failure, which is said once, no more is called."""
-    if _state["failed"]:
-        return None
+def _guarded(call, *words, of=None):
+    """What the call returns. A failure ends the hints `of` these files; the first one is said."""
     try:
         return call(*words)
     except Exception as error:  # pylint: disable=broad-except
-        _state["failed"] = True
+        if of:
+            of.failed = True
+        said, _state["said"] = _state["said"], True
         with contextlib.suppress(Exception):  # such as that standard error is closed
-            if "MONARCH_IO_QUIET" not in os.environ:
-                print(f"monarch: no hints from torch any more: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            if not said and "MONARCH_IO_QUIET" not in os.environ:
+                print(f"monarch: no hints from a DataLoader: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return None
 
 
@@ -127,10 +127,10 @@ def _hook_iterator(iterator_class):
     @functools.wraps(next_index)
     def next_index_told(self):
         follower = self._monarch
-        if follower is None or _state["failed"]:
+        if follower is None or follower.files.failed:
             return next_index(self)
         index, begun = (next_index(self), ()) if follower.in_epoch else _noted(next_index, self)
-        _guarded(follower.pulled, self, index, begun)
+        _guarded(follower.pulled, self, index, begun, of=follower.files)
         return index
 
     iterator_class._monarch = None  # of one that has begun already
@@ -160,7 +160,7 @@ def _follower_of(loader):
         return None
     files = _files.setdefault(loader, _Files())
     files.paths_of = paths_of
-    return _Follower(files)
+    return None if files.failed else _Follower(files)
 
 
 def _paths_of(dataset):
@@ -205,7 +205,7 @@ class _Follower:
     """What an iterator of a loader has pulled, and how much of its epoch has been told."""
 
     def __init__(self, files):
-        self._files = files
+        self.files = files
         self.in_epoch = False
 
     def _begin(self, loader_iterator, begun):
@@ -222,7 +222,7 @@ class _Follower:
         self._pulled = self._told = 0
         is_distributed = type(sampler) is DistributedSampler
         number, rank = (sampler.epoch, sampler.rank) if is_distributed else (next(_epochs), None)
-        self._epoch = _Epoch(self._files, number, rank)
+        self._epoch = _Epoch(self.files, number, rank)
         self._later = _epochs_ahead(sampler) if is_distributed and sampler in _by_epoch else []
 
     def pulled(self, loader_iterator, index, begun):
@@ -246,7 +246,7 @@ class _Follower:
         _tell(self._epoch, first, coming if is_ahead else list(coming), is_ahead)
         later, self._later = self._later, []
         for sampler in later:
-            _tell(_Epoch(self._files, sampler.epoch, sampler.rank), 0, _first_of(sampler, self._dropped), is_ahead=True)
+            _tell(_Epoch(self.files, sampler.epoch, sampler.rank), 0, _first_of(sampler, self._dropped), is_ahead=True)
 
 
 def _epochs_ahead(sampler):
@@ -315,7 +315,7 @@ def _leave_torch():
 def _tell_all(tasks):
     while True:
         for piece in _together(tasks):
-            _guarded(_tell_one, *piece)
+            _guarded(_tell_one, *piece, of=piece[0].files)
             if piece[-1]:
                 _state["epochs"].release()
         time.sleep(TOGETHER_S)
@@ -338,7 +338,7 @@ def _together(tasks):
 def _tell_one(epoch, first, indices, is_ahead):
     """Nothing once all is staged. Files that the walk of the dataset has not found yet are told again when it has."""
     counts = monarch_io.stats()
-    if not counts or (counts["listed"] and counts["staged_files"] == counts["files"]):
+    if not counts or epoch.files.failed or (counts["listed"] and counts["staged_files"] == counts["files"]):
         return
     with _state["in_torch"]:
         indices = list(map(operator.index, indices))
@@ -363,6 +363,8 @@ def _within(seconds, pause, condition):
 
 class _Files:
     """The numbers by which a dataset's files are told; each file is looked for once, or until it is known."""
+
+    failed = False
 
     def __init__(self):
         self.paths_of = None
