@@ -26,6 +26,15 @@ TEST(OrderTest, RanksAreMergedByAccessAndEpochsFollowEachOther) {
   EXPECT_TRUE(order.empty());
 }
 
+TEST(OrderTest, WhatIsNoneIsPassedOverInItsPlace) {
+  Order order;
+  EXPECT_TRUE(order.add({0, 0, 0, {0, 0, 10, 0, 11, 0}}));
+  EXPECT_TRUE(order.add({0, 1, 0, {20, 0, 0, 21, 22}}));
+  EXPECT_TRUE(order.add({0, 2, 0, {0, 0}}));
+  EXPECT_EQ(all_of(&order), (std::vector<Ref>{20, 10, 21, 11, 22}));
+  EXPECT_TRUE(order.empty());
+}
+
 TEST(OrderTest, PiecesComeInAnyOrderAndLate) {
   Order order;
   EXPECT_TRUE(order.add({0, 0, 2, {12, 13}}));

@@ -212,6 +212,21 @@ TEST_F(QueueTest, OfWhatTheJobWillUseComesFirstWhatThisNodeIsTheHomeOf) {
   EXPECT_EQ(taken, others) << "in the order of the job";
 }
 
+// Tasks wait for the lock meanwhile.
+TEST_F(QueueTest, OfWhatIsStagedMeanwhileSomeIsLookedAtAtATimeAndOnce) {
+  constexpr size_t kMostLooks = 4096;
+  const Ref a = file("a", 500), staged = file("s", 500), b = file("b", 500);
+  std::vector<Ref> all(3 * kMostLooks, staged);
+  all.push_back(b);
+  EXPECT_TRUE(queue().hint({0, 0, 0, all}));
+  catalog_->entry(staged).state = state_word(State::kPlaced);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(idle()) << "what nobody has told of waits, too";
+  EXPECT_EQ(take().ref, b);
+  done();
+  EXPECT_TRUE(queue().hint({1, 0, 0, all})) << "all is staged, or in work";
+  EXPECT_EQ(take().ref, a);
+}
+
 TEST_F(QueueTest, NothingIsPrefetchedWhileItRestsOrAfterItsEnd) {
   catalog_->add(rel("f"), DT_REG);
   rests_ = true;

@@ -17,6 +17,12 @@ bool is_later(const OrderPiece& a, const OrderPiece& b) {
 
 uint32_t epochs_in(uint32_t word) { return static_cast<uint32_t>(std::popcount(word << 1)); }
 
+// To the next reference. False: there is none.
+bool pass_over_none(OrderPiece* piece) {
+  while (piece->taken < piece->refs.size() && piece->refs[piece->taken] == 0) ++piece->taken;
+  return piece->taken < piece->refs.size();
+}
+
 size_t cost_of(const OrderPiece& piece) { return piece.refs.size() + Order::kPieceRefs; }
 
 }  // namespace
@@ -26,7 +32,7 @@ bool Order::has_room(const OrderPiece& piece) const {
 }
 
 bool Order::add(OrderPiece piece) {
-  if (piece.refs.empty()) return true;
+  if (!pass_over_none(&piece)) return true;
   if (!has_room(piece)) return false;
   refs_ += cost_of(piece);
   pieces_.push_back(std::move(piece));
@@ -39,7 +45,7 @@ std::optional<Ref> Order::next() {
   std::pop_heap(pieces_.begin(), pieces_.end(), is_later);
   OrderPiece& piece = pieces_.back();
   const Ref ref = piece.refs[piece.taken++];
-  if (piece.taken < piece.refs.size()) {
+  if (pass_over_none(&piece)) {
     std::push_heap(pieces_.begin(), pieces_.end(), is_later);
   } else {
     refs_ -= cost_of(piece);

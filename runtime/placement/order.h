@@ -17,7 +17,7 @@ namespace monarch {
 struct OrderPiece {
   uint32_t epoch = 0, rank = 0;
   uint64_t first = 0;
-  std::vector<Ref> refs;  // anything may be in it
+  std::vector<Ref> refs;  // anything may be in it; 0: none, which is passed over
   size_t taken = 0;
 };
 

@@ -15,6 +15,7 @@ constexpr int kTurns = 2;
 constexpr size_t kMostInLine = 4;
 constexpr size_t kMostWaiting = 100000;  // files that the job wrote and that wait to be looked at
 constexpr size_t kHintedPerNode = 16;    // so many hinted files, for each node of the job, are looked through
+constexpr size_t kMostLooks = 4096;      // at hinted files, until others have the lock
 
 // 0: none.
 uint64_t lesser_size(uint64_t a, uint64_t b) { return a == 0 ? b : std::min(a, b); }
@@ -143,19 +144,24 @@ void WorkQueue::end_turn() {
   --turns_;  // done() tells the next one
 }
 
-// Where prefetch is off, or has ended, an order has no use.
+// Where prefetch is off, or has ended, an order has no use. The files are looked at without the lock, for
+// which tasks may wait.
 bool WorkQueue::hint(OrderPiece piece) {
-  const MutexLock hold(lock_);
-  if (!prefetching_) return true;
-  if (!order_.has_room(piece)) return false;
-  for (Ref& ref : piece.refs) {
-    if (!context_->catalog->is_entry(ref)) {
-      ref = 0;
-      continue;
-    }
-    context_->uses.add(ref, piece.epoch);
-    if (!is_known(ref)) context_->uses.begun(ref);
+  {
+    const MutexLock hold(lock_);
+    if (!prefetching_) return true;
+    if (!order_.has_room(piece)) return false;
   }
+  for (Ref& ref : piece.refs) {
+    const Ref told = std::exchange(ref, 0);
+    if (!context_->catalog->is_entry(told)) continue;
+    context_->uses.add(told, piece.epoch);
+    if (is_known(told))
+      ref = told;
+    else
+      context_->uses.begun(told);
+  }
+  const MutexLock hold(lock_);
   work_.notify_all();
   return order_.add(std::move(piece));
 }
@@ -198,6 +204,7 @@ void WorkQueue::wake_for_demand() {
 }
 
 bool WorkQueue::next(Thread thread, Work* work) {
+  looks_on_ = false;
   if (!demanded_.empty()) {
     *work = std::move(demanded_.front());
     demanded_.pop_front();
@@ -251,7 +258,7 @@ bool WorkQueue::next_background(Work* work) {
     return true;
   }
   if (!prefetching_ || ask_.rests() || in_line_.size() >= kMostInLine) return false;
-  return next_in_order(work) || next_to_prefetch(work) || next_opened(work);
+  return next_in_order(work) || (!looks_on_ && (next_to_prefetch(work) || next_opened(work)));
 }
 
 bool WorkQueue::has_more_to_copy() const { return !filling_.empty() || prefetching_ || !in_line_.empty(); }
@@ -259,7 +266,8 @@ bool WorkQueue::has_more_to_copy() const { return !filling_.empty() || prefetchi
 // The job asks for these files, so that nothing is reserved for them.
 bool WorkQueue::next_in_order(Work* work) {
   const uint32_t least_uses = ask_.least_uses();
-  while (const std::optional<Ref> ref = next_hinted(least_uses)) {
+  size_t looks = 0;
+  while (const std::optional<Ref> ref = next_hinted(least_uses, &looks)) {
     context_->uses.begun(*ref);
     if (!context_->catalog->move(*ref, state_word(State::kKnown), state_word(State::kStaging))) continue;
     *work = {.ref = *ref, .why = Why::kPrefetch, .hinted = true};
@@ -272,11 +280,12 @@ bool WorkQueue::next_in_order(Work* work) {
 
 // Those of which this node is the home come before the others near them: nodes with the same order read other
 // files each, and find there what the others have read.
-std::optional<Ref> WorkQueue::next_hinted(uint32_t least_uses) {
-  while (others_.size() < kHintedPerNode * std::max(1u, context_->config.nodes)) {
+std::optional<Ref> WorkQueue::next_hinted(uint32_t least_uses, size_t* looks) {
+  for (; others_.size() < kHintedPerNode * std::max(1u, context_->config.nodes); ++*looks) {
+    looks_on_ = *looks == kMostLooks;
+    if (looks_on_) break;
     const std::optional<Ref> ref = order_.next();
     if (!ref) break;
-    if (*ref == 0) continue;
     if (!is_known(*ref) || context_->uses.of(*ref) < least_uses)
       context_->uses.begun(*ref);
     else if (context_->source->is_ours(*ref))
@@ -360,6 +369,7 @@ bool WorkQueue::wait_for_work(MutexLock* hold) {
   const int64_t now = context_->clock.now_ns();
   int64_t due = ask_.due();
   if (due <= now && !looking_) return true;
+  if (looks_on_) due = std::min(due, now + patience::kFirstPollNs);
   const bool again = !again_.empty() && has_background_place();
   if (is_short_ && (again || has_more_to_copy()))
     due = std::min(due, now + patience::kLookNs);

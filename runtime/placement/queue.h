@@ -130,7 +130,7 @@ class WorkQueue {
   bool next_background(Work* work) REQUIRES(lock_);
   bool has_more_to_copy() const REQUIRES(lock_);  // though nobody waits for it
   bool next_in_order(Work* work) REQUIRES(lock_);
-  std::optional<Ref> next_hinted(uint32_t least_uses) REQUIRES(lock_);
+  std::optional<Ref> next_hinted(uint32_t least_uses, size_t* looks) REQUIRES(lock_);
   bool next_to_prefetch(Work* work) REQUIRES(lock_);
   bool next_in_catalog(Work* work) REQUIRES(lock_);
   bool next_opened(Work* work) REQUIRES(lock_);
@@ -173,6 +173,7 @@ class WorkQueue {
   uint64_t passed_over_ GUARDED_BY(lock_) = 0;
   bool is_poor_ GUARDED_BY(lock_) = false;   // prefetch could not pay when it was asked last
   bool is_short_ GUARDED_BY(lock_) = false;  // memory was short when it was asked last
+  bool looks_on_ GUARDED_BY(lock_) = false;  // at more of what the job will use, once others had the lock
   bool is_timed_ GUARDED_BY(lock_) = false;  // a thread waits for that to change
 };
 
