@@ -282,7 +282,7 @@ def calls():
     """stats(), wait() and hint() within a job and without."""
     job = Stopped("calls")
     call = ["-c", "import monarch_io as m; print([*m.stats().values()][:5:2], m.wait(1), m.wait(0.5, 0.1), m.hint([]), m.hint(['/x', b'y']))"]
-    equal(job.python(*call, **HINTS), (0, f"[{FILES + 1}, {FILES}, 1] False False 0 2\n".encode(), ""), "in a job")
+    equal(job.python(*call, **HINTS, SLURM_PROCID=""), (0, f"[{FILES + 1}, {FILES}, 1] False False 0 2\n".encode(), ""), "in a job")
     equal(e2e.execute([PYTHON, *call], env=e2e.environment(**HINTS)), (0, b"[] False False 0 0\n", ""), "without a job")
     alarm = ["-c", "import signal, monarch_io; signal.signal(signal.SIGALRM, signal.default_int_handler); signal.alarm(1); monarch_io.wait(1)"]
     starting = f"{scratch('starting')}/run"
@@ -354,6 +354,23 @@ for piece in (one, 0, []), (one, 0, [5]), (one, 1, [6, 7]), (other, 0, [8]), (on
 print([(epoch.number, first, [*indices]) for epoch, first, indices, _ in torch_hints._together(tasks)])
 """
 
+# How many threads tell where two begin at the same moment.
+BEGINNING = """
+import contextlib, threading
+from monarch_io import torch_hints
+class Queue(torch_hints.queue.SimpleQueue):
+    both, made = threading.Barrier(2), []
+    def __init__(self):
+        self.made.append(self)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.both.wait(1)
+torch_hints.queue.SimpleQueue = Queue
+threads = [threading.Thread(target=torch_hints._teller) for _ in range(2)]
+for call in threading.Thread.start, threading.Thread.join:
+    [*map(call, threads)]
+print(len(Queue.made))
+"""
+
 
 def again():
     """What the agent has no room for is told again, as is all once the dataset is listed; nothing is told once all is staged."""
@@ -367,6 +384,7 @@ def again():
     equal(e2e.execute([PYTHON, "-c", WAITING], env=e2e.native_environment(**HINTS)),
           (0, b"16\n8192\n[(0, 0, []), (0, 0, [5, 6, 7, 9]), (1, 0, [8]), (0, 5, [4]), (0, 6, [3]), (0, 7, [2, 1])]\n", ""),
           "few epochs wait, and some batches, which are told together")
+    equal(e2e.execute([PYTHON, "-c", BEGINNING], env=e2e.native_environment(**HINTS)), (0, b"1\n", ""), "one thread tells")
 
 
 # Prints the module that stands for sitecustomize, and whether there is torch already.

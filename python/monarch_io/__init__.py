@@ -79,7 +79,7 @@ def _pointer(numbers):
 
 def _hint(numbers, epoch, rank, first):
     """hint() of what _find() has found."""
-    own = int(os.environ.get("SLURM_PROCID", "0")) if rank is None else rank
+    own = int(os.environ.get("SLURM_PROCID") or 0) if rank is None else rank
     order = _Order(epoch, own, first)
     taken = _library().monarch_hint_found(_pointer(numbers), len(numbers), ctypes.byref(order))
     if taken < 0:

@@ -292,14 +292,21 @@ def _tell(epoch, first, indices, is_ahead=False):
 def _teller():
     """Its queue."""
     if _state["teller"] is None:
-        _state["teller"] = queue.SimpleQueue()
-        threading.Thread(target=_tell_all, args=(_state["teller"],), name="monarch", daemon=True).start()
+        _start_thread()
     return _state["teller"]
+
+
+def _start_thread():
+    with _state["starting"]:
+        if _state["teller"] is None:
+            tasks = queue.SimpleQueue()
+            threading.Thread(target=_tell_all, args=(tasks,), name="monarch", daemon=True).start()
+            _state["teller"] = tasks
 
 
 def _forget_thread():
     """After a fork the child has a thread of its own, once it has something to tell."""
-    _state.update(teller=None, in_torch=threading.Lock(), epochs=threading.Semaphore(MOST_EPOCHS))
+    _state.update(teller=None, starting=threading.Lock(), in_torch=threading.Lock(), epochs=threading.Semaphore(MOST_EPOCHS))
 
 
 _forget_thread()
