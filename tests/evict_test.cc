@@ -416,11 +416,12 @@ class UsesOfFiles : public EvictTest {
 
 TEST_F(UsesOfFiles, WhatIsUsedInMoreEpochsHasRoomFirst) {
   tiers_[0].quota.bytes = 7 * kSpace;
-  start_resting(10);
+  start_resting(11);
   hint(0, 1, 10);
   hint(1, 6, 10);
   for (const int i : {5, 4, 9}) EXPECT_EQ(demand(name(i)), kPlaced) << "beside four others there is room";
   EXPECT_EQ(demand(name(3)), kNoFit) << "though it is used first";
+  EXPECT_EQ(demand(name(10)), kNoFit) << "nobody has told of it";
   placement_->rest(false);
   ASSERT_TRUE(settles(name(1)) && settles(name(2)));
   ASSERT_TRUE(eventually([&] { return placed(10).size() == 7; }));
