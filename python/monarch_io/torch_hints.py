@@ -284,24 +284,19 @@ def _first_of(sampler, batch):
 
 def _tell(epoch, first, indices, is_ahead=False):
     """Not where too much waits. `first`: the number of its first access; `indices`: the thread's, a list but for what is_ahead."""
-    tasks = _teller()
+    tasks = _state["teller"] or _teller()
     if _state["epochs"].acquire(blocking=False) if is_ahead else tasks.qsize() < MOST_WAITING:
         tasks.put((epoch, first, indices, is_ahead))
 
 
 def _teller():
-    """Its queue."""
-    if _state["teller"] is None:
-        _start_thread()
-    return _state["teller"]
-
-
-def _start_thread():
+    """Its queue; the first one who asks starts it."""
     with _state["starting"]:
         if _state["teller"] is None:
             tasks = queue.SimpleQueue()
             threading.Thread(target=_tell_all, args=(tasks,), name="monarch", daemon=True).start()
             _state["teller"] = tasks
+        return _state["teller"]
 
 
 def _forget_thread():
