@@ -435,7 +435,7 @@ TEST_F(AgentTest, WithoutTheLibraryForPeersItGoesOnAlone) {
     EXPECT_TRUE(tells(prefetch == AgentConfig::Prefetch::kOn ? "staged-in" : "allocated"));
     {
       const BoardFile shared = board();
-      EXPECT_EQ(shared->header.hears_changes, 0u) << "nobody tells of what other nodes change";
+      EXPECT_EQ(shared->header.wakes_on_change, 0u) << "nobody tells of what other nodes change";
       post_request(shared.get(), rel("one"));
       EXPECT_TRUE(eventually([&] { return staged(shared) == 1; }));
     }

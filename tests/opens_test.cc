@@ -125,8 +125,8 @@ const Case kCases[] = {
     {"tiers full", TaskCounter::fallback_no_fit, [](Job& j) { j.wait(), j.header().full = 1; }},
     {"not walked", TaskCounter::fallback_no_agent, [](Job&) {}, "d/g"},
     {"walked", TaskCounter::fallback_absent, [](Job& j) { j.catalog->set_walked(0); }, "d/g"},
-    {"looked for first", TaskCounter::fallback_absent, [](Job& j) { j.wait(), j.header().look_first = 1; },
-     "d/g"},
+    {"looked for first", TaskCounter::fallback_absent,
+     [](Job& j) { j.wait(), j.header().stat_before_asking = 1; }, "d/g"},
     {"below a mount point", TaskCounter::fallback_pass,
      [](Job& j) { j.state(State::kPass, Reason::kOtherDevice), j.catalog->set_walked(0); }, "d/f/g"},
 };

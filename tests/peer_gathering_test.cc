@@ -215,11 +215,11 @@ TEST_F(GatheringTest, AHomeIsToldThatItMissedSomething) {
 
 TEST_F(GatheringTest, WhatWasAskedOfWhoIsAwayIsAskedAnew) {
   (void)ask(3, kOwn, true);
-  gathering.parted(2);
+  gathering.disconnected(2);
   EXPECT_EQ(ask(3, kOwn, true), Nodes{2});
   EXPECT_TRUE(hear_all(kOthers, 3, 9));
   EXPECT_EQ(ask(3, kOwn, false), Nodes{});
-  gathering.parted(3);
+  gathering.disconnected(3);
   EXPECT_EQ(ask(3, kOwn, true), kOthers) << "the home was there meanwhile";
 }
 

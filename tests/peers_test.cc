@@ -75,16 +75,16 @@ class Node : public PeersHandler {
       if (const auto at = copies_.find(name); at != copies_.end()) return contents(at->second.path);
     }
     const FileKey key = file_key(0, name);
-    const Peers::Where where = peers->locate(key);
+    const Peers::Route route = peers->locate(key);
     std::string content;
     std::vector<uint64_t> checks;
     FileIdentity identity = pfs_->identity(name);
-    if (where.how == Peers::Where::How::kGet) {
+    if (route.how == Peers::Route::How::kGet) {
       std::vector<char> buffer(kPieceBytes);
       Get get;
       get.path = name;
       get.follow = Follow::kYes;
-      fetched = peers->get(key, where, get, buffer.data(),
+      fetched = peers->get(key, route, get, buffer.data(),
                            {[&](const FileIdentity& now) {
                               identity = now;
                               return true;
@@ -95,15 +95,15 @@ class Node : public PeersHandler {
                               return true;
                             }});
     }
-    if (where.how != Peers::Where::How::kGet || fetched != Fetched::kOk) {
+    if (route.how != Peers::Route::How::kGet || fetched != Fetched::kOk) {
       content = pfs_->read(name);
-      if (where.how == Peers::Where::How::kPass) return content;
+      if (route.how == Peers::Route::How::kPass) return content;
       reads.pass();
       checks = checks_of(content);
     }
     identity.check = check_of(checks);
     keep(name, content, identity, checks);
-    peers->done({key, where.lease, ReadResult::kHeld, identity});
+    peers->done({key, route.lease, ReadResult::kHeld, identity});
     return content;
   }
   void spoil(const std::string& name) {
@@ -376,7 +376,7 @@ class BadNodeTest : public PeersTest, public ControlHandler {
     for (int i = 0; i < Members::kMostWrong; ++i) tell(encode(Told{1, {ToldFile()}}));
   }
   // Where the first node is to have a file from.
-  Peers::Where locate(const FileKey& key) { return nodes[0]->peers->locate(key); }
+  Peers::Route locate(const FileKey& key) { return nodes[0]->peers->locate(key); }
   // What it is told by the first node of what that holds.
   Gathered gather() {
     const auto of_share = [this] {
@@ -473,12 +473,12 @@ TEST_F(BadNodeTest, AnAnswerThatTakesFourSecondsIsTaken) {
   options.peers.waits = &waits;
   start(0);
   thinks.shut();
-  auto where = std::async(std::launch::async, [&] { return locate(file_key(0, file_of(kBad, 1))); });
+  auto route = std::async(std::launch::async, [&] { return locate(file_key(0, file_of(kBad, 1))); });
   EXPECT_TRUE(eventually([&] { return wanted() == 1; }) && nodes[0]->clock.await_waiting(1));
   nodes[0]->clock.advance_ms(4000);
   EXPECT_TRUE(eventually([&] { return waits == 1; })) << "tasks see that";
   thinks.open();
-  EXPECT_EQ(where.get().how, Peers::Where::How::kPass);
+  EXPECT_EQ(route.get().how, Peers::Route::How::kPass);
   EXPECT_EQ(nodes[0]->peers->counts().timeouts, 0u);
   nodes[0].reset();
 }
@@ -524,7 +524,7 @@ TEST_F(BadNodeTest, WhoPutsOffForLongerThanAnybodyWaitsIsLeft) {
   start(0);
   ManualClock& clock = nodes[0]->clock;
   clock.hold_sleeps();
-  auto where = std::async(std::launch::async, [&] { return locate(file_key(0, file_of(kBad, 1))); });
+  auto route = std::async(std::launch::async, [&] { return locate(file_key(0, file_of(kBad, 1))); });
   for (int64_t nap = 0; wanted() < 5;) {
     EXPECT_TRUE(clock.await_sleeping(1));
     EXPECT_GT(clock.next_ns() - clock.now_ns(), std::exchange(nap, clock.next_ns() - clock.now_ns()))
@@ -535,7 +535,7 @@ TEST_F(BadNodeTest, WhoPutsOffForLongerThanAnybodyWaitsIsLeft) {
   }
   EXPECT_TRUE(clock.await_sleeping(1));
   clock.advance_ms(options.patience_ms);
-  EXPECT_EQ(where.get().how, Peers::Where::How::kRead);
+  EXPECT_EQ(route.get().how, Peers::Route::How::kRead);
   EXPECT_EQ(wanted(), 6) << "once more, and it is not put off then";
   EXPECT_EQ(nodes[0]->peers->counts().alone, 1u);
 }
@@ -566,7 +566,7 @@ TEST_F(BadNodeTest, WhoAnswersNonsenseAgainAndAgainIsNotAsked) {
       if (walks)
         EXPECT_FALSE(nodes[0]->peers->ask_walk(kBad, Walk()).ok());
       else
-        EXPECT_EQ(locate(file_key(0, name)).how, Peers::Where::How::kRead);
+        EXPECT_EQ(locate(file_key(0, name)).how, Peers::Route::How::kRead);
     }
     EXPECT_EQ(heard.count<Want>() + heard.count<Walk>(), static_cast<size_t>(Members::kMostWrong));
     nodes[0].reset();

@@ -240,14 +240,14 @@ TEST_F(PlacementTest, TasksAreToldToLookWhereMuchIsNotThere) {
   scratch_.file("pfs/f", "x");
   start();
   for (int i = 0; i < 60; ++i) demand("none" + std::to_string(i));
-  EXPECT_EQ((*board_)->header.look_first, 0u);
+  EXPECT_EQ((*board_)->header.stat_before_asking, 0u);
   for (int i = 60; i < 70; ++i) demand("none" + std::to_string(i));
-  EXPECT_EQ((*board_)->header.look_first, 1u);
+  EXPECT_EQ((*board_)->header.stat_before_asking, 1u);
   for (int i = 0; i < 30; ++i) {
     scratch_.file("pfs/f" + std::to_string(i), "x");
     demand("f" + std::to_string(i));
   }
-  EXPECT_EQ((*board_)->header.look_first, 0u) << "there are more that are there";
+  EXPECT_EQ((*board_)->header.stat_before_asking, 0u) << "there are more that are there";
 }
 
 // ---- stopping

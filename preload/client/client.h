@@ -54,7 +54,7 @@ inline Client* client(Retry retry = Retry::kInAWhile) {
 inline bool compares(const Client& c) {
   const BoardHeader& board = c.board->header;
   return c.catalog.facts().check_at_open != 0 || board.unheard.load(std::memory_order_acquire) != 0 ||
-         (board.hears_changes.load(std::memory_order_relaxed) != 0 && !agent_lives(*c.board));
+         (board.wakes_on_change.load(std::memory_order_relaxed) != 0 && !agent_lives(*c.board));
 }
 
 // From now on it is kRestricted, as the log's last line says.

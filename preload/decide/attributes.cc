@@ -55,7 +55,7 @@ bool is_worth_seeing(const Client& c, const Entry& e) {
   const State state = state_of(e.state.load(std::memory_order_relaxed));
   const BoardHeader& header = c.board->header;
   const bool counts = !unsettled(state) || header.full.load(std::memory_order_relaxed) != 0 ||
-                      header.hears_changes.load(std::memory_order_relaxed) != 0;
+                      header.wakes_on_change.load(std::memory_order_relaxed) != 0;
   return (type == DT_REG || type == DT_LNK) && counts && state != State::kDropped &&
          state != State::kPlaced && e.identity.load(std::memory_order_relaxed) == 0;
 }

@@ -89,7 +89,7 @@ bool below_changed_directory(const Client& c, const RelPath& path) {
   return any_above(path, [&](const RelPath& directory) { return is_invalid(*c.board, directory.hash); });
 }
 
-bool leads_to_root(Where where) { return where == Where::kRoot || where == Where::kAbove; }
+bool leads_to_root(Relation where) { return where == Relation::kRoot || where == Relation::kAbove; }
 
 // What a change of a directory does to the files below it. One that is replaced or removed was empty.
 bool concerns_directories(Change change) { return change == Change::kAccess || change == Change::kName; }
@@ -106,11 +106,11 @@ APART void mark_true_path(Client* c, Change change, const Object& object, const 
   Room path, room;
   RelPath rel;
   const size_t len = true_path(object.dirfd, object.path, object.flags, &path);
-  const Where where = len > 0 ? locate(*c, AT_FDCWD, path.text(), &room, &rel) : Where::kOutside;
-  if (where == Where::kBelow && file) (void)set_mark(c, mark_of(st), kChangedInodes);
-  if (where == Where::kBelow) mark_as(c, rel.hash, file ? kChangedFiles : kChangedDirectories);
+  const Relation where = len > 0 ? locate(*c, AT_FDCWD, path.text(), &room, &rel) : Relation::kOutside;
+  if (where == Relation::kBelow && file) (void)set_mark(c, mark_of(st), kChangedInodes);
+  if (where == Relation::kBelow) mark_as(c, rel.hash, file ? kChangedFiles : kChangedDirectories);
   if (leads_to_root(where)) close_all(c);
-  if (where != Where::kOutside && alone) return;
+  if (where != Relation::kOutside && alone) return;
   // Outside by the roots' mount: no file of a dataset, unless it has another name there.
   if (len > 0 && alone && shows_roots(c->catalog.facts(), device_of(st), mount_id(st))) return;
   if (file) mark_as(c, mark_of(st), kChangedInodes);
@@ -165,7 +165,7 @@ APART void mark_database(Client* c, const RelPath& file) {
 }
 
 struct Located {
-  Where where;
+  Relation where;
   uint32_t hash;  // of the path, where it is kBelow, perhaps with a slash
 };
 
@@ -173,11 +173,11 @@ struct Located {
 APART Located mark_text(Client* c, int dirfd, const char* path) {
   Room room;
   RelPath rel;
-  const Where where = locate(*c, dirfd, path, &room, &rel);
-  if (where != Where::kBelow && where != Where::kBelowSlash) return {where, 0};
+  const Relation where = locate(*c, dirfd, path, &room, &rel);
+  if (where != Relation::kBelow && where != Relation::kBelowSlash) return {where, 0};
   mark_path(c, rel);
   mark_database(c, rel);
-  return {Where::kBelow, rel.hash};
+  return {Relation::kBelow, rel.hash};
 }
 
 // The dataset's file whose copy a path leads to by a link to a descriptor (/proc/PID/fd/N, of any process).
@@ -199,7 +199,7 @@ APART Original mark_named(Client* c, Change change, const Object& object, const 
   const bool named = change == Change::kName || (change == Change::kReplaced && S_ISLNK(st.stx_mode));
   // The path of a root may be a symbolic link on another device.
   if (leads_to_root(found.where) && named) close_all(c);
-  if (found.where == Where::kBelow && S_ISDIR(st.stx_mode) && concerns_directories(change))
+  if (found.where == Relation::kBelow && S_ISDIR(st.stx_mode) && concerns_directories(change))
     mark_as(c, found.hash, kChangedDirectories);
   mark_inode(c, change, object, st);
   return {};

@@ -92,8 +92,8 @@ DIR* start(const Listing* listing, int fd, bool path_only) {
 APART DIR* open_known(Client* c, const char* path, int fd) {
   Room room;
   RelPath rel;
-  const Where where = locate(*c, AT_FDCWD, path, &room, &rel);
-  if (where == Where::kOutside || where == Where::kAbove) return nullptr;
+  const Relation where = locate(*c, AT_FDCWD, path, &room, &rel);
+  if (where == Relation::kOutside || where == Relation::kAbove) return nullptr;
   const Listing* listing = may_be_told(*c, rel) ? c->catalog.listing(rel) : nullptr;
   const bool path_only = fd < 0;
   if (path_only && listing) fd = open_own(AT_FDCWD, path, O_PATH | O_DIRECTORY);

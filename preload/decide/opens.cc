@@ -194,7 +194,7 @@ TaskCounter decide(Client* client, const RelPath& path, Opening opening, Decisio
   const State first = found ? state_of(word_of(*found.entry)) : State::kKnown;
   if (first == State::kKnown && board.full.load(std::memory_order_relaxed) != 0)
     return TaskCounter::fallback_no_fit;
-  if (!found && board.look_first.load(std::memory_order_relaxed) != 0 && is_absent(*client, path))
+  if (!found && board.stat_before_asking.load(std::memory_order_relaxed) != 0 && is_absent(*client, path))
     return TaskCounter::fallback_absent;
   const bool waited = unsettled(first);
   if (waited) {

@@ -82,8 +82,8 @@ __attribute__((hot)) bool may_read_below(const Client& client, const char* path)
 }
 
 bool resolve_to_read(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
-  const Where where = locate(client, dirfd, path, room, result);
-  if (where != Where::kOutside) return where == Where::kBelow;
+  const Relation where = locate(client, dirfd, path, room, result);
+  if (where != Relation::kOutside) return where == Relation::kBelow;
   const Directory directory = directory_of(path);
   if (led_elsewhere(directory)) return false;
   const bool below = ask_kernel(client, dirfd, path, room, result);

@@ -139,36 +139,36 @@ __attribute__((noinline)) bool is_below(const CatalogFacts& facts, const char* p
 }
 
 // The result's text is `path`'s own or in `room`.
-Where locate_absolute(const CatalogFacts& facts, const char* path, Room* room, RelPath* result) {
+Relation locate_absolute(const CatalogFacts& facts, const char* path, Room* room, RelPath* result) {
   const char* text;
   const int i = find_prefix(facts, path, &text);
   if (i < 0) {
     for (uint32_t k = 0; k < facts.prefix_count; ++k)
       if (leads_to(path, facts.prefixes[k]))
-        return is_same_directory(facts, k) ? Where::kAbove : Where::kOutside;
-    return Where::kOutside;
+        return is_same_directory(facts, k) ? Relation::kAbove : Relation::kOutside;
+    return Relation::kOutside;
   }
   const Prefix& prefix = facts.prefixes[i];
-  if (!is_same_directory(facts, static_cast<uint32_t>(i))) return Where::kOutside;
+  if (!is_same_directory(facts, static_cast<uint32_t>(i))) return Relation::kOutside;
   const size_t below = prefix.below_len;
   if (*text == '\0') {
     *result = rel_path(prefix.root, prefix.below, below);
-    return Where::kRoot;
+    return Relation::kRoot;
   }
   const Rest rest = read(text);
-  if (rest.unclear || below + 1 + rest.bytes + 1 >= kPathBytes) return Where::kOutside;
+  if (rest.unclear || below + 1 + rest.bytes + 1 >= kPathBytes) return Relation::kOutside;
   if (rest.tidy && below == 0) {
     *result = rel_path(prefix.root, text, rest.bytes);
   } else {
     char* out = room->take(below + 1 + rest.bytes);
-    if (!out) return Where::kOutside;
+    if (!out) return Relation::kOutside;
     memcpy(out, prefix.below, below);
     size_t bytes = below;
     if (below > 0) out[bytes++] = '/';
     bytes += append_tidy(text, out + bytes);
     *result = rel_path(prefix.root, out, bytes);
   }
-  return rest.slash ? Where::kBelowSlash : Where::kBelow;
+  return rest.slash ? Relation::kBelowSlash : Relation::kBelow;
 }
 
 // An absolute path in `room`, with `more` bytes behind it, the NUL's among them; its length, 0 if there is
@@ -268,20 +268,21 @@ size_t directory_path(const Client& client, int dirfd, size_t more, Room* room) 
 }
 
 // A relative path, joined to its directory's.
-APART Where locate_relative(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
+APART Relation locate_relative(const Client& client, int dirfd, const char* path, Room* room,
+                               RelPath* result) {
   const size_t bytes = strnlen(path, kPathBytes);
-  if (bytes == 0 || bytes == kPathBytes) return Where::kOutside;
+  if (bytes == 0 || bytes == kPathBytes) return Relation::kOutside;
   const KeepErrno errno_stays;
   size_t len = directory_path(client, dirfd, bytes + 2, room);
-  if (len == 0) return Where::kOutside;
+  if (len == 0) return Relation::kOutside;
   char* full = room->text();
   if (len > 1) full[len++] = '/';
   memcpy(full + len, path, bytes + 1);
   Room tidy;
-  const Where where = locate_absolute(client.catalog.facts(), full, &tidy, result);
-  return where == Where::kOutside || where == Where::kAbove || keep_text(&tidy, room, result)
+  const Relation where = locate_absolute(client.catalog.facts(), full, &tidy, result);
+  return where == Relation::kOutside || where == Relation::kAbove || keep_text(&tidy, room, result)
              ? where
-             : Where::kOutside;
+             : Relation::kOutside;
 }
 
 }  // namespace
@@ -307,11 +308,11 @@ __attribute__((hot)) bool may_be_below(const Client& client, const char* path) {
   return false;
 }
 
-Where locate(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
+Relation locate(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
   const CatalogFacts& facts = client.catalog.facts();
   if (path[0] != '/') return locate_relative(client, dirfd, path, room, result);
   // Too long for the kernel (ENAMETOOLONG), however short it would be without its doubled slashes.
-  if (strnlen(path, kPathBytes) == kPathBytes) return Where::kOutside;
+  if (strnlen(path, kPathBytes) == kPathBytes) return Relation::kOutside;
   return locate_absolute(facts, path, room, result);
 }
 

@@ -21,7 +21,7 @@ inline bool begins(const char* path, const char (&with)[N]) {
   return true;
 }
 
-enum class Where {
+enum class Relation {
   kOutside,
   kBelow,       // below a root: *result, whose text is `path`'s own or in `room`
   kBelowSlash,  // the same with a slash at the end: a directory, or an error
@@ -30,13 +30,13 @@ enum class Where {
 };
 // Where `path`, relative to the directory `dirfd`, leads, read as text. Costs no system call for absolute
 // paths outside the roots. "..", and what is too long for the kernel, is kOutside: not to be known as text.
-Where locate(const Client& client, int dirfd, const char* path, Room* room, RelPath* result);
+Relation locate(const Client& client, int dirfd, const char* path, Room* room, RelPath* result);
 // Moves the text of `path` to `room` if it is in `from`, and not `room`'s or a longer-lived one. False: there
 // is no memory.
 bool keep_text(Room* from, Room* room, RelPath* path);
 // Whether it is kBelow.
 inline bool resolve(const Client& client, int dirfd, const char* path, Room* room, RelPath* result) {
-  return locate(client, dirfd, path, room, result) == Where::kBelow;
+  return locate(client, dirfd, path, room, result) == Relation::kBelow;
 }
 // False: resolve() would say false. True: it may say either. Without a system call or much stack.
 bool may_be_below(const Client& client, const char* path);

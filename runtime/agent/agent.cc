@@ -141,7 +141,7 @@ Status join_peers(const AgentOptions& agent, LoadingPeers* library, Service* ser
     service->peers.reset();
     return {};
   }
-  board->header.hears_changes.store(1, std::memory_order_release);
+  board->header.wakes_on_change.store(1, std::memory_order_release);
   return {};
 }
 

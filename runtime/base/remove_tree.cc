@@ -60,9 +60,9 @@ void cut(int at, const char* name) {
 }
 
 // The topmost names go to several threads, each with all that is below.
-class Removal {
+class TreeRemoval {
  public:
-  Removal(int64_t mount, Contents contents) : mount_(mount), contents_(contents) {}
+  TreeRemoval(int64_t mount, Contents contents) : mount_(mount), contents_(contents) {}
 
   // The first error.
   Status run(Stream top) {
@@ -177,7 +177,7 @@ class Measuring {
 Status empty_directory(int dirfd, Contents contents) {
   Stream top = stream_of(Fd(os::openat(dirfd, ".", kOpenDirectory)));
   if (!top) return errno_error("open the directory that is to be emptied");
-  return Removal(os::mount_id(dirfd), contents).run(std::move(top));
+  return TreeRemoval(os::mount_id(dirfd), contents).run(std::move(top));
 }
 
 Status remove_tree(int dirfd, const std::string& name) {

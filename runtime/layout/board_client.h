@@ -56,7 +56,7 @@ inline int64_t coarse_ns() {
 
 // The job has changed something, and the agent may want to hear of it.
 inline void tell_change(Board* board) {
-  if (board->header.hears_changes.load(std::memory_order_acquire) == 0) return;
+  if (board->header.wakes_on_change.load(std::memory_order_acquire) == 0) return;
   board->header.doorbell.fetch_add(1, std::memory_order_seq_cst);
   if (board->header.agent_sleeps.load(std::memory_order_seq_cst)) futex_wake(&board->header.doorbell, 1);
 }

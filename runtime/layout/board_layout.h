@@ -281,13 +281,13 @@ struct BoardHeader {
   std::atomic<uint64_t> changes;  // the number of the last mark
   // The highest number that a copy has which was made since its file was marked (placed_word()).
   std::atomic<uint32_t> copied_at;
-  std::atomic<uint32_t> hears_changes;  // 1: the agent is to be woken for a mark
+  std::atomic<uint32_t> wakes_on_change;  // 1: the agent is to be woken for a mark
   // So many of the job's other nodes do not tell what their tasks change, having done so before, and 1 while
   // an agent that goes on for a killed one has not compared what is placed: what is opened is compared with
   // the PFS.
   std::atomic<uint32_t> unheard;
   // 1: many paths that were asked for are not there: look whether one is, before the agent is asked for it.
-  std::atomic<uint32_t> look_first;
+  std::atomic<uint32_t> stat_before_asking;
   // What a hit reads stands above; below is what changes all the time.
   alignas(64) std::atomic<uint32_t> next_slot;  // where tasks begin to look for a free slot
   std::atomic<uint32_t> next_seen;              // whose turn it is of the SeenSlots

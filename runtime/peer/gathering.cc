@@ -143,10 +143,10 @@ void Gathering::gone(NodeIndex node) {
     share.nodes.at(node) = Heard();
     share.complete = false;
   }
-  parted(node);
+  disconnected(node);
 }
 
-void Gathering::parted(NodeIndex node) {
+void Gathering::disconnected(NodeIndex node) {
   for (auto& [home, share] : shares_) {
     Heard& heard = share.nodes.at(node);
     if (heard.state == State::kAsked) heard.state = State::kNot;

@@ -48,7 +48,7 @@ class Gathering {
   // All that it holds is to be asked for anew.
   void gone(NodeIndex node);
   // What was asked of it may be lost, and what it was told as a home.
-  void parted(NodeIndex node);
+  void disconnected(NodeIndex node);
 
  private:
   enum class State : uint8_t { kNot, kAsked, kHeard };

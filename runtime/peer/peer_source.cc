@@ -68,7 +68,7 @@ class PeerSource::File : public SourceFile {
   Status begin(const FileKey& key) REQUIRES(lock_);
   // kOk, or what went wrong with the nodes; `*tier` with this one's tier. `*came`: bytes that are there.
   // `*followed`: some from a node that was still reading the file.
-  Fetched get(const Peers::Where& where, const CopyRange& range, Copier* copier, uint64_t* came, Status* tier,
+  Fetched get(const Peers::Route& route, const CopyRange& range, Copier* copier, uint64_t* came, Status* tier,
               bool* followed);
   Status open_on_pfs(const Copier& copier, const std::function<void()>& waits) EXCLUDES(opening_);
   Status read(CopyRange range, Copier* copier);
@@ -86,7 +86,7 @@ class PeerSource::File : public SourceFile {
   Fd on_pfs_ GUARDED_BY(opening_);  // once a part of it was read there
   std::atomic<bool> end_is_known_{false};
   Mutex lock_;
-  std::shared_ptr<Way> way_ GUARDED_BY(lock_);
+  std::shared_ptr<Transfer> transfer_ GUARDED_BY(lock_);
   std::shared_ptr<Holdings::Coming> coming_ GUARDED_BY(lock_);
   std::shared_ptr<Fd> copy_ GUARDED_BY(lock_);
   FileIdentity identity_ GUARDED_BY(lock_);
@@ -105,7 +105,7 @@ bool PeerSource::File::values(struct stat* st) const {
 // Those who follow this node find the file before its home tells them to.
 Status PeerSource::File::begin(const CopyRange& range) {
   const MutexLock hold(lock_);
-  if (way_) return {};
+  if (transfer_) return {};
   struct stat st;
   if (!values(&st)) return errno_error(std::string(kSource) + "stat");
   if (static_cast<uint64_t>(st.st_size) != range.file_bytes)
@@ -122,9 +122,9 @@ Status PeerSource::File::begin(const CopyRange& range) {
 Status PeerSource::File::begin(const FileKey& key) {
   const MutexLock hold(source_->lock_);
   if (source_->open_.count({ref_, this}) == 0) return given_up_error();
-  std::shared_ptr<Way> way = source_->way_of(ref_, key);
+  std::shared_ptr<Transfer> transfer = source_->transfer_of(ref_, key);
   coming_ = source_->holdings_->begin(ref_, identity_, names_, copy_);
-  way_ = std::move(way);
+  transfer_ = std::move(transfer);
   return {};
 }
 
@@ -144,10 +144,10 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
   // Another node could read it, so there is nothing to find out.
   if (range.file_bytes == 0) return told_ ? Status() : read(std::move(range), copier);
   MONARCH_TRY(begin(range));
-  std::shared_ptr<Way> way;
+  std::shared_ptr<Transfer> transfer;
   {
     const MutexLock hold(lock_);
-    way = way_;
+    transfer = transfer_;
   }
   const CopyRange all = range;
   const uint64_t end = range.offset + range.bytes;
@@ -159,13 +159,13 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
   // Who reads the file knows at the end only that nobody has changed it, and this node has not looked at it.
   bool followed = false;
   for (int failures = 0; failures < kMostFailures && !copier->is_stopping();) {
-    const std::optional<Peers::Where> where = source_->where(way.get());
-    if (!where) return given_up_error();
-    sent_here = where->how == Peers::Where::How::kRead;
-    if (where->how != Peers::Where::How::kGet) break;
+    const std::optional<Peers::Route> route = source_->route(transfer.get());
+    if (!route) return given_up_error();
+    sent_here = route->how == Peers::Route::How::kRead;
+    if (route->how != Peers::Route::How::kGet) break;
     uint64_t came = 0;
     Status tier;
-    const Fetched fetched = get(*where, range, copier, &came, &tier, &followed);
+    const Fetched fetched = get(*route, range, copier, &came, &tier, &followed);
     if (!tier.ok()) return tier;
     if (fetched == Fetched::kOk && came >= range.bytes) return followed && told_ ? look_again() : Status();
     sent_here = fetched == Fetched::kChanged || fetched == Fetched::kRefused;
@@ -181,15 +181,15 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
     }
     const bool later = fetched == Fetched::kBusy || fetched == Fetched::kNotYet || fetched == Fetched::kOk;
     // A reader that answers badly, or not at all, may still be reading: its home knows for how long.
-    const bool follows = where->follow && fetched != Fetched::kWrong;
+    const bool follows = route->follow && fetched != Fetched::kWrong;
     if (!later && !follows) {
       ++failures;
-      forget(way.get());
+      forget(transfer.get());
     } else if (came == 0) {
       const int64_t now = clock.now_ns();
       if (now - moved_ns > kPatienceNs) break;
       if (!later || now - asked_ns > kAskAgainNs) {
-        forget(way.get());
+        forget(transfer.get());
         asked_ns = now;
       }
       clock.sleep_ns(nap_ns);
@@ -197,11 +197,11 @@ Status PeerSource::File::copy(CopyRange range, Copier* copier) {
       if (fetched == Fetched::kBusy || !later) nap_ns = std::min(2 * nap_ns, kLongestNapNs);
     }
   }
-  if (!sent_here && !copier->is_stopping()) source_->note_again(way.get());
+  if (!sent_here && !copier->is_stopping()) source_->note_again(transfer.get());
   return read(std::move(range), copier);
 }
 
-Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range, Copier* copier,
+Fetched PeerSource::File::get(const Peers::Route& route, const CopyRange& range, Copier* copier,
                               uint64_t* came, Status* tier, bool* followed) {
   FileIdentity own;
   FileKey key;
@@ -210,7 +210,7 @@ Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range,
   {
     const MutexLock hold(lock_);
     own = identity_;
-    key = way_->key;
+    key = transfer_->key;
     coming = coming_;
     if (names_) get.inode = own.inode;
   }
@@ -241,7 +241,7 @@ Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range,
                                  *came += piece;
                                  return true;
                                }};
-    fetched = source_->peers_->get(key, where, get, room, receiver);
+    fetched = source_->peers_->get(key, route, get, room, receiver);
     return put_there;
   });
   return fetched;
@@ -251,15 +251,15 @@ Fetched PeerSource::File::get(const Peers::Where& where, const CopyRange& range,
 // these move: the PFS hangs for none of them.
 class PeerSource::Reader {
  public:
-  Reader(PeerSource* source, Way* way, const Copier& copier) : source_(source) {
+  Reader(PeerSource* source, Transfer* transfer, const Copier& copier) : source_(source) {
     uint64_t moves = source->moves_;
     MutexLock hold(source->reading_);
     while (source->reads_ >= source->readers_ && !copier.is_stopping()) {
       source->clock_.wait_until(&source->read_, &hold, source->clock_.now_ns() + kLongestNapNs);
-      if (const uint64_t now = source->moves_; way && now != moves) {
+      if (const uint64_t now = source->moves_; transfer && now != moves) {
         moves = now;
         hold.unlock();
-        source->note_progress(way);
+        source->note_progress(transfer);
         hold.lock();
       }
     }
@@ -295,35 +295,35 @@ Status PeerSource::File::open_on_pfs(const Copier& copier, const std::function<v
 }
 
 Status PeerSource::File::read(CopyRange range, Copier* copier) {
-  std::shared_ptr<Way> way;
+  std::shared_ptr<Transfer> transfer;
   std::shared_ptr<Holdings::Coming> coming;
   {
     const MutexLock hold(lock_);
-    way = way_;
+    transfer = transfer_;
     coming = coming_;
   }
-  const Reader reader(source_, way.get(), *copier);
-  if (way)
+  const Reader reader(source_, transfer.get(), *copier);
+  if (transfer)
     range.waits = [&] {
       ++source_->moves_;
-      source_->note_progress(way.get());
+      source_->note_progress(transfer.get());
     };
   MONARCH_TRY(open_on_pfs(*copier, range.waits));
   {
     const MutexLock hold(opening_);
     range.source = on_pfs_.get();  // it stays
   }
-  if (way) {
-    const MutexLock hold(way->lock);
-    if (way->ended) return given_up_error();
-    way->read_here = true;
+  if (transfer) {
+    const MutexLock hold(transfer->lock);
+    if (transfer->ended) return given_up_error();
+    transfer->read_here = true;
   }
-  if (way)
+  if (transfer)
     range.copied = [&](uint64_t offset, std::string_view piece) {
       source_->holdings_->piece(coming.get(), offset / kPieceBytes,
                                 check_of_piece(piece.data(), piece.size()));
       ++source_->moves_;
-      source_->note_progress(way.get());
+      source_->note_progress(transfer.get());
     };
   range.end_is_known = end_is_known_;
   MONARCH_TRY(copier->copy(range));
@@ -350,83 +350,85 @@ FileKey PeerSource::key_of(Ref ref) { return file_key(catalog_->root_of(ref), ca
 
 bool PeerSource::is_ours(Ref ref) { return peers_->is_home(key_of(ref)); }
 
-std::shared_ptr<PeerSource::Way> PeerSource::way_of(Ref ref, const FileKey& key) {
-  std::shared_ptr<Way>& way = ways_[ref];
-  if (!way) {
-    way = std::make_shared<Way>();
-    way->key = key;
+std::shared_ptr<PeerSource::Transfer> PeerSource::transfer_of(Ref ref, const FileKey& key) {
+  std::shared_ptr<Transfer>& transfer = transfers_[ref];
+  if (!transfer) {
+    transfer = std::make_shared<Transfer>();
+    transfer->key = key;
   }
-  return way;
+  return transfer;
 }
 
-std::shared_ptr<PeerSource::Way> PeerSource::end_way(Ref ref, const std::optional<FileIdentity>& held) {
-  const auto at = ways_.find(ref);
-  if (at == ways_.end()) return nullptr;
-  std::shared_ptr<Way> way = std::move(at->second);
-  ways_.erase(at);
-  const MutexLock hold(way->lock);
-  way->ended = true;
-  way->held = held;
-  return way;
+std::shared_ptr<PeerSource::Transfer> PeerSource::end_transfer(Ref ref,
+                                                               const std::optional<FileIdentity>& held) {
+  const auto at = transfers_.find(ref);
+  if (at == transfers_.end()) return nullptr;
+  std::shared_ptr<Transfer> transfer = std::move(at->second);
+  transfers_.erase(at);
+  const MutexLock hold(transfer->lock);
+  transfer->ended = true;
+  transfer->held = held;
+  return transfer;
 }
 
 // While a thread asks for all; the others wait for what it has heard, or for their turn if it could not.
 class PeerSource::Asking {
  public:
-  explicit Asking(Way* way) : way_(way) {}
+  explicit Asking(Transfer* transfer) : transfer_(transfer) {}
   Asking(const Asking&) = delete;
   Asking& operator=(const Asking&) = delete;
   ~Asking() {
-    const MutexLock hold(way_->lock);
-    way_->asks = false;
-    way_->answered.notify_all();
+    const MutexLock hold(transfer_->lock);
+    transfer_->asks = false;
+    transfer_->answered.notify_all();
   }
 
  private:
-  Way* const way_;
+  Transfer* const transfer_;
 };
 
-std::optional<Peers::Where> PeerSource::where(Way* way) {
+std::optional<Peers::Route> PeerSource::route(Transfer* transfer) {
   {
-    MutexLock hold(way->lock);
-    while (way->asks) way->answered.wait(&hold);
-    if (way->ended) return {};
-    if (way->where) return way->where;
-    way->asks = true;
+    MutexLock hold(transfer->lock);
+    while (transfer->asks) transfer->answered.wait(&hold);
+    if (transfer->ended) return {};
+    if (transfer->route) return transfer->route;
+    transfer->asks = true;
   }
-  const Asking asking(way);
-  const Peers::Where where = peers_->locate(way->key);
+  const Asking asking(transfer);
+  const Peers::Route route = peers_->locate(transfer->key);
   {
-    const MutexLock hold(way->lock);
-    if (!way->ended) {
-      way->where = where;
-      way->lease = where.lease;
-      way->told_ns = clock_.now_ns();
-      return where;
+    const MutexLock hold(transfer->lock);
+    if (!transfer->ended) {
+      transfer->route = route;
+      transfer->lease = route.lease;
+      transfer->told_ns = clock_.now_ns();
+      return route;
     }
   }
   // Whoever gave it up could not tell of this lease.
-  if (where.how == Peers::Where::How::kRead) peers_->done({way->key, where.lease, ReadResult::kNotHeld, {}});
+  if (route.how == Peers::Route::How::kRead)
+    peers_->done({transfer->key, route.lease, ReadResult::kNotHeld, {}});
   return {};
 }
 
-void PeerSource::forget(Way* way) {
-  const MutexLock hold(way->lock);
-  way->where.reset();
+void PeerSource::forget(Transfer* transfer) {
+  const MutexLock hold(transfer->lock);
+  transfer->route.reset();
 }
 
-void PeerSource::note_again(Way* way) {
-  const MutexLock hold(way->lock);
-  if (!way->read_here) add(board_, AgentCounter::dup_files);
-  way->read_here = true;
+void PeerSource::note_again(Transfer* transfer) {
+  const MutexLock hold(transfer->lock);
+  if (!transfer->read_here) add(board_, AgentCounter::dup_files);
+  transfer->read_here = true;
 }
 
-void PeerSource::note_progress(Way* way) {
-  const MutexLock hold(way->lock);
+void PeerSource::note_progress(Transfer* transfer) {
+  const MutexLock hold(transfer->lock);
   const int64_t now = clock_.now_ns();
-  if (way->ended || now - way->told_ns < kTellEveryNs) return;
-  way->told_ns = now;
-  peers_->progress(way->key);
+  if (transfer->ended || now - transfer->told_ns < kTellEveryNs) return;
+  transfer->told_ns = now;
+  peers_->progress(transfer->key);
 }
 
 // Of what it has read here the others are told, unless one of them has told this node.
@@ -435,45 +437,45 @@ void PeerSource::tell_values(Ref ref) {
 }
 
 void PeerSource::copied(Ref ref, int tier) {
-  std::shared_ptr<Way> way;
+  std::shared_ptr<Transfer> transfer;
   {
     const MutexLock hold(lock_);
-    way = end_way(ref, holdings_->copied(ref, tier));
+    transfer = end_transfer(ref, holdings_->copied(ref, tier));
   }
   bool read_here = true;
-  if (way) {
-    const MutexLock hold(way->lock);
-    read_here = way->read_here;
+  if (transfer) {
+    const MutexLock hold(transfer->lock);
+    read_here = transfer->read_here;
   }
   if (read_here)
     tell_values(ref);
   else
     add(board_, AgentCounter::peer_files);
-  if (way) tell_end(way.get());
+  if (transfer) tell_end(transfer.get());
 }
 
 void PeerSource::given_up(Ref ref) {
-  std::shared_ptr<Way> way;
+  std::shared_ptr<Transfer> transfer;
   std::optional<FileKey> held;
   {
     const MutexLock hold(lock_);
     for (auto at = open_.lower_bound({ref, nullptr}); at != open_.end() && at->first == ref;)
       at = open_.erase(at);
-    way = end_way(ref, std::nullopt);
+    transfer = end_transfer(ref, std::nullopt);
     held = holdings_->given_up(ref);
   }
-  if (way) tell_end(way.get());
+  if (transfer) tell_end(transfer.get());
   if (held) peers_->lost(*held);  // else who asks for it hears so
 }
 
 // Others would wait for a reader that has ended, until its lease has, and one of them would read the file
 // again.
-void PeerSource::tell_end(Way* way) {
+void PeerSource::tell_end(Transfer* transfer) {
   Done done;
   {
-    const MutexLock hold(way->lock);
-    done = {way->key, way->lease, way->held ? ReadResult::kHeld : ReadResult::kNotHeld,
-            way->held.value_or(FileIdentity())};
+    const MutexLock hold(transfer->lock);
+    done = {transfer->key, transfer->lease, transfer->held ? ReadResult::kHeld : ReadResult::kNotHeld,
+            transfer->held.value_or(FileIdentity())};
   }
   peers_->done(done);
 }

@@ -56,13 +56,13 @@ class PeerSource : public Source {
   class Reader;
   // What the others say of a file that is being copied here. Several threads may copy parts of it: one of
   // them asks for all, without the lock.
-  struct Way {
+  struct Transfer {
     FileKey key;
     Mutex lock;
     Condition answered;
     bool asks GUARDED_BY(lock) = false;
     bool ended GUARDED_BY(lock) = false;  // it has a copy, or was given up
-    std::optional<Peers::Where> where GUARDED_BY(lock);
+    std::optional<Peers::Route> route GUARDED_BY(lock);
     uint64_t lease GUARDED_BY(lock) = 0;
     bool read_here GUARDED_BY(lock) = false;            // a part of it, on the PFS
     int64_t told_ns GUARDED_BY(lock) = 0;               // when the home was told last that it is being read
@@ -70,21 +70,21 @@ class PeerSource : public Source {
   };
   class Asking;
   FileKey key_of(Ref ref);
-  std::shared_ptr<Way> way_of(Ref ref, const FileKey& key) REQUIRES(lock_);
+  std::shared_ptr<Transfer> transfer_of(Ref ref, const FileKey& key) REQUIRES(lock_);
   // Its home is to be told. nullptr: there was none.
-  std::shared_ptr<Way> end_way(Ref ref, const std::optional<FileIdentity>& held) REQUIRES(lock_);
-  void tell_end(Way* way);
+  std::shared_ptr<Transfer> end_transfer(Ref ref, const std::optional<FileIdentity>& held) REQUIRES(lock_);
+  void tell_end(Transfer* transfer);
   // Nothing: the file was given up.
-  std::optional<Peers::Where> where(Way* way);
+  std::optional<Peers::Route> route(Transfer* transfer);
   // No node gave the file: the home is asked anew.
-  static void forget(Way* way);
+  static void forget(Transfer* transfer);
   // It is read on the PFS, although this node was not sent there.
-  void note_again(Way* way);
+  void note_again(Transfer* transfer);
   void tell_values(Ref ref);
   // The file on the PFS, by O_PATH.
   Fd look_up(Ref ref, const std::string& path) const;
   // A piece was read on the PFS, or waits for a rate: the PFS does not hang.
-  void note_progress(Way* way);
+  void note_progress(Transfer* transfer);
 
   Catalog* const catalog_;
   const Dataset* const dataset_;
@@ -100,8 +100,8 @@ class PeerSource : public Source {
   Condition read_;  // one of them has
   int reads_ GUARDED_BY(reading_) = 0;
   std::atomic<uint64_t> moves_{0};  // pieces that were read on the PFS, and looks at a rate
-  Mutex lock_;                      // taken before Holdings' own and a Way's
-  std::map<Ref, std::shared_ptr<Way>> ways_ GUARDED_BY(lock_);
+  Mutex lock_;                      // taken before Holdings' own and a Transfer's
+  std::map<Ref, std::shared_ptr<Transfer>> transfers_ GUARDED_BY(lock_);
   std::set<std::pair<Ref, const File*>> open_ GUARDED_BY(lock_);  // that have not been given up
 };
 

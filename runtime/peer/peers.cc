@@ -87,29 +87,29 @@ void Peers::tell_missed(NodeIndex home) {
   control_->tell(home, encode(Missed{acted}));
 }
 
-Peers::Where Peers::meaning_of(const Directory::Answer& answer) const {
-  Where where;
+Peers::Route Peers::meaning_of(const Directory::Answer& answer) const {
+  Route route;
   if (const Read* read = std::get_if<Read>(&answer)) {
-    where.lease = read->lease;
+    route.lease = read->lease;
   } else if (const Have* have = std::get_if<Have>(&answer)) {
-    where.how = Where::How::kGet;
-    where.holders = have->holders;
-    where.identity = have->identity;
+    route.how = Route::How::kGet;
+    route.holders = have->holders;
+    route.identity = have->identity;
   } else if (const Busy* busy = std::get_if<Busy>(&answer)) {
-    where.how = Where::How::kGet;
-    where.holders = {busy->reader};
-    where.follow = true;
+    route.how = Route::How::kGet;
+    route.holders = {busy->reader};
+    route.follow = true;
   } else {
-    where.how = Where::How::kPass;
+    route.how = Route::How::kPass;
   }
   // Of nodes that are none, and of this one, nothing can be got.
-  std::erase_if(where.holders, [this](NodeIndex node) { return node >= count_ || node == own_; });
-  if (where.how == Where::How::kGet && where.holders.empty()) where.how = Where::How::kRead;
-  return where;
+  std::erase_if(route.holders, [this](NodeIndex node) { return node >= count_ || node == own_; });
+  if (route.how == Route::How::kGet && route.holders.empty()) route.how = Route::How::kRead;
+  return route;
 }
 
-std::optional<Peers::Where> Peers::meaning_of(const Reply& reply) const {
-  const auto as = [&](const auto& message) -> std::optional<Where> {
+std::optional<Peers::Route> Peers::meaning_of(const Reply& reply) const {
+  const auto as = [&](const auto& message) -> std::optional<Route> {
     if (!message) return {};
     return meaning_of(Directory::Answer(*message));
   };
@@ -159,7 +159,7 @@ void Peers::nap(int64_t* ns) {
   *ns = std::min(2 * *ns, kLongestNapNs);
 }
 
-Peers::Where Peers::locate_here(const FileKey& key) {
+Peers::Route Peers::locate_here(const FileKey& key) {
   const int64_t until_ns = now_ns() + patience_ns();
   for (int64_t nap_ns = kFirstNapNs; now_ns() < until_ns; nap(&nap_ns))
     if (const std::optional<Directory::Answer> answer = answer_to(key, own_, Waits::kYes))
@@ -167,17 +167,17 @@ Peers::Where Peers::locate_here(const FileKey& key) {
   return meaning_of(*answer_to(key, own_, Waits::kNo));
 }
 
-Peers::Where Peers::locate(const FileKey& key) {
-  Where where = ask(key);
+Peers::Route Peers::locate(const FileKey& key) {
+  Route route = ask(key);
   const MutexLock hold(lock_);
-  if (where.how == Where::How::kRead)
-    reading_[key] = where.lease;
+  if (route.how == Route::How::kRead)
+    reading_[key] = route.lease;
   else
     reading_.erase(key);  // by what others know, if it was
-  return where;
+  return route;
 }
 
-Peers::Where Peers::ask(const FileKey& key) {
+Peers::Route Peers::ask(const FileKey& key) {
   constexpr int kMostAttempts = 3;  // the home, once more if a connection was broken, and its deputy
   int64_t nap_ns = kFirstNapNs, until_ns = now_ns() + patience_ns();
   for (int attempt = 0; attempt < kMostAttempts;) {
@@ -191,11 +191,11 @@ Peers::Where Peers::ask(const FileKey& key) {
     if (keeper == own_) return locate_here(key);
     const Waits waits = now_ns() < until_ns ? Waits::kYes : Waits::kNo;
     const Result<Reply> reply = control_->ask(keeper, encode(Want{key, waits}), options_.patience_ms);
-    const std::optional<Where> where = reply.ok() ? meaning_of(*reply) : std::nullopt;
+    const std::optional<Route> route = reply.ok() ? meaning_of(*reply) : std::nullopt;
     const bool later = reply.ok() && reply->header.type == MessageType::kLater;
     {
       const MutexLock hold(lock_);
-      if (where || later) {
+      if (route || later) {
         members_.answered(keeper);
       } else if (reply.ok()) {
         members_.wrong(keeper);
@@ -204,8 +204,8 @@ Peers::Where Peers::ask(const FileKey& key) {
         members_.late(keeper, now_ns());
       }
     }
-    if (where || later) tell_missed(keeper);
-    if (where) return *where;
+    if (route || later) tell_missed(keeper);
+    if (route) return *route;
     if (!later) {
       ++attempt;
       until_ns = now_ns() + patience_ns();  // for whoever is asked next
@@ -217,7 +217,7 @@ Peers::Where Peers::ask(const FileKey& key) {
   }
   const MutexLock hold(lock_);
   ++counts_.alone;
-  return Where();
+  return Route();
 }
 
 // ---- what other nodes ask and tell
@@ -348,7 +348,7 @@ void Peers::met(const Hello& hello) {
     uninformed = uninformed_.count(hello.node) > 0;
     acted = acted_.count(hello.node) > 0 ? 1 : 0;
     untold_.erase(hello.node);
-    parted_.erase(hello.node);
+    disconnected_.erase(hello.node);
   }
   // At an agent's end one connection goes after the other: it is not dialled for these.
   for (const Mark& mark : handler_.changes()) control_->tell_if_met(hello.node, encode(mark));
@@ -379,7 +379,7 @@ void Peers::gone(NodeIndex node) {
     directory_.gone(node);
     gathering_.gone(node);
     uninformed_.insert(node);
-    parted_.insert(node);
+    disconnected_.insert(node);
     gone_ns_ = now_ns();
   }
   remind_later();
@@ -392,10 +392,10 @@ void Peers::unreachable(NodeIndex node, Away why) {
     counts_.errors += ports_[node] != 0 || now_ns() - began_ns_ > kBeginNs;
     members_.unreachable(node, now_ns(), why == Away::kRefused);
     directory_.silent(node, now_ns());
-    gathering_.parted(node);
+    gathering_.disconnected(node);
     if (why == Away::kSilent) return;  // what it is told it still gets, or it will be gone
     uninformed_.insert(node);
-    parted_.insert(node);
+    disconnected_.insert(node);
   }
   handler_.unreachable(node);
   remind_later();
@@ -416,7 +416,7 @@ void Peers::remind_later() {
   int64_t due = Members::kNever;
   {
     const MutexLock hold(lock_);
-    for (const NodeIndex node : parted_)
+    for (const NodeIndex node : disconnected_)
       if (tells || unheard_[node]) due = std::min(due, members_.alone_until(node));
   }
   if (due == Members::kNever) return;
@@ -541,9 +541,9 @@ void Peers::remind() {
   std::vector<NodeIndex> missed;
   {
     const MutexLock hold(lock_);
-    if (parted_.empty() || now_ns() - reminded_ns_ < kRestNs) return;
+    if (disconnected_.empty() || now_ns() - reminded_ns_ < kRestNs) return;
     const bool hears = now_ns() - gone_ns_ >= kToHearNs;
-    for (const NodeIndex node : parted_)
+    for (const NodeIndex node : disconnected_)
       if ((tells || (hears && unheard_[node])) && members_.can_ask(node, now_ns())) missed.push_back(node);
     if (!missed.empty()) reminded_ns_ = now_ns();
   }
@@ -623,11 +623,11 @@ std::string Peers::data_address(NodeIndex node) {
 }
 
 // Holders that can be asked, each as likely to be the first; two at most.
-std::vector<NodeIndex> Peers::in_turn(const Where& where) {
+std::vector<NodeIndex> Peers::in_turn(const Route& route) {
   constexpr size_t kMostTries = 2;
   std::vector<NodeIndex> holders;
   const MutexLock hold(lock_);
-  for (const NodeIndex node : where.holders)
+  for (const NodeIndex node : route.holders)
     if (members_.can_ask(node, now_ns())) holders.push_back(node);
   std::shuffle(holders.begin(), holders.end(), random_);
   if (holders.size() > kMostTries) holders.resize(kMostTries);
@@ -677,14 +677,14 @@ bool Peers::note(const FileKey& key, NodeIndex holder, Fetched fetched) {
   return goes_on;
 }
 
-Fetched Peers::get(const FileKey& key, const Where& where, const Get& get, char* buffer,
+Fetched Peers::get(const FileKey& key, const Route& route, const Get& get, char* buffer,
                    const Receiver& receiver) {
   Get left = get;
-  if (!where.follow) left.follow = Follow::kNo;
+  if (!route.follow) left.follow = Follow::kNo;
   // What the home says that it is; else what the first holder says. Another holder goes on with the same
   // file.
   std::optional<FileIdentity> identity;
-  if (!where.follow) identity = where.identity;
+  if (!route.follow) identity = route.identity;
   uint64_t came = 0;
   std::vector<uint64_t> checks;
   const Receiver counted = {[&](const FileIdentity& now) {
@@ -701,11 +701,11 @@ Fetched Peers::get(const FileKey& key, const Where& where, const Get& get, char*
                               return true;
                             }};
   Fetched fetched = Fetched::kUnreachable;
-  for (const NodeIndex holder : in_turn(where)) {
+  for (const NodeIndex holder : in_turn(route)) {
     fetched = fetch_->get(holder, left, buffer, counted);
-    const bool whole = get.offset == 0 && get.bytes == 0 && where.identity.check != 0;
+    const bool whole = get.offset == 0 && get.bytes == 0 && route.identity.check != 0;
     const bool ended = fetched == Fetched::kOk;
-    if (ended && whole && check_of(checks) != where.identity.check) fetched = Fetched::kWrong;
+    if (ended && whole && check_of(checks) != route.identity.check) fetched = Fetched::kWrong;
     if (!note(key, holder, fetched) || ended) break;
   }
   const MutexLock hold(lock_);

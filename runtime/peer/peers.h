@@ -87,7 +87,7 @@ class Peers : private Whereabouts, private ControlHandler {
   void resume();
 
   // Where a file is to come from.
-  struct Where {
+  struct Route {
     enum class How {
       kRead,  // from the PFS, by this node, which keeps it and says done()
       kGet,   // from one of `holders`
@@ -100,13 +100,13 @@ class Peers : private Whereabouts, private ControlHandler {
     FileIdentity identity;  // kGet, unless it is followed
   };
   // Of a file that this node needs and has room for. Waits for an answer, bounded. Any thread, as all below.
-  Where locate(const FileKey& key) EXCLUDES(lock_);
+  Route locate(const FileKey& key) EXCLUDES(lock_);
 
   // Gets what `get` names from one of the holders, or goes on with another one; `key` is that of the file.
   // `get.follow` counts where the holder is still reading. kOk: all is there, and as it was when it was read
   // on the PFS. kBusy, kNotYet: the rest may come later. kWrong: nothing of what came counts. `buffer` has
   // room for kPieceBytes.
-  Fetched get(const FileKey& key, const Where& where, const Get& get, char* buffer, const Receiver& receiver)
+  Fetched get(const FileKey& key, const Route& route, const Get& get, char* buffer, const Receiver& receiver)
       EXCLUDES(lock_);
 
   // This node is still reading what it was told to read.
@@ -168,8 +168,8 @@ class Peers : private Whereabouts, private ControlHandler {
   // Whether this node is the home or the deputy: of other files no node asks or tells it.
   bool keeps(const FileKey& key) const { return is_of(key, home_of(key, count_), own_); }
 
-  Where ask(const FileKey& key) EXCLUDES(lock_);
-  Where locate_here(const FileKey& key) EXCLUDES(lock_);
+  Route ask(const FileKey& key) EXCLUDES(lock_);
+  Route locate_here(const FileKey& key) EXCLUDES(lock_);
   // Nothing: others are being asked, and who asks waits.
   std::optional<Directory::Answer> answer_to(const FileKey& key, NodeIndex asks, Waits waits) EXCLUDES(lock_);
   // Who is to be asked about the file now; notes the home that does not hear of it.
@@ -181,9 +181,9 @@ class Peers : private Whereabouts, private ControlHandler {
   void tell_keeper(const FileKey& key, const std::string& text) EXCLUDES(lock_);
   // To the home of a file, from its deputy.
   void pass_on(const HeldFile& file) EXCLUDES(lock_);
-  std::optional<Where> meaning_of(const Reply& reply) const;
-  Where meaning_of(const Directory::Answer& answer) const;
-  std::vector<NodeIndex> in_turn(const Where& where) EXCLUDES(lock_);
+  std::optional<Route> meaning_of(const Reply& reply) const;
+  Route meaning_of(const Directory::Answer& answer) const;
+  std::vector<NodeIndex> in_turn(const Route& route) EXCLUDES(lock_);
   // Notes how a node did; false: there is no use in asking another one.
   bool note(const FileKey& key, NodeIndex holder, Fetched fetched) EXCLUDES(lock_);
 
@@ -206,7 +206,7 @@ class Peers : private Whereabouts, private ControlHandler {
   std::set<NodeIndex> uninformed_ GUARDED_BY(lock_);                   // homes that missed something
   std::set<NodeIndex> untold_ GUARDED_BY(lock_);  // of those, homes that have not been told that they did
   std::set<NodeIndex> acted_ GUARDED_BY(lock_);   // of those, homes that this node was the deputy of
-  std::set<NodeIndex> parted_ GUARDED_BY(lock_);  // nodes with which there is no connection
+  std::set<NodeIndex> disconnected_ GUARDED_BY(lock_);  // nodes with which there is no connection
   // Nodes whose changes this one may miss: from gone() until they have told all.
   std::vector<bool> unheard_ GUARDED_BY(lock_);
   // Who is gone is looked for after a while, or a job's end would be full of agents that look for others.

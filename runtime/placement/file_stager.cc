@@ -138,12 +138,12 @@ bool FileStager::is_being_changed(const Work& work, int source, const struct sta
 
 void FileStager::note_found() {
   const bool many = absent_ > kFewAbsent + ++found_ / kFilesPerAbsent;
-  context_->board->header.look_first.store(many ? 1 : 0, std::memory_order_relaxed);
+  context_->board->header.stat_before_asking.store(many ? 1 : 0, std::memory_order_relaxed);
 }
 
 void FileStager::note_absent() {
   if (++absent_ > kFewAbsent + found_ / kFilesPerAbsent)
-    context_->board->header.look_first.store(1, std::memory_order_relaxed);
+    context_->board->header.stat_before_asking.store(1, std::memory_order_relaxed);
 }
 
 bool FileStager::look(Ref ref, const std::string& path, struct stat* st) const {
