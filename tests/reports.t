@@ -121,7 +121,7 @@ def limits():
         n.configure("report_size = none\n")
         n.start(FIRST + 8)
         n.end(FIRST + 8)
-        equal(glob.glob(f"{n.state}/reports/*"), [], "report_size = none: nothing is kept, nor what a killed helper left half")
+        equal(glob.glob(f"{n.state}/reports/*/*"), [], "report_size = none: nothing is kept, nor what a killed helper left half")
 
 
 # ---- the page

@@ -12,7 +12,7 @@
 #include "runtime/node/job_report.h"
 #include "runtime/node/reports.h"
 #include "tests/manual_clock.h"
-#include "tests/scratch.h"
+#include "tests/node_fixture.h"
 
 namespace monarch {
 namespace {
@@ -252,6 +252,34 @@ TEST(Reports, TheOldestGo) {
   EXPECT_EQ(gone(1, 79, 300), "ab");
   EXPECT_EQ(gone(1, 0, 300), "abc");
   EXPECT_EQ(gone(1, 1000, 86400 + 201), "ab") << "by age";
+}
+
+class KeptReportsTest : public StateDirTest {
+ protected:
+  Status keep(uid_t user, const std::string& name) const {
+    JobRecord record;
+    record.user.uid = user;
+    record.name = name;
+    return keep_report(state_, record, std::string(4096, 'x'), {1, 3 * 4096});
+  }
+  std::string below(uid_t user) const { return state_.path() + "/reports/" + std::to_string(user); }
+};
+
+TEST_F(KeptReportsTest, WhoKeepsTheOwnLockedHoldsUpOneHelper) {
+  with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {
+    m->check(keep(1, "a").ok() && keep(2, "b").ok(), "two users have some");
+    locked->lock(::open(below(1).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const pid_t first = ::fork();
+    if (first == 0) ::_exit(keep(1, "c").ok() ? 0 : 1);
+    m->check(is_soon_in_kernel(first) && eventually([&] { return !lock_if_free(below(1)); }), "one waits");
+    m->check(is_soon_done([&] { return keep(1, "d").error().code == ETIMEDOUT; }), "the next does not");
+    for (const char* name : {"e", "f", "g", "h"})
+      m->check(is_soon_done([&] { return keep(2, name).ok(); }), "nor do others");
+    m->check(names_in(below(2)).size() == 3, "whose number is bounded as before");
+    locked->end();
+    int status = -1;
+    m->check(::waitpid(first, &status, 0) == first && status == 0, "once it is unlocked it has its report");
+  });
 }
 
 }  // namespace

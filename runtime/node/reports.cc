@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
@@ -16,46 +17,54 @@
 namespace monarch {
 namespace {
 
+// A user can read the own directory, and so lock it in the kernel. Who is to change it has a flock of it
+// first: so one hangs there, and others leave it alone. It stays when it is empty: its removal would hang
+// with the directory above.
 void give_up(const StateDir& state, const ReportsConfig& config) {
   const int64_t now = os::realtime_s();
-  std::vector<KeptReport> kept;
-  for (const std::string& user : state.names("reports"))
-    for (const std::string& name : state.names("reports/" + user)) {
-      const std::string below = "reports/" + user + "/" + name, path = state.path() + "/" + below;
+  std::vector<KeptReport> kept, old;
+  for (const std::string& user : state.names("reports")) {
+    const std::string dir = "reports/" + user;
+    const Fd lock = lock_if_free(state.path() + "/" + dir);
+    for (const std::string& name : lock ? state.names(dir) : std::vector<std::string>()) {
+      const std::string below = dir + "/" + name;
       struct stat st;
-      if (::lstat(path.c_str(), &st) != 0) continue;
+      if (::lstat((state.path() + "/" + below).c_str(), &st) != 0) continue;
+      const KeptReport report = {below, st.st_mtim.tv_sec, static_cast<uint64_t>(st.st_blocks) * 512};
       if (name.ends_with(".json"))
-        kept.push_back({below, st.st_mtim.tv_sec, static_cast<uint64_t>(st.st_blocks) * 512});
-      else if (st.st_mtim.tv_sec + patience::kRetrySeconds < now)
-        ::unlink(path.c_str());
+        kept.push_back(report);
+      else if (report.at + patience::kRetrySeconds < now)
+        old.push_back(report);
     }
-  const std::vector<KeptReport> old = excess(std::move(kept), config, now);
+  }
+  std::ranges::move(excess(std::move(kept), config, now), std::back_inserter(old));
   for (const KeptReport& report : old) {
     const std::string path = state.path() + "/" + report.below;
+    const Fd lock = lock_if_free(path.substr(0, path.rfind('/')));
+    if (!lock) continue;
     (void)!::truncate(path.c_str(), 0);  // who has it open keeps none of its space
     ::unlink(path.c_str());
   }
-  for (const std::string& user : state.names("reports"))
-    ::rmdir((state.path() + "/reports/" + user).c_str());  // unless there is something in it
+}
+
+Status put_report(const StateDir& state, const JobRecord& record, const std::string& text) {
+  const std::string dir = "reports/" + std::to_string(record.user.uid), path = state.path() + "/" + dir;
+  MONARCH_TRY(ensure_root_directory(path, 0700));
+  const Result<Fd> lock = state.lock_in_time(
+      Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)), path, patience::kBriefMs);
+  if (!lock.ok()) return lock.error();
+  if (!let_in(path, record.user.uid, LetIn::kList))
+    spdlog::warn("{}: {}: its user reads no report there; mount its file system with ACLs (acl(5))", path,
+                 std::strerror(errno));
+  return state.write(dir + "/" + record.name + ".json", text, 0644);
 }
 
 }  // namespace
 
 Status keep_report(const StateDir& state, const JobRecord& record, const std::string& text,
                    const ReportsConfig& config) {
-  const std::string all = state.path() + "/reports";
-  const Result<Fd> locked = state.lock_in_time(
-      Fd(::open(all.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)), all, patience::kBriefMs);
-  Status kept;
-  if (config.report_size > 0) {
-    const std::string dir = "reports/" + std::to_string(record.user.uid), path = state.path() + "/" + dir;
-    MONARCH_TRY(ensure_root_directory(path, 0700));
-    if (!let_in(path, record.user.uid, LetIn::kList))
-      spdlog::warn("{}: {}: its user reads no report there; mount its file system with ACLs (acl(5))", path,
-                   std::strerror(errno));
-    kept = state.write(dir + "/" + record.name + ".json", text, 0644);
-  }
-  if (locked.ok()) give_up(state, config);
+  const Status kept = config.report_size > 0 ? put_report(state, record, text) : Status();
+  give_up(state, config);
   return kept;
 }
 
