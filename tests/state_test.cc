@@ -122,19 +122,22 @@ TEST_F(StateTest, WhatAKilledHelperHadHalfWrittenIsForgotten) {
 
 TEST_F(StateTest, OfARunGoesAllButTheNotes) {
   JobRecord job = record(9);
-  job.notes = {"/data\xff", "tiers=ram", {"key", "n[1-2]"},          true,
-               true,        "facts",     {"0", true, "why", "what"}, "told"};
+  job.notes = {
+      "/data\xff\x01", "tiers=ram", {"key", "n[1-2]"}, true, true, "facts", {"0", true, "why", "what"},
+      "told"};
+  job.serves = "/data/key";
   const std::string dir = "jobs/" + job.job.key();
   const Result<Fd> lock = state_.lock_job(job.job, true, 0);
   ASSERT_TRUE(state_.write_record(job).ok());
   EXPECT_TRUE(state_.make_removal(job).ok());
   EXPECT_FALSE(has(contents(path_ + "/removing/" + job.removal() + "/record.json"), "key"));
+  EXPECT_TRUE(has(contents(path_ + "/" + dir + "/record.json"), "/data\xc3\xbf\xc4\x81")) << "no six for one";
   EXPECT_TRUE(state_.forget_run(job).ok());
   EXPECT_EQ(*state_.list(dir), std::vector<std::string>{"record.json"});
   EXPECT_EQ(state_.read_record("c.9.n1").error().code, ENOENT);
   const JobNotes left = state_.read_notes("c.9.n1");
   EXPECT_EQ(left.datasets + left.options + left.peers.key + left.peers.nodes + left.facts + left.told,
-            "/data\xfftiers=ramkeyn[1-2]factstold");
+            "/data\xff\x01tiers=ramkeyn[1-2]factstold");
   EXPECT_EQ(left.failure.run + left.failure.reason + left.failure.tried, "0whywhat");
   EXPECT_TRUE(left.by_default && left.no_default && left.failure.refused);
   EXPECT_FALSE(lock_if_free(path_ + "/" + dir)) << "its lock is held still";

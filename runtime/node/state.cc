@@ -254,13 +254,15 @@ Result<Fd> StateDir::lock_in_time(Fd fd, const std::string& path, int patience_m
 
 namespace {
 
-// What need not be UTF-8, as users choose it: each byte as the character of its number.
+// What need not be UTF-8, as users choose it: each byte as the character of its number; a control character,
+// for which JSON has six, as the one 256 behind it.
 std::string characters_of(const std::string& bytes) {
   std::string text;
   for (const char byte : bytes) {
     const auto c = static_cast<unsigned char>(byte);
-    if (c >= 0x80) text += static_cast<char>(0xc0 | c >> 6);
-    text += static_cast<char>(c >= 0x80 ? 0x80 | (c & 0x3f) : c);
+    const bool plain = c >= ' ' && c < 0x80;
+    if (!plain) text += static_cast<char>(c < ' ' ? 0xc4 : 0xc0 | c >> 6);
+    text += static_cast<char>(plain ? c : 0x80 | (c & 0x3f));
   }
   return text;
 }
@@ -486,7 +488,10 @@ Result<Fd> StateDir::make_removal(const JobRecord& record) const {
 Status StateDir::write_record_at(const std::string& dir, const JobRecord& record) const {
   JobRecord r = record;
   JsonWriter members;
-  if (dir.starts_with("jobs/")) list_members(&r.notes, &members);
+  if (dir.starts_with("jobs/"))
+    list_members(&r.notes, &members);
+  else
+    r.serves = r.remark = "";  // long, of no use any more, and there may be many removals that wait
   if (r.has_run()) {
     list_members(&r, &members);
     members.object()["tiers"] = Json::array();
