@@ -49,7 +49,8 @@ TEST_F(JobDirTest, WhoKeepsTheTiersDirectoryLockedHoldsUpNoStart) {
   with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {
     locked->lock(::open(tier_.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     m->check(is_soon_done([&] { return make("c.2.0.n1").ok(); }), "the next job begins");
-    m->check(prepare(state_, {tier_}, 10000) == std::vector<bool>{true}, "what is there is not made again");
+    m->check(prepare(state_, {tier_}, 10000).tiers == std::vector<bool>{true},
+             "what is there is not made again");
   });
 }
 
@@ -75,7 +76,7 @@ TEST_F(JobDirTest, WhoKeepsTheTiersDirectoryLockedCostsThatTier) {
       });
       m->check(is_soon_done([&] {
                  return make("c.1.0.n1").error().code == ETIMEDOUT &&
-                        prepare(state_, {tier_, other}, 1000) == std::vector<bool>{false, true};
+                        prepare(state_, {tier_, other}, 1000).tiers == std::vector<bool>{false, true};
                }),
                "what cannot be made is not waited for");
       m->check(is_soon_done([&] { return make("c.2.0.n1").error().code == ETIMEDOUT; }),
@@ -150,7 +151,8 @@ TEST_F(JobDirTest, ATierWhereAnyoneCanRenameItIsRefused) {
   EXPECT_TRUE(make().ok()) << "nobody else can";
   fs::permissions(tier_.path, fs::perms::all);
   EXPECT_EQ(make("c.2.0.n1").error().code, EPERM) << "whatever is there already";
-  EXPECT_EQ(prepare(state_, {tier_}, 60000), std::vector<bool>{true}) << "that is no answer that is late";
+  EXPECT_EQ(prepare(state_, {tier_}, 60000).tiers, std::vector<bool>{true})
+      << "that is no answer that is late";
   tier_.path = scratch_ / "missing";
   EXPECT_EQ(make().error().code, ENOENT);
   tier_.path = scratch_.file("file", "");

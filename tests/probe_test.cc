@@ -96,5 +96,28 @@ TEST_F(ProbeTest, AUsersMountBesideTheJobsIsNotAsked) {
   });
 }
 
+// Users can enter them, but not list them.
+TEST_F(ProbeTest, ADirectoryThatIsLockedByARenameDoesNotAnswer) {
+  const StateDir state = *StateDir::open(state_.path());  // by the system's clock
+  TierConfig tier;
+  tier.path = scratch_ / "tier";
+  const std::string own = scratch_.dir("own"), jobs = tier.path + "/monarch";
+  for (const std::string& place : {jobs, state.path(), state.path() + "/run", state.path() + "/grants"}) {
+    const auto answers = [&] {
+      const Prepared which = prepare(state, {tier}, 3000);
+      return place == jobs ? which.tiers.at(0) : which.state;
+    };
+    with_locked_directory(scratch_, [&](PrivateMounts* m, LockedDirectory* locked) {
+      m->check(answers(), place + " answers");
+      locked->lock(::open(own.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      if (::fork() == 0) ::_exit(::rename((own + "/x").c_str(), (place + "/y").c_str()));
+      m->check(eventually([&] { return !answers(); }), place + " does not once it is locked");
+      locked->end();
+      m->check(eventually(answers), "it does again");
+      end_children();
+    });
+  }
+}
+
 }  // namespace
 }  // namespace monarch

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/node/probe.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <sys/fsuid.h>
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <sstream>
 #include <thread>
 
@@ -29,6 +31,13 @@ bool look_at(const std::string& tier) {
   const Fd jobs(
       os::openat(base.get(), "monarch", O_PATH | O_NOFOLLOW | O_CLOEXEC));  // not what a user mounted
   return true;
+}
+
+// Who may enter a directory can lock it in the kernel, by a rename(2) into it that waits for another one:
+// then this hangs.
+void list(Fd directory) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(os::fdopendir(directory.get()), &::closedir);
+  if (dir) (void)directory.release(), (void)os::readdir(dir.get());
 }
 
 // Calls `work` with each number below `count`, in a process with a thread for each; which are through in
@@ -69,12 +78,23 @@ std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& t
   return in_threads(state, tiers.size(), patience_ms, [&](size_t i) { return look_at(tiers[i]); });
 }
 
-std::vector<bool> prepare(const StateDir& state, const std::vector<TierConfig>& tiers, int patience_ms) {
-  return in_threads(state, tiers.size(), patience_ms, [&](size_t i) {
+Prepared prepare(const StateDir& state, const std::vector<TierConfig>& tiers, int patience_ms) {
+  Prepared which;
+  which.tiers = in_threads(state, tiers.size() + 1, patience_ms, [&](size_t i) {
+    if (i == tiers.size()) {
+      for (const char* place : {"", "/run", "/grants"})
+        list(Fd(::open((state.path() + place).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+      return true;
+    }
     look_at(tiers[i].path);
     const Status made = make_tier_jobs(state, tiers[i]);
-    return made.ok() || made.error().code != ETIMEDOUT;  // another one hangs there
+    if (!made.ok()) return made.error().code != ETIMEDOUT;  // another one hangs there
+    if (Result<Fd> jobs = open_tier_jobs(tiers[i].path); jobs.ok()) list(jobs.take());
+    return true;
   });
+  which.state = which.tiers.back();
+  which.tiers.pop_back();
+  return which;
 }
 
 std::vector<bool> can_enter(const User& user, const std::vector<std::string>& tiers) {

@@ -19,8 +19,14 @@ std::vector<std::string> paths_of(const std::vector<TierConfig>& tiers);
 // of root's helpers, so that no step of Slurm's waits for it. Milliseconds where nothing hangs.
 std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& tiers, int patience_ms);
 
-// The same, and <tier>/monarch is made where it is missing. What answers may be without it all the same.
-std::vector<bool> prepare(const StateDir& state, const std::vector<TierConfig>& tiers, int patience_ms);
+// Which of the tiers are as probe() finds them, with <tier>/monarch, which is made where it is missing, and
+// which nobody has locked in the kernel; and whether the directories are like that in which root makes what
+// the job's agent has in `state`. What answers may be without <tier>/monarch all the same.
+struct Prepared {
+  std::vector<bool> tiers;
+  bool state = true;
+};
+Prepared prepare(const StateDir& state, const std::vector<TierConfig>& tiers, int patience_ms);
 
 // Whether the user can enter each of the directories `tiers`, for all that their modes tell. The caller is
 // root, and has one thread.

@@ -210,18 +210,26 @@ Status start_fresh(const StateDir& state, const StartRequest& request, const Con
 
 // Leaves out the tiers whose file systems do not answer, or where TIER/monarch cannot be made in time; true:
 // none. Before anything is locked: it takes a moment.
-bool keep_answering(const StateDir& state, const StartRequest& request, Config* config, std::string* remark) {
-  const std::vector<bool> answers = prepare(state, config->tiers, patience::kHookStepMs);
+bool keep_answering(const StateDir& state, const StartRequest& request, Result<Config>* config,
+                    std::string* remark) {
+  if (!config->ok() || (*config)->tiers.empty()) return true;
+  std::vector<TierConfig>& tiers = (*config)->tiers;
+  const Prepared answers = prepare(state, tiers, patience::kHookStepMs);
+  const std::string why = fmt::format("it does not answer within {} ms", patience::kHookStepMs);
   std::vector<TierConfig> kept;
-  for (size_t i = 0; i < answers.size(); ++i) {
-    const TierConfig& tier = config->tiers[i];
-    if (answers[i])
-      kept.push_back(tier);
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    if (answers.tiers[i])
+      kept.push_back(tiers[i]);
     else
-      leave_out(request, tier, fmt::format("it does not answer within {} ms", patience::kHookStepMs), remark);
+      leave_out(request, tiers[i], why, remark);
   }
-  config->tiers = std::move(kept);
-  return config->tiers.size() == answers.size();
+  const bool all = answers.state && kept.size() == tiers.size();
+  tiers = std::move(kept);
+  if (!answers.state)
+    *config = Error{ETIMEDOUT, state.path() + ": " + why};
+  else if (tiers.empty())
+    *config = Error{ETIMEDOUT, "no tier of this node answers"};
+  return all;
 }
 
 // What the prolog noted, for a step that does not say. ENOENT: nothing is wanted.
@@ -315,14 +323,19 @@ Status failed_before(const JobNotes& notes, const StartRequest& request) {
   return Error{EALREADY, failure.reason};
 }
 
-// Leaves nothing but that note, which goes with the job's epilog.
+// Leaves nothing but that note, which goes with the job's epilog. Before a tier is recorded nothing is made.
 void note_failure(const StateDir& state, const StartRequest& request, const Error& error, JobRecord* record) {
   record->notes.failure = {run_of(request), error.code == kRefused, escaped(error.text), tried_with(request)};
-  Result<std::vector<Removal>> aside = set_run_aside(state, *record);
-  if (aside.ok()) return (void)remove_in_background(state, aside.take(), patience::kHookStepMs);
-  spdlog::warn("JobId={} clean up is left to the next job: {}", record->job.job, aside.error().text);
-  if (const Status noted = state.write_record(*record); !noted.ok())
-    spdlog::warn("JobId={} {}", record->job.job, noted.error().text);
+  Status noted;
+  if (record->tiers.empty()) {
+    noted = state.forget_run(*record);
+  } else {
+    Result<std::vector<Removal>> aside = set_run_aside(state, *record);
+    if (aside.ok()) return (void)remove_in_background(state, aside.take(), patience::kHookStepMs);
+    spdlog::warn("JobId={} clean up is left to the next job: {}", record->job.job, aside.error().text);
+    noted = state.write_record(*record);
+  }
+  if (!noted.ok()) spdlog::warn("JobId={} {}", record->job.job, noted.error().text);
 }
 
 // For the first step with tasks.
@@ -491,9 +504,7 @@ Result<Started> start_agent(const StartRequest& asked) {
     // Also here: what keeps a start from its end may keep its lock.
     MONARCH_TRY(failed_before(last->notes, request));
     questions.ask(config);
-    const bool configured = config.ok() && !config->tiers.empty();
-    if (configured && !keep_answering(*state, request, &*config, &remark)) ready_ms -= patience::kHookStepMs;
-    if (configured && config->tiers.empty()) config = Error{ETIMEDOUT, "no tier of this node answers"};
+    if (!keep_answering(*state, request, &config, &remark)) ready_ms -= patience::kHookStepMs;
     sweep(*state, request.job);
     (void)questions.cores();
     config = questions.decide(std::move(config), request.datasets, &ready_ms, &remark);
