@@ -23,7 +23,8 @@ namespace {
 // A node of the job: all of its agent but the requests.
 class Member {
  public:
-  Member(const std::string& pfs, const PeerNodeOptions& job, AgentConfig config, uint64_t quota, Clock* clock)
+  Member(const std::string& pfs, const PeerNodeOptions& job, AgentConfig config, uint64_t quota,
+         ManualClock* clock)
       : clock_(clock),
         config_(std::move(config)),
         rates_(config_),
@@ -66,10 +67,12 @@ class Member {
     return found ? found.entry->state.load(std::memory_order_acquire) : 0;
   }
   State state(const std::string& path) const { return state_of(word(path)); }
-  // As a task's open does; whether the file is placed then.
+  // As a task's open does; whether the file is placed then. Time passes no faster than it does: two nodes may
+  // have missed each other as they began.
   bool place(const std::string& path) {
     placement->demand(rel(path));
-    return eventually([&] {
+    return eventually([&, polls = 0]() mutable {
+      if (++polls % 50 == 0) clock_->advance_ms(50);
       if (state(path) == State::kLarge) placement->demand(rel(path));  // the whole of it
       return state(path) == State::kPlaced;
     });
@@ -92,7 +95,7 @@ class Member {
   std::unique_ptr<PlacementHandler> placement;
 
  private:
-  Clock* const clock_;
+  ManualClock* const clock_;
   const Scratch scratch_;
   const AgentConfig config_;
   Rates rates_;
