@@ -16,6 +16,12 @@
 namespace monarch {
 namespace {
 
+// Once the other threads of a probe have ended.
+[[noreturn]] void hang_alone(const Hung& hung) {
+  (void)eventually([] { return names_in("/proc/self/task").size() <= 2; });
+  hung.here();
+}
+
 class StartTest : public NodeTest {
  protected:
   // A job that nobody's slurmstepd on this machine is of, nor one that other tests start.
@@ -331,10 +337,7 @@ TEST_F(TrappedStartTest, ATierThatDoesNotAnswerIsLeftOut) {
   configure_tiers();
   const std::string closed = scratch_ / "closed";
   const Intercept opens(Call::kOpenat, [&](Arguments& a) {
-    if (closed != a.path) return;
-    (void)eventually(
-        [] { return names_in("/proc/self/task").size() <= 2; });  // the other tier's thread has ended
-    agent_.here();
+    if (closed == a.path) hang_alone(agent_);
   });
   const JobRecord r = starts_on_open(request("/data"));
   EXPECT_EQ(recorded().remark, "n1 goes without tier closed: it does not answer within 500 ms");
@@ -348,7 +351,7 @@ TEST_F(StartTest, WhereNoTierAnswersThereIsNoAgent) {
   scratch_.file("monarch.conf", "[tier.nvme]\npath = " + tier + "\nquota = 1M\nmin_free = 0\n");
   const Hung hung;
   const Intercept opens(Call::kOpenat, [&](Arguments& a) {
-    if (tier == a.path) hung.here();
+    if (tier == a.path) hang_alone(hung);
   });
   clock_.pass_once([&] { return hung.now(); });
   const Result<Started> none = start_agent(request("/data"));

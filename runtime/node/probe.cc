@@ -79,22 +79,22 @@ std::vector<bool> probe(const StateDir& state, const std::vector<std::string>& t
 }
 
 Prepared prepare(const StateDir& state, const std::vector<TierConfig>& tiers, int patience_ms) {
-  Prepared which;
-  which.tiers = in_threads(state, tiers.size() + 1, patience_ms, [&](size_t i) {
-    if (i == tiers.size()) {
-      for (const char* place : {"", "/run", "/grants"})
-        list(Fd(::open((state.path() + place).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
-      return true;
-    }
-    look_at(tiers[i].path);
-    const Status made = make_tier_jobs(state, tiers[i]);
-    if (!made.ok()) return made.error().code != ETIMEDOUT;  // another one hangs there
-    if (Result<Fd> jobs = open_tier_jobs(tiers[i].path); jobs.ok()) list(jobs.take());
+  const auto list_state = [&] {
+    for (const char* place : {"", "/run", "/grants"})
+      list(Fd(::open((state.path() + place).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
     return true;
+  };
+  const auto prepare_tier = [&](const TierConfig& tier) {
+    look_at(tier.path);
+    const Status made = make_tier_jobs(state, tier);
+    if (!made.ok()) return made.error().code != ETIMEDOUT;  // another one hangs there
+    if (Result<Fd> jobs = open_tier_jobs(tier.path); jobs.ok()) list(jobs.take());
+    return true;
+  };
+  const std::vector<bool> answered = in_threads(state, 1 + tiers.size(), patience_ms, [&](size_t i) {
+    return i == 0 ? list_state() : prepare_tier(tiers[i - 1]);
   });
-  which.state = which.tiers.back();
-  which.tiers.pop_back();
-  return which;
+  return {{answered.begin() + 1, answered.end()}, answered[0]};
 }
 
 std::vector<bool> can_enter(const User& user, const std::vector<std::string>& tiers) {

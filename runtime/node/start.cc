@@ -215,18 +215,19 @@ bool keep_answering(const StateDir& state, const StartRequest& request, Result<C
   if (!config->ok() || (*config)->tiers.empty()) return true;
   std::vector<TierConfig>& tiers = (*config)->tiers;
   const Prepared answers = prepare(state, tiers, patience::kHookStepMs);
-  const std::string why = fmt::format("it does not answer within {} ms", patience::kHookStepMs);
   std::vector<TierConfig> kept;
   for (size_t i = 0; i < tiers.size(); ++i) {
     if (answers.tiers[i])
       kept.push_back(tiers[i]);
     else
-      leave_out(request, tiers[i], why, remark);
+      leave_out(request, tiers[i], fmt::format("it does not answer within {} ms", patience::kHookStepMs),
+                remark);
   }
   const bool all = answers.state && kept.size() == tiers.size();
   tiers = std::move(kept);
   if (!answers.state)
-    *config = Error{ETIMEDOUT, state.path() + ": " + why};
+    *config =
+        Error{ETIMEDOUT, fmt::format("{} does not answer within {} ms", state.path(), patience::kHookStepMs)};
   else if (tiers.empty())
     *config = Error{ETIMEDOUT, "no tier of this node answers"};
   return all;
