@@ -200,6 +200,22 @@ def exclusions():
     equal(job.run([CAT, f"{job.root}/0004.bin"])[1], b"", "what an excluded program writes is seen by others")
 
 
+@e2e.unless(lambda: "" if shutil.which("proot") else "no proot")
+def translated():
+    """PRoot translates the paths of system calls, but in old releases not statx's: another directory at the dataset's path is that one."""
+    dataset, other = scratch("translated.data"), scratch("translated.other")
+    for directory in (dataset, other):
+        for name in "ab":
+            e2e.write(f"{directory}/{name}", f"{directory}'s {name}")
+    read = ["sh", "-c", 'cat "$0/a"; cd "$0" && cat b; ls', dataset]
+    moved = ["proot", "-b", f"{other}:{dataset}", *read]
+    native = e2e.execute(moved)
+    job = e2e.Job(options([dataset], {"t": (scratch("translated.tier"), "1G")}, "--wait", "full"))
+    equal(job.run(moved), native, "another directory by PRoot: as natively")
+    equal(job.run(["proot", *read]), e2e.execute(read), "the dataset's own: likewise")
+    job.end()
+
+
 def log():
     job, file, data = placed()
     code, out, err = e2e.execute([CAT, file, "/dev/null"], env=with_env(job, MONARCH_IO_LOG="stderr"))
@@ -274,4 +290,4 @@ def denied():
     return None
 
 
-e2e.main(started, left_alone, stale, set_user_id, beside_others, exclusions, undecided, denied, log)
+e2e.main(started, left_alone, stale, set_user_id, beside_others, exclusions, translated, undecided, denied, log)

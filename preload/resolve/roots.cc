@@ -3,6 +3,7 @@
 
 #include <linux/capability.h>
 
+#include "preload/client/room.h"
 #include "preload/next/kernel.h"
 #include "runtime/layout/groups.h"
 #include "runtime/layout/space.h"
@@ -90,13 +91,26 @@ Fact look_at_groups(const CatalogFacts& facts) {
   return reads_all() && !capabilities_vary.load(std::memory_order_relaxed) ? kSameForGood : kSame;
 }
 
+// What opens of the path lead to: what translates the paths of system calls may not know statx(2) (PRoot
+// before 5.2). What is mounted there when it is first used is, by "/.".
+APART bool look_into(const char* path, struct statx* st) {
+  Room room;
+  const size_t len = strlen(path);
+  char* const text = room.take(len + sizeof "/.");
+  if (!text) return false;
+  memcpy(text, path, len);
+  memcpy(text + len, "/.", sizeof "/.");
+  const Own directory(open_own(AT_FDCWD, text, O_PATH));
+  return directory.fd >= 0 && look_at(directory.fd, STATX_INO | kMountId, st);
+}
+
 }  // namespace
 
 bool is_same_directory(const CatalogFacts& facts, uint32_t number) {
   const Prefix& prefix = facts.prefixes[number];
   const auto look = [&] {
     struct statx st;
-    if (!ask_statx(AT_FDCWD, prefix.path, AT_STATX_DONT_SYNC, STATX_INO | kMountId, &st)) return kUnknown;
+    if (!look_into(prefix.path, &st)) return kUnknown;
     prefix_mount[number].store(mount_id(st), std::memory_order_relaxed);
     if (device_of(st) == prefix.dev && st.stx_ino == prefix.ino) return kSameForGood;
     say_other(number, prefix.path);
