@@ -73,6 +73,7 @@ unit_agent = \
 	%D%/hard_links_test.cc \
 	%D%/order_test.cc
 unit_base = \
+	%D%/case_name.cc \
 	%D%/base_test.cc \
 	%D%/copier_test.cc \
 	%D%/paths_test.cc \

@@ -3,9 +3,13 @@
 
 #include <sys/time.h>
 
+#include <list>
+
+#include "runtime/base/os.h"
 #include "runtime/metadata/board.h"
 #include "runtime/node/epilog.h"
 #include "runtime/hierarchy/job_room.h"
+#include "tests/faulty_os.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"
@@ -15,11 +19,7 @@ namespace fs = std::filesystem;
 namespace monarch {
 namespace {
 
-int64_t boot_seconds() {
-  timespec t;
-  ::clock_gettime(CLOCK_BOOTTIME, &t);
-  return t.tv_sec;
-}
+int64_t boot_seconds() { return os::clock_ns(CLOCK_BOOTTIME) / 1'000'000'000; }
 
 // Of jobs that no Slurm on this machine has. Processes of root's that are called so stand for slurmstepds.
 class WatchTest : public NodeTest {
@@ -51,9 +51,10 @@ class WatchTest : public NodeTest {
   void anchor() const {
     change([](JobRecord* r) { r->anchors = {{::getpid(), 1}}; });
   }
-  // Of the job: so long ago it was seen without a slurmstepd.
-  void alone_for(int64_t seconds) const {
-    change([=](JobRecord* r) { r->alone_since = boot_seconds() - seconds; });
+  // The job is seen without a slurmstepd, and so much time passes.
+  void alone_for(int64_t seconds) {
+    change([=](JobRecord* r) { r->alone_since = boot_seconds(); });
+    later_.emplace_back(seconds);
   }
   static void make_older(const std::string& dir, int hours) {
     const timeval when[2] = {{::time(nullptr) - 3600 * hours, 0}, {::time(nullptr) - 3600 * hours, 0}};
@@ -65,6 +66,9 @@ class WatchTest : public NodeTest {
   bool need_look() const { return jobs_need_look(request(), state_); }
   void watch() const { watch_jobs(request(), state_); }
   KeeperRequest request() const { return {state_.path(), "", "", ""}; }
+
+ private:
+  std::list<LaterBy> later_;
 };
 
 TEST_F(WatchTest, AJobThatRunsIsLookedAtOnce) {
