@@ -4,6 +4,7 @@
 #include <sys/time.h>
 
 #include "runtime/node/boot.h"
+#include "tests/faulty_os.h"
 #include "tests/node_fixture.h"
 #include "tests/private_mounts.h"
 #include "tests/trapped_calls.h"
@@ -60,13 +61,13 @@ TEST_F(NodeSweepTest, WhatIsDeadGoesAndNothingElse) {
   (void)begin(alive);
   const Removal held = begin(dead(4));
   (void)begin(dead(9));
-  for (const uint32_t n : {5, 6}) ASSERT_TRUE(state_.lock_job({job(n), "n1", "c"}, true, 0).ok());
+  ASSERT_TRUE(state_.lock_job({job(6), "n1", "c"}, true, 0).ok());
   change({job(5), "n1", "c"}, [](JobRecord* r) { r->notes.datasets = "/data"; });
   fill_with_copies(scratch_ / ("tier/monarch/" + dir(7)));
   sweep_now({scratch_ / "tier"});
   EXPECT_TRUE(in_removing().empty()) << "what has a record is no orphan, and is charged once";
-  EXPECT_EQ(jobs(), (Names{key(3), key(4), key(5), key(6), key(9)}))
-      << "it lives, a helper is at work on it, it is noted only, it is about to be, it is the caller's";
+  EXPECT_EQ(jobs(), (Names{key(3), key(4), key(5), key(9)}))
+      << "it lives, a helper is at work on it, it is noted only, it is the caller's";
   EXPECT_EQ(on_tier(), (Names{dir(3), dir(4), dir(9)}));
   EXPECT_EQ(runs(), on_tier());
 }
@@ -138,6 +139,27 @@ TEST_F(NodeSweepTest, UnattendedRemovalsGoOn) {
   nothing_is_left();
 }
 
+TEST_F(NodeSweepTest, AHelperKilledAtAnyCallThatRemovesAJobLeavesItToTheNext) {
+  const JobRecord job = dead(1);
+  int kills = 0;
+  const auto end_killed = [&] {
+    return in_child([&] {
+      int calls = 0;
+      const Intercept kills_it(Call::kUnlinkat, [&](Arguments&) {
+        if (calls++ == kills) ::raise(SIGKILL);
+        return 0;
+      });
+      return set_aside(state_, begin_one(job)).size() == 1 ? 0 : 1;
+    });
+  };
+  for (; kills < 2; ++kills) {
+    EXPECT_EQ(end_killed(), 128 + SIGKILL) << "before the record goes, or its directory";
+    sweep_until_none_is_left();
+    nothing_is_left();
+  }
+  EXPECT_EQ(end_killed(), 0) << "there is no other call";
+}
+
 class SweepSpoiltTest : public NodeSweepTest {
  protected:
   void spoil(const std::string& of_key, const std::string& text = "no record") const {
@@ -192,6 +214,7 @@ TEST_F(SweepSpoiltTest, ARecordThatIsNotThereYetIsNotSpoilt) {
   make_key(key(2));
   scratch_.dir("state/jobs/" + key(2) + "/record.json");
   make_key(key(3));
+  const Fd held = lock_if_free(state_.path() + "/jobs/" + key(3));
   sweep_now({});
   EXPECT_EQ(jobs(), (Names{key(1), key(2), key(3)}));
 }

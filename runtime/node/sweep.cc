@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -285,17 +286,19 @@ std::vector<Removal> take_of_earlier_boots(const StateDir& state, const std::vec
 }
 
 bool is_old_note(const StateDir& state, const std::string& key) {
+  const std::string dir = state.path() + "/jobs/" + key;
   const Result<JobRecord> record = state.read_record(key);
   struct stat st;
-  if (record.ok() || record.error().code != ENOENT ||
-      ::stat((state.path() + "/jobs/" + key).c_str(), &st) != 0)
-    return false;
+  if (record.ok() || record.error().code != ENOENT || ::stat(dir.c_str(), &st) != 0) return false;
+  std::error_code unread;
+  if (std::filesystem::is_empty(dir, unread)) return true;
   const bool fails = !state.read_notes(key).failure.run.empty();
   return st.st_mtim.tv_sec + (fails ? patience::kFailedSeconds : patience::kLongestRetrySeconds) <
          ::time(nullptr);
 }
 
 void forget_note(const StateDir& state, const std::string& key, const Fd& lock) {
+  if (::rmdir((state.path() + "/jobs/" + key).c_str()) == 0) return;
   const Result<std::vector<Slurmstepd>> all = slurmstepds();
   if (!all.ok()) return;
   if (may_be_of(key, *all))

@@ -26,10 +26,12 @@ std::vector<std::string> dead_jobs(const StateDir& state);
 
 // What the prolog or a start that failed has noted of a job that has no agent is old if nothing has changed
 // in it for that long: its epilog may not come. A start that failed, the last to write there, would only fail
-// again. A job that was only noted may have no slurmstepd until its first step.
+// again. A job that was only noted may have no slurmstepd until its first step. An empty directory is
+// old at once: a helper was killed, or has yet to lock what it made, and then makes it anew.
 bool is_old_note(const StateDir& state, const std::string& key);
-// Removes it, unless it is not old, or a slurmstepd that runs now may be its job's: then it is looked at
-// again after as long. The caller has the lock of its directory, so that none begins meanwhile unseen.
+// Removes it, unless it is not old, or a slurmstepd that runs now may be its job's, and something is noted:
+// then it is looked at again after as long. The caller has the lock of its directory, so that none begins
+// meanwhile unseen.
 void forget_note(const StateDir& state, const std::string& key, const Fd& lock);
 
 // Gives a record, in removing/, to each directory of `own`'s cluster and node that none names, on the tiers
