@@ -160,52 +160,6 @@ void fill(Catalog* catalog) {
 
 uint64_t seen = 0;  // what was read, so that it is read
 
-void read_entry(const CatalogReader& reader, Ref ref) {
-  uint32_t len = 0;
-  const Entry* e = reader.named_entry(ref, &len);
-  if (!e) return;
-  for (uint32_t i = 0; i < len; ++i) seen += static_cast<unsigned char>(e->name[i]);
-  char text[kPathBytes];
-  RelPath path;
-  if (reader.path_of(*e, text, sizeof text, &path))
-    for (uint32_t i = 0; i < path.len; ++i) seen += static_cast<unsigned char>(path.path[i]);
-  if (const Identity* id = reader.any_identity_of(*e)) {
-    const Attributes* a = reader.attributes(id->attributes);
-    seen += a ? a->mode : 0;
-  }
-  const SeenFile* told = reader.seen_file(*e);
-  seen += told ? told->size : 0;
-  reader.expect(*e);
-  const Ref chunks = chunks_of(e->state.load());
-  for (const uint32_t n : {0u, 5u, 63u, 64u, 200u, 1u << 20, ~0u}) seen += reader.has_chunk(chunks, n);
-}
-
-void read_header(const CatalogReader& reader) {
-  const CatalogFacts& facts = reader.facts();
-  for (uint32_t i = 0; i < facts.prefix_count; ++i)
-    seen += strlen(facts.prefixes[i].path) + strlen(facts.prefixes[i].below) +
-            reader.walked(facts.prefixes[i].root);
-  for (uint32_t i = 0; i < facts.tier_count; ++i)
-    seen += strlen(facts.tiers[i].path) + strlen(facts.tiers[i].name) + reader.tier_failed(i);
-}
-
-void read_all(const CatalogReader& reader) {
-  read_header(reader);
-  for (uint32_t n = 0; n < kFiles; n += 3) {
-    const std::string name = name_of(n);
-    if (const Found found = reader.find(rel(name))) read_entry(reader, found.ref);
-    const Identity* id = reader.find_copy(n % 2, n + 1);
-    if (id) read_entry(reader, id->entry);
-  }
-  reader.map_identities();
-  if (const Listing* listing = reader.listing(rel(""))) {
-    Ref block = 0;
-    const uint32_t count = std::min(read_once(listing->count), 2 * kNamed);
-    for (uint32_t i = 0; i < count; ++i)
-      if (const ListedName* name = reader.listed_name(*listing, &block, i)) read_entry(reader, name->entry);
-  }
-}
-
 // What the agent does with its catalog.
 void use_all(Catalog* catalog, Mutations* random, uint32_t* next) {
   const std::string name = random->pick(3) ? name_of(static_cast<uint32_t>(random->pick(kFiles)))
@@ -274,27 +228,6 @@ void attack(const std::string& run_dir, uint32_t seed, int times,
   ends = true;
   hostile.join();
   for (const Target& t : targets) ::munmap(t.base, t.bytes);
-}
-
-TEST(HostileCatalog, LeadsNoTaskAstray) {
-  for (uint32_t seed = 1; seed <= 3; ++seed) {
-    Scratch scratch;
-    const auto catalog = make_catalog(scratch.path());
-    fill(catalog.get());
-    CatalogReader early;
-    ASSERT_TRUE(early.open(scratch.path().c_str()));
-    attack(scratch.path(), seed, 100, [&](Mutations*) {
-      read_all(early);
-      // A process maps as it goes, and maps what is hostile from the beginning.
-      const int status = in_child([&] {
-        const auto late = std::make_unique<CatalogReader>();
-        if (late->open(scratch.path().c_str())) read_all(*late);
-        return 0;
-      });
-      ASSERT_EQ(status, 0) << "a task died";
-    });
-  }
-  EXPECT_GT(seen, 0u);
 }
 
 TEST(HostileCatalog, LeadsTheAgentNotAstray) {
