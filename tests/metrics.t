@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import threading
@@ -121,37 +120,6 @@ def lives():
 
 
 # ---- what owners do
-
-
-def kill_agent(n, job):
-    pid = n.record(job)["pid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not e2e.running(pid))
-
-
-def hostile():
-    """Boards that an owner has spoilt: the node's counters neither go back nor spring. What is believed is metrics_test.cc's."""
-    with contextlib.closing(Node("hostile")) as n:
-        job, size = FIRST + 41, n.size()
-        board = f"{n.start(job)}/board"
-        files = {"monarch_staged_files_total": 30, 'monarch_staging_bytes_total{source="pfs"}': size}
-        kill_agent(n, job)
-        died = {'monarch_jobs{state="agent_died"}': 1, 'monarch_jobs{state="running"}': 0}
-        some(n.look("killed"), {**died, **files, "monarch_jobs_unread": 0}, "its agent was killed")
-        os.unlink(board)
-        some(n.look("nothing"), {**died, **files, "monarch_jobs_unread": 1}, "no board")
-        os.mkfifo(board)
-        os.lchown(board, UID, UID)
-        some(n.look("a FIFO"), {**died, **files, "monarch_jobs_unread": 1}, "in place of the board: a FIFO")
-        n.end(job)
-        some(n.look("lost"), {**files, 'monarch_jobs_ended_total{counters="lost"}': 1, 'monarch_jobs_ended_total{counters="read"}': 0},
-             "of a job that ends so, what was read before counts")
-        job = FIRST + 42  # one that a sweep removes: nobody has its last counts
-        n.start(job)
-        n.look("to be swept")
-        kill_agent(n, job)
-        shutil.rmtree(f"{n.state}/jobs/c-1.{job}.n1.x")
-        some(n.look("swept"), {"monarch_staged_files_total": 60, 'monarch_jobs_ended_total{counters="lost"}': 2}, "and of one that no epilog ended")
 
 
 def hanging(n):
@@ -462,4 +430,4 @@ def dashboard():
     return equal(code, 0, "its numbers are right", out.decode(), err)
 
 
-e2e.main(as_root(lives), as_root(hostile), as_root(mounted), as_root(textfile), as_root(by_socket), units, as_root(by_systemd), as_root(names), guide, dashboard)
+e2e.main(as_root(lives), as_root(mounted), as_root(textfile), as_root(by_socket), units, as_root(by_systemd), as_root(names), guide, dashboard)
