@@ -231,17 +231,5 @@ def odd_paths():
         ok(all(re.match(r"\d{4}-\d\d-\d\dT[0-9:.]+ monarchd\[\d+\]: ", line) for line in lines), "each line of the log is a whole one", lines)
 
 
-def two_clusters():
-    """A machine that is a node of two clusters, under one name, with jobs of one number."""
-    with contextlib.closing(Node("clusters")) as n:
-        answers = [n.answer(1, cluster=name) for name in ("one", "two", "one")]
-        contains(answers[0], ["ready ", "/run/one.1.0.n1.x."], "a job of one cluster")
-        contains(answers[1], ["ready ", "/run/two.1.0.n1.x."], "a job of the same number of another has its own agent")
-        equal(answers[2], answers[0], "a second step finds that of its cluster")
-        n.epilog(1, "one")
-        ok(running(n.record(1, "two")["pid"]) and not os.path.exists(f"{n.state}/jobs/one.1.n1.x"), "an epilog ends that of its cluster")
-        equal(n.epilog(1, "../one"), 2, "a cluster's name that cannot be part of a file's is refused")
-
-
 e2e.skip_all_if(e2e.why_not_root())
-e2e.main(every_moment, start_killed, held_memory, hangs_in_mid_job, odd_paths, two_clusters)
+e2e.main(every_moment, start_killed, held_memory, hangs_in_mid_job, odd_paths)
