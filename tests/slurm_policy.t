@@ -114,24 +114,6 @@ def defaults():
     contains(cluster.log_of(job), ["/nowhere"], "a default that is not there: the log says so")
 
 
-def words():
-    """plugstack.conf goes before monarch.conf."""
-    configure("[policy]\nenabled = off\n[agent]\nprefetch = on\n")
-
-    def restart(plugin_words):
-        """Not before the database has all jobs' ends: slurmctld would forget them."""
-        wait_until(lambda: not os.listdir(f"{cluster.state}/spool"), 60)
-        cluster.words = plugin_words
-        up()
-    restart("policy.enabled=on agent.prefetch=off policy.partition.closed.enabled=off")
-    _, out = run("words of plugstack.conf", script="cat $MONARCH_IO_RUN_DIR/agent.conf")
-    contains(out, ["\nprefetch = off\n"], "words of plugstack.conf go before monarch.conf")
-    refused("a section of plugstack.conf alone", "the administrator has switched it off for jobs of partition closed", "--partition=closed")
-    restart("agent.prefetch=sometimes")
-    refused("a word that is wrong", "plugstack.conf: agent.prefetch=sometimes: 'sometimes' is none of auto, on, off")
-    restart("")
-
-
 # ---- options of sbatch and srun: what each of them has the agent do is start_test.cc's
 
 
@@ -156,14 +138,6 @@ def by_option():
     keys, tiers = conf_of(out)
     equal((keys["prefetch"], tiers, out.splitlines()[-1]), ("off", ["nvme"], "0"),
           "twins: the option comes before its twin, and no task sees one")
-
-
-def in_a_step():
-    """srun alone, and a step of a job that has no dataset."""
-    code, out, err = cluster.execute(["srun", "-N1", "--exclusive", f"--monarch-dataset={data.path}", "--monarch-tiers=ssd", "sh", "-c", SHOW])
-    equal((code, conf_of(out.decode())[1]), (0, ["ssd"]), "srun: what the agent is told", err)
-    out = plain("a step's option", script=f"srun --monarch-dataset={data.path} --monarch-prefetch=off sh -c '{SHOW}'")[1]
-    equal(conf_of(out)[0].get("prefetch"), "off", "a step's option: what the agent is told")
 
 
 def told(text):
@@ -197,4 +171,4 @@ def leaves_nothing():
 
 e2e.skip_all_if(slurm_lab.why_no_slurm())
 begin()
-e2e.main(by_option, in_a_step, waits, by_job, of_liars, defaults, words, leaves_nothing)
+e2e.main(by_option, waits, by_job, of_liars, defaults, leaves_nothing)

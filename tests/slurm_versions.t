@@ -187,32 +187,6 @@ def suspended(name):
     cluster.gone(name)
 
 
-def escape(name):
-    """The agent is in none of the job's groups, its owner cannot trace it, and what is in its own group dies with the epilog."""
-    name += ", escape"
-    script = scratch() + "/escape.py"
-    with open(script, "w", encoding="utf-8") as file:
-        file.write("import ctypes, os, sys\nlibc = ctypes.CDLL(None, use_errno=True)\n"
-                   "print(libc.ptrace(0x4206, int(sys.argv[1]), None, None), flush=True)\n")
-    job = cluster.submit(["-w", cluster.node_names[0], f"--monarch-dataset={data.path}"],
-                         'export MONARCH_IO_DISABLE=1; sleep 600 & own=$!; while [ ! -e agent.$SLURM_JOB_ID ]; do sleep 0.05; done; '
-                         f'python3 {script} $own; python3 {script} $(cat agent.$SLURM_JOB_ID); {HELD}')
-    agent = cluster.agent(job)
-    e2e.write(f"{cluster.out}/agent.{job}", str(agent))
-    cluster.held(job)
-    equal(cluster.output(job).split(), [b"0", b"-1"], f"{name}: the owner traces a process of the job's, and not the agent")
-    places = text_in(f"/proc/{agent}/cgroup").splitlines()
-    ok(not [line for line in places if "/job_" in line or "slurmstepd.scope" in line], f"{name}: the agent is in none of Slurm's groups", *places)
-    runaway = cluster.start(["sleep", "600"])
-    for path in cluster.groups():
-        if str(agent) in text_in(f"{path}/cgroup.procs").split():
-            e2e.write(f"{path}/cgroup.procs", str(runaway.pid))
-    cluster.go(job)
-    cluster.wait(job)
-    ok(wait_until(lambda: runaway.poll() is not None), f"{name}: what runs in the agent's group dies with the job")
-    cluster.gone(name)
-
-
 def rows(name):
     """Lines for sacct find the rows of their runs."""
     slurm_rows.array_rows(cluster, f"{name}, ")
@@ -375,7 +349,7 @@ def system():
     """The system's Slurm, with what is mounted at /sys/fs/cgroup; and with version 2."""
     global cluster
     cluster = Lab(name="system")
-    under("Contain", constrained(), few_in_a_row, suspended, escape, memory, makes_way)
+    under("Contain", constrained(), few_in_a_row, suspended, memory, makes_way)
     preload = ["--preload", f"{BUILD}/tests/only_v2.so"] if os.path.isdir("/sys/fs/cgroup/freezer") else []
     under("none", ["--cgroup", "v2", *preload], few_in_a_row, two_steps, suspended)
     cluster.mostly_in_time("Slurm of the system, all jobs")
@@ -385,7 +359,7 @@ def system():
 def systemd():
     """The system's Slurm, as sites have it: slurmd is a unit of systemd's, and has it make the scope of its slurmstepds."""
     global cluster
-    tests = few_in_a_row, restarts, memory, suspended, escape
+    tests = few_in_a_row, restarts, memory, suspended
     if not os.path.isdir("/run/systemd/system"):
         for test in tests:
             e2e.skip(f"slurmd as a unit of systemd's: {test.__name__.replace('_', ' ')}", "systemd does not run here; tests/vm.t has a machine where it does")
@@ -399,7 +373,7 @@ def systemd():
 def newer():
     """That of MONARCH_TEST_SLURM, with version 2."""
     global cluster
-    variants = {"Contain,Alloc": (in_a_row, suspended, escape),
+    variants = {"Contain,Alloc": (in_a_row, suspended),
                 "none": (in_a_row, two_steps, suspended),
                 "Contain,Alloc,RunInJob": (in_a_row, suspended, rows)}
     if not NEWER or not os.access(f"{NEWER}/sbin/slurmctld", os.X_OK):
