@@ -22,7 +22,7 @@ struct Target {
 constexpr Target kTargets[] = {
     {"board", &fuzz::board},       {"config", &fuzz::config}, {"counters", &fuzz::counters},
     {"messages", &fuzz::messages}, {"mounts", &fuzz::mounts}, {"record", &fuzz::record},
-    {"sizes", &fuzz::sizes},       {"spool", &fuzz::spool},   {"store", &fuzz::store},
+    {"store", &fuzz::store},
 #ifdef HAVE_SLURM
     {"options", &fuzz::options},
 #endif

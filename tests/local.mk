@@ -193,11 +193,9 @@ fuzz_sources = \
 	%D%/fuzz/messages.cc \
 	%D%/fuzz/mounts.cc \
 	%D%/fuzz/record.cc \
-	%D%/fuzz/sizes.cc \
-	%D%/fuzz/spool.cc \
 	%D%/fuzz/store.cc \
 	%D%/fuzz/targets.h
-fuzz_targets = board config counters messages mounts record sizes spool store
+fuzz_targets = board config counters messages mounts record store
 if HAVE_SLURM
 fuzz_sources += %D%/fuzz/options.cc
 fuzz_targets += options

@@ -22,13 +22,11 @@ void messages(const uint8_t* data, size_t size);  // what peers say
 void mounts(const uint8_t* data, size_t size);    // the mount table, in discovery
 void options(const uint8_t* data, size_t size);   // the plugin's options, their twins, plugstack.conf's words
 void record(const uint8_t* data, size_t size);    // record.json
-void sizes(const uint8_t* data, size_t size);     // sizes, quotas and --tier
-void spool(const uint8_t* data, size_t size);     // entries of the spool
 void store(const uint8_t* data, size_t size);     // what an agent asks of root's store
 
 // Those that need root, since the state directory is root's; without it they are skipped, by name. dev/fuzz
 // reads this line.
-inline constexpr const char* kNeedRoot[] = {"record", "spool"};
+inline constexpr const char* kNeedRoot[] = {"record"};
 
 // The same as messages(); of which types there are some that are whole.
 std::set<uint16_t> types_of_messages(const uint8_t* data, size_t size);
