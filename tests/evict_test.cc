@@ -385,8 +385,6 @@ TEST_F(EvictTest, WithoutAThreadItIsDoneLater) {
   EXPECT_TRUE(keeps_to(0));
 }
 
-// ---- large files, whole ones and parts
-
 // ---- what the job has told of its order
 
 class UsesOfFiles : public EvictTest {

@@ -369,12 +369,6 @@ class ServedStoreTest : public ::testing::Test {
   std::thread thread_;
 };
 
-TEST_F(ServedStoreTest, EndsWithItsAgent) {
-  serve();
-  pipes_.asks.reset();
-  EXPECT_TRUE(ends_with(1));
-}
-
 TEST_F(ServedStoreTest, EndsAtAPartOfARequest) {
   serve();
   const StoreAsk ask = ask_for(AskKind::kNew);

@@ -1,7 +1,7 @@
 #!/usr/bin/python3 -B
 # SPDX-License-Identifier: Apache-2.0
 """8 processes with 8 threads read files of 0 B to 40 MiB in all ways, over tiers smaller than the dataset, while the PFS
-fails or the agent is killed. Every byte is checked.
+fails. Every byte is checked. That the agent is killed meanwhile: faults.t.
 
 Takes 30 s, with MONARCH_TEST_ALL=1 600 s. `stress.t SEED` repeats a run, as far as its processes allow.
 """
@@ -79,7 +79,6 @@ for thread in threads: thread.join()
 print(json.dumps(counts))
 """
 ROUND = 4
-KILLED = "the agent killed"
 FAULTS = ("eio-every", "eio-open-every", "estale-every", "estale-open-every")
 CALM = [f"set {name} 0" for name in (*FAULTS, "open-us", "read-us", "meta-us", "hang", "bw-mib")]
 
@@ -136,22 +135,13 @@ def beside(work, *arguments):
         thread.join()
 
 
-def kill_later(job, pfs, numbers, until):
-    """Once a tier serves, and long before all is placed: the PFS is fast only when the agent is gone."""
-    while not job.now()["waited_hits"] and not until.wait(0.05):
-        pass
-    with contextlib.suppress(ProcessLookupError):
-        e2e.kill_agents(job.pid, lambda: until.wait(numbers.uniform(0, 0.8)))
-    pfs.command("set bw-mib 40")
-
-
 def one_round(kind, seconds, pfs, source, tiers, numbers):
     """A job that begins with empty tiers. The report and what the program counted."""
     words = [f"stage_wait_max = {numbers.choice(['1M', '4M', '64M'])}", f"prefetch = {numbers.choice(['on', 'off'])}",
              f"consistency = {numbers.choice(['job', 'open'])}"]
     config = f"{scratch()}/stress.conf"
     e2e.write(config, "\n".join(["[agent]", *words, ""]))
-    pfs.command(*CALM, "set open-us 500", f"set bw-mib {8 if kind == KILLED else 300}", "reset")
+    pfs.command(*CALM, "set open-us 500", "set bw-mib 300", "reset")
     job = e2e.Job([*options([pfs.mount], tiers), "--config", config], **e2e.sanitizer_log())
     seed = numbers.getrandbits(32)
     if kind == "faults":
@@ -160,15 +150,12 @@ def one_round(kind, seconds, pfs, source, tiers, numbers):
         seen = pfs.counters()
         ok(0 < seen["faults"] >= errors, f"{words}: no error but the PFS's own reached the programs", errors, seen)
     else:
-        with beside(kill_later, job, pfs, numbers) if kind == KILLED else contextlib.nullcontext():
-            errors = read(job, pfs, source, seconds, seed)
+        errors = read(job, pfs, source, seconds, seed)
         equal(errors, 0, f"{words}, {kind}: no errors")
     report = job.end()
     ok(all(level["placed_bytes"] <= quota for level, (_, quota) in zip(report["tiers"], tiers.values())),
        f"{kind}: within the quotas", report["tiers"])
     ok(report["opens_tier"] > 0 and report["tasks"]["opens_pfs"] > 0, f"{kind}: tiers and the PFS were in use", report)
-    if kind == KILLED:
-        ok(report["tasks"]["fallback_no_agent"] > 0, f"{kind}: opens did without it", report)
     ok(wait_until(lambda: not e2e.traces(job.pid, *[path for path, _ in tiers.values()])), f"{kind}: nothing is left",
        e2e.traces(job.pid))
     equal(e2e.sanitizer_found(), "", f"{kind}: sanitizers found nothing")
@@ -184,15 +171,12 @@ def stress():
     if fast := memory("tier"):
         tiers = {"ram": (fast, size // 5), **tiers}
     pfs = e2e.SlowFs(source, f"{source}.pfs")
-    # Room for all, and a PFS too slow to fill it by then: what is not placed is not for lack of room.
-    roomy = {name: (path, 2 * size) for name, (path, _) in tiers.items()}
     end = time.monotonic() + SECONDS
-    kinds = ["no faults", "faults", KILLED, "faults", "faults", KILLED]
-    for kind in itertools.cycle(kinds):
+    for kind in itertools.cycle(["no faults", "faults", "faults"]):
         left = end - time.monotonic()
         if left < 2:
             break
-        one_round(kind, int(min(max(SECONDS // 10, ROUND), left)), pfs, source, roomy if kind == KILLED else tiers, numbers)
+        one_round(kind, int(min(max(SECONDS // 10, ROUND), left)), pfs, source, tiers, numbers)
     return pfs.close()
 
 
