@@ -37,7 +37,6 @@ struct Copy {
   std::string path;
   FileIdentity identity;
   std::vector<uint64_t> checks;
-  bool lost = false;
 };
 
 // An agent without its placement: it keeps what it reads in files. Its time stands still unless a test moves
@@ -110,10 +109,6 @@ class Node : public PeersHandler {
     const std::lock_guard hold(lock_);
     overwrite(copies_.at(name).path, "?", 0);
   }
-  void lose(const std::string& name) {
-    const std::lock_guard hold(lock_);
-    copies_.at(name).lost = true;
-  }
   void forget(const std::string& name) {
     const std::lock_guard hold(lock_);
     copies_.erase(name);
@@ -152,7 +147,7 @@ class Node : public PeersHandler {
       followers += here() ? 0 : 1;
       grew_.wait(hold, [&] { return here() || ends_; });
     }
-    if (!here() || copies_[get.path].lost) return nullptr;
+    if (!here()) return nullptr;
     const Copy& copy = copies_[get.path];
     return std::make_unique<SentFile>(copy.path, copy.identity,
                                       [checks = copy.checks](uint64_t piece) { return checks.at(piece); });
@@ -326,20 +321,6 @@ TEST_F(PeersTest, WhoSendsWrongBytesAgainAndAgainIsNotAsked) {
     expect_read(2, name);
   }
   EXPECT_EQ(nodes[2]->peers->counts().wrong, 3u);
-}
-
-TEST_F(PeersTest, ACopyThatIsLostIsLeftOut) {
-  start_all();
-  const std::string name = file_of(1);
-  expect_read(0, name);
-  nodes[0]->lose(name);
-  expect_read(2, name);
-  EXPECT_EQ(pfs.reads, 2);
-  EXPECT_TRUE(eventually([&] {  // the home hears of it in its own time
-    const int before = pfs.reads;
-    nodes[3]->forget(name);
-    return nodes[3]->read(name) == pfs.content(name) && pfs.reads == before;
-  }));
 }
 
 // A node that has the key, and says what none does.

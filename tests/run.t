@@ -4,7 +4,6 @@
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -124,17 +123,6 @@ def peers_library():
         shown = [e2e.bytes_in(f"/proc/{job.agent()}/{name}") for name in ("cmdline", "environ")]
         ok(not any(bytes(range(1, 32)) in text for text in shown), "the key is in no command line nor environment", shown)
         job.end()
-    for name in "monarchctl", "monarchd":
-        shutil.copy(f"{BUILD}/{name}", parts)
-    os.symlink(f"{BUILD}/libmonarch_preload.so", f"{parts}/libmonarch_preload.so")
-    e2e.write(f"{parts}/libmonarch_peers.so", "none\n" * 1000)
-    code, out, err = e2e.execute([f"{parts}/monarchctl", "run", *helped, "--report", f"{base}/report", "--", *read_all(dataset)],
-                                 env=e2e.environment())
-    equal((code, out), native, "no library for peers: the bytes are right")
-    ok(err.startswith("monarchctl run: this node gets no files from the job's other nodes: load ") and err.count("gets no files") == 1,
-       "no library for peers: the user is told once", err)
-    equal(json.loads(e2e.bytes_in(f"{base}/report"))["agent"]["staged_bytes"], size,
-          "no library for peers: all is staged as on one node")
 
 
 LIST = "give yourself the right to list it (chmod), or ask its owner"
