@@ -13,7 +13,6 @@ tests/farm.log: TEST_TIMEOUT = 7200
 tests/inject.log: TEST_TIMEOUT = 7200
 tests/packages.log: TEST_TIMEOUT = 7200
 tests/posix.log: TEST_TIMEOUT = 7200
-tests/told.log: TEST_TIMEOUT = 7200
 tests/vm.log: TEST_TIMEOUT = 14400
 
 tap_driver = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
@@ -329,7 +328,6 @@ scripts = \
 	%D%/slurm_versions.t \
 	%D%/store.t \
 	%D%/stress.t \
-	%D%/told.t \
 	%D%/top.t \
 	%D%/vm.t \
 	%D%/writes.t
