@@ -71,17 +71,13 @@ class Nodes:
         self.jobs = [None] * count
         self.want = self.native()
 
-    def words(self, index, size="1G", key=None):
-        return options([self.pfs.mount], {"ssd": (self.tiers[index], size)}, "--config", self.config, "--peers", self.list,
-                       "--peer-index", str(index), "--peer-key", key or self.key)
-
-    def start(self, index, size="1G", key=None, job=e2e.Job):
-        self.jobs[index] = job(self.words(index, size, key), before=self.lab.at(index + 1) if self.lab else ())
-        return self.jobs[index]
+    def words(self, index):
+        return options([self.pfs.mount], {"ssd": (self.tiers[index], "1G")}, "--config", self.config, "--peers", self.list,
+                       "--peer-index", str(index), "--peer-key", self.key)
 
     def start_all(self):
         for index in range(len(self.jobs)):
-            self.start(index)
+            self.jobs[index] = e2e.Job(self.words(index), before=self.lab.at(index + 1) if self.lab else ())
         return self
 
     def native(self):
