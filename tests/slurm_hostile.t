@@ -148,7 +148,8 @@ def outside():
     system = [(path, st.st_mode, st.st_uid, st.st_gid, st.st_size, st.st_mtime_ns, st.st_ctime_ns)
               for path in ("/etc", "/etc/shadow", cluster.state, f"{cluster.state}/jobs", f"{cluster.state}/run", cluster.tier)
               for st in [os.stat(path)]]
-    return tree_state(f"{scratch()}/canary") + [entry[:4] if entry[0].startswith(scratch()) else entry for entry in system]
+    # Others of the machine's make and rename files in /etc, and the cluster in its own.
+    return tree_state(f"{scratch()}/canary") + [entry if entry[0] == "/etc/shadow" else entry[:4] for entry in system]
 
 
 def begin():

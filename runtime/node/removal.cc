@@ -19,6 +19,7 @@
 #include "runtime/base/argv.h"
 #include "runtime/base/log.h"
 #include "runtime/base/os.h"
+#include "runtime/base/patience.h"
 #include "runtime/base/remove_tree.h"
 #include "runtime/node/await.h"
 #include "runtime/node/life.h"
