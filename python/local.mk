@@ -6,4 +6,5 @@ nobase_dist_pkgdata_DATA = \
 	%D%/monarch_io.dist-info/entry_points.txt \
 	%D%/monarch_io/__init__.py \
 	%D%/monarch_io/torch_hints.py \
+	%D%/monarch_io/torch_learned.py \
 	%D%/sitecustomize.py

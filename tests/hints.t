@@ -21,9 +21,13 @@ MARK = 1000  # epochs from there on tell where a loader ends
 
 # Reads by the loaders named, and prints of each epoch the numbers of the files and a digest of losses and random state.
 PROGRAM = r"""
-import glob, hashlib, json, random, sys, threading
+import glob, hashlib, json, random, sys, threading, traceback
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, Subset, TensorDataset
+try:
+    from PIL.Image import open as open_image
+except ImportError:
+    open_image = lambda path: open(path, "rb")
 
 class Files(Dataset):
     def __init__(self, paths, field="samples", change=list):
@@ -35,6 +39,27 @@ class Files(Dataset):
         path, number = self.files[i]
         with open(path, "rb") as file:
             return number, torch.tensor(list(file.read(8).ljust(8))) + torch.rand(8)
+
+class Own(Files):
+    epoch = 0
+    def __init__(self, paths, opens=lambda i, epoch: [i]):
+        super().__init__(paths, "own")
+        self.opens = opens
+    def __getitem__(self, i):
+        opened = self.opens(int(i), self.epoch)
+        return torch.tensor(opened), sum(super(Own, self).__getitem__(number)[1] for number in opened)
+
+class Images(Own):
+    def __getitem__(self, i):
+        with open_image(self.files[i][0]) as image:
+            return i, torch.rand(8) + image.tell()
+
+class Together(Own):
+    def __getitems__(self, batch):
+        return [self[i] for i in batch]
+
+class Newer(Subset):  # as torch's from 2.0 on
+    exec(compile("def __getitems__(self, indices): return [self.dataset[self.indices[idx]] for idx in indices]", Subset.__getitem__.__code__.co_filename, "exec"))
 
 class Stream(IterableDataset):
     samples = None
@@ -75,22 +100,28 @@ def read(loader, epochs=1, batches=-1):
     steps = torch.optim.SGD(model.parameters(), 1e-6)
     for epoch in range(epochs):
         getattr(loader.sampler, "set_epoch", id)(epoch)
+        Own.epoch = epoch
         numbers, digest = [], hashlib.sha256()
-        for number, pixels in loader:
-            loss = model(pixels).square().mean()
-            steps.zero_grad()
-            loss.backward()
-            steps.step()
-            numbers += torch.as_tensor(number).reshape(-1).tolist()
-            digest.update(f"{pixels.tolist()} {loss.item().hex()}".encode())
-            batches -= 1
-            if batches == 0:
-                break
+        try:
+            for number, pixels in loader:
+                loss = model(pixels).square().mean()
+                steps.zero_grad()
+                loss.backward()
+                steps.step()
+                numbers += torch.as_tensor(number).reshape(-1).tolist()
+                digest.update(f"{pixels.tolist()} {loss.item().hex()}".encode())
+                batches -= 1
+                if batches == 0:
+                    break
+        except LookupError as error:  # with workers the frames here depend on which of them is faster
+            digest.update(f"{error if loader.num_workers else traceback.format_exc()}".encode())
         digest.update(torch.get_rng_state().numpy().tobytes())
         yield numbers, digest.hexdigest()
 
 class Last:
-    failed = False
+    failed, learned = False, None
+    def are_new(self):
+        return False
     def __init__(self):
         self.told = threading.Event()
     def numbers_of(self, indices):
@@ -105,7 +136,7 @@ def await_thread(hints):
 def main():
     torch.set_num_threads(1)
     paths = sorted(glob.glob(sys.argv[1] + "/**/*.bin", recursive=True))
-    files = Files(paths)
+    files, own = Files(paths), Own(paths)
     loaders = {LOADERS}
     for name in sys.argv[3:] or loaders:
         dataset, words, *more = loaders[name]
@@ -144,12 +175,26 @@ LOADERS = {
     "a sampler whose length is drawn": "files, dict(sampler=Drawn(), drop_last=True), 2",
     "batches of the program's": "files, dict(batch_sampler=[[3, 1], [2], [0, 59]], batch_size=1)",
     "a stream": "Stream(), dict(num_workers=2)",
-    "files that are fetched when they are named": "Files(paths, change=lambda files: [Fetched() for _ in files]), dict(shuffle=True), 2",
-    "files that are not known": "Files(paths, 'other'), dict(shuffle=True)",
+    "learned, not from what fetches files when it is named": "Files(paths, change=lambda files: [Fetched() for _ in files]), dict(shuffle=True), 2",
+    "files that are in memory": "TensorDataset(torch.arange(60), torch.ones(60, 8)), dict(shuffle=True), 2",
+    "files of texts": "Own(paths), dict(sampler=[*map(str, range(60))]), 2",
+    "files of whole batches": "Together(paths), dict(shuffle=True), 2",
+    "learned": "own, dict(shuffle=True, num_workers=2), 2",
+    "learned before, by another loader": "own, dict(shuffle=True, batch_size=4)",
+    "learned, two of each index, persistent workers": "Own(paths, lambda i, _: [i, 59 - i]), dict(sampler=Backwards(own), num_workers=2, persistent_workers=True), 2",
+    "learned, others in each epoch": "Own(paths, lambda i, epoch: [(i + 10 * epoch) % 60]), dict(shuffle=True, num_workers=2), 3",
+    "learned from PIL": "Images(paths[:9]), dict(shuffle=True), 2",
+    "learned in parts": "ConcatDataset([Subset(Own(paths), range(30, 60)), Own(paths[:9])]), dict(shuffle=True), 2",
+    "learned in a newer Subset": "Newer(Own(paths), range(20, 50)), dict(shuffle=True), 2",
+    "learned, set_epoch": "Own(paths), dict(sampler=DistributedSampler(own, 1, 0)), 2",
+    "learned, no batches": "Own(paths), dict(batch_size=None, sampler=RandomSampler(own)), 2",
+    "learned, with replacement": "Own(paths), dict(sampler=RandomSampler(own, replacement=True, num_samples=300))",
+    "an index that fails": "Own(paths, lambda i, epoch: [i, 60] if i == 30 else [i]), dict(shuffle=True), 2",
+    "an index that fails, 2 workers": "Own(paths, lambda i, epoch: [i, 60] if i == 30 else [i]), dict(shuffle=True, num_workers=2)",
     "what fails": "Files(paths, change=lambda files: files[:1]), dict(shuffle=True, num_workers=2), 2",
     "what comes after that": "files, dict(shuffle=True)",
 }
-UNTOLD = ("a stream", "files that are fetched when they are named", "files that are not known", "what fails")
+UNTOLD = ("a stream", "files that are in memory", "files of texts", "files of whole batches", "what fails")
 
 
 def program():
@@ -173,7 +218,7 @@ def told(run_dir):
         if epoch == MARK:
             loaders.append({})
         else:
-            loaders[-1].setdefault((rank, epoch), {}).update((first + i, numbers[ref]) for i, ref in enumerate(refs))
+            loaders[-1].setdefault((rank, epoch), {}).update((first + i, numbers.get(ref)) for i, ref in enumerate(refs))
     return loaders
 
 
@@ -181,6 +226,10 @@ def check_order(name, epochs, orders):
     if name in UNTOLD:
         return equal(orders, {}, f"{name}: nothing is told")
     read = [numbers for numbers, _ in epochs]
+    if name.startswith("learned"):
+        return check_learned(name, read, orders)
+    if "index that fails" in name:
+        return None
     got = [[order.get(i) for i in range(len(order))] for _, order in sorted(orders.items())]
     if "that is left" in name:
         good = [order[:len(numbers)] for order, numbers in zip(got, read)] == read and (len(got[0]) == FILES) == ("goes on" not in name)
@@ -192,12 +241,28 @@ def check_order(name, epochs, orders):
     return equal(got, read, f"{name}: what is told is what is read")
 
 
+def check_learned(name, read, orders):
+    """What is known as an epoch begins is told; of the first one, what was learned until the thread came to tell it."""
+    last = max(orders, default=None)
+    if "set_epoch" in name:
+        equal([*sorted(orders)][-3:], [(0, 1), (0, 2), (0, 3)], f"{name}: as are the next two")
+        last = (0, 1)
+    got = [number for _, number in sorted(orders.get(last, {}).items())]
+    if "replacement" in name:
+        return ok(any(got) and all(number in (None, then) for number, then in zip(got, read[-1])), f"{name}: what was read before is told", got, read)
+    if "others" in name:
+        return ok(all(number in (then, (then - 10) % FILES) for number, then in zip(got, read[-1])), f"{name}: those of the epoch before, or of this one", got, read)
+    return equal(got, read[-1], f"{name}: what is told is what is read")
+
+
 class Stopped(e2e.Job):
     """A job whose agent takes no orders, with all of a dataset staged but a file without room."""
 
     def __init__(self, name):
         self.root = scratch(f"{name}.pfs")
         e2e.make_tree(self.root, FILES)
+        for path in sorted(glob.glob(f"{self.root}/**/*.bin", recursive=True))[:9]:
+            e2e.write(path, b"P6 1 1 255\n123")
         e2e.write(f"{self.root}/large", bytes(8 << 20))
         super().__init__(options([self.root], {"t": (scratch(f"{name}.tier"), "4M")}, "--wait=full"))
         self.stopped = self.agent()
@@ -387,6 +452,64 @@ def again():
     equal(e2e.execute([PYTHON, "-c", BEGINNING], env=e2e.native_environment(**HINTS)), (0, b"1\n", ""), "one thread tells")
 
 
+# What is learned where the dataset has the files whose names are numbers; and what ends it.
+LEARN = """
+import os, sys, monarch_io
+from monarch_io import torch_hints, torch_learned
+os.chdir(sys.argv[1])
+monarch_io._number_of = lambda path: int(path) if path.isdigit() else 0
+monarch_io.stats = lambda: {"listed": listed}
+class Fetcher:
+    def __init__(self, dataset):
+        self.dataset = dataset
+    def fetch(self, possibly_batched_index):
+        self.auto_collation = isinstance(possibly_batched_index, list)
+        data = [self.dataset[idx] for idx in possibly_batched_index] if self.auto_collation else self.dataset[possibly_batched_index]
+        return [open("9").close()]
+class Dataset:
+    def __init__(self, **opens):
+        self.opens = opens
+    def __getitem__(self, index):
+        for path in self.opens[f"i{index}"]:
+            open(path, "a" if path == "8" else "r").close()
+    __hash__ = None
+torch_learned.hook(Fetcher, Dataset, torch_hints._guarded)
+def state(dataset, *batches):
+    files = torch_hints._Files()
+    files.learned = torch_learned.begin(dataset)
+    fetcher = Fetcher(dataset)
+    for batch in batches:
+        fetcher.fetch(batch)
+    print(torch_hints._guarded(files.are_new, of=files), files.failed, files.learned.numbers_of([0, 1, -1, 1 << 24]))
+listed, one, two = 0, Dataset(i0="12132456", i1="8", itext="2"), Dataset(i0=["none"] * 500, i1="1")
+state(one, [0, 1])
+state(two, [0])
+listed, one.opens = 1, {"i0": "7", "i1": "5", "itext": ["none"] * 500}
+state(one, [0], [0, "text"], 1)
+state(two, [0, 1])
+three = Dataset()
+for times in 499, 1:
+    torch_learned.begin(three).asked += times
+    print(len(torch_learned._recorded), [torch_learned.begin(dataset) is None for dataset in ([], two, three)])
+monarch_io._number_of = lambda path: 1 // 0
+state(one, [0], [0])
+del one, two, three
+print(len(torch_learned._recorded), len(torch_learned._learned))
+"""
+
+
+def learns():
+    """The first four files that an index reads are known, until it reads others. What fails, and what finds nothing, ends it."""
+    names = scratch("names")
+    for name in *"123456789", "none":
+        e2e.write(f"{names}/{name}")
+    code, out, err = e2e.execute([PYTHON, "-c", LEARN, names], env=e2e.native_environment(**HINTS))
+    want = [(False, False, [1, 2, 3, 4] + 12 * [0]), (True, False, []), (False, False, [7, 0, 0, 0, 5] + 11 * [0]), (True, True, []), (1, [True, True, False]), (1, [True] * 3),
+            (None, True, [7, 0, 0, 0, 5] + 11 * [0]), (0, 0)]
+    equal((code, out.decode().splitlines()), (0, [" ".join(map(str, words)) for words in want]), "what an index opens, and what ends it", err)
+    equal(err, "monarch: no hints from a DataLoader: RuntimeError: ZeroDivisionError: integer division or modulo by zero\n", "a failure is told")
+
+
 # Prints the module that stands for sitecustomize, and whether there is torch already.
 SHOW = """
 import sys
@@ -427,4 +550,4 @@ def starts():
     equal(e2e.execute([PYTHON, "-c", entry], env=e2e.native_environment(**{**HINTS, "MONARCH_IO_HINTS": ""})), (0, b"monarch None\n", ""), "torch finds it as a backend")
 
 
-e2e.main(calls, again, starts, by_run, ends, attached, loaders)
+e2e.main(calls, again, learns, starts, by_run, ends, attached, loaders)

@@ -73,6 +73,14 @@ def _find(paths):
     return numbers
 
 
+def _number_of(path):
+    """_find() of one file, in a third of the time."""
+    number = ctypes.c_uint32()
+    if _library().monarch_find(os.fsencode(path), 1, ctypes.byref(number)) != 0:
+        _failed(errno.ENOTCONN)
+    return number.value
+
+
 def _pointer(numbers):
     return (ctypes.c_uint32 * len(numbers)).from_buffer(numbers)
 

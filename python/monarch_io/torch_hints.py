@@ -25,6 +25,7 @@ import types
 import weakref
 
 import monarch_io
+from monarch_io import torch_learned
 
 PIECE = 4096  # files that are told at once
 LOOKS = 16  # files that are looked for again each time
@@ -77,12 +78,13 @@ def _guarded(call, *words, of=None):
 def _hook():
     if _state["hooked"]:
         return
-    from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, dataloader
+    from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, Subset, _utils, dataloader
     _state["hooked"] = True
     for sampler in (SequentialSampler, RandomSampler, DistributedSampler):
         _hook_order(sampler)
     _hook_epochs(DistributedSampler)
     _hook_iterator(dataloader._BaseDataLoaderIter)
+    torch_learned.hook(_utils.fetch._MapDatasetFetcher, Subset, _guarded)
 
 
 def _hook_order(sampler_class):
@@ -156,10 +158,11 @@ def _follower_of(loader):
     if not wanted or loader._dataset_kind != _DatasetKind.Map:
         return None
     paths_of = _paths_of(loader.dataset)
-    if not paths_of or not monarch_io.stats():
+    learned = torch_learned.begin(loader.dataset) if monarch_io.stats() and not paths_of else None
+    if learned is None and not (paths_of and monarch_io.stats()):
         return None
     files = _files.setdefault(loader, _Files())
-    files.paths_of = paths_of
+    files.paths_of, files.learned = paths_of, learned
     return None if files.failed else _Follower(files)
 
 
@@ -223,7 +226,7 @@ class _Follower:
         is_distributed = type(sampler) is DistributedSampler
         number, rank = (sampler.epoch, sampler.rank) if is_distributed else (next(_epochs), None)
         self._epoch = _Epoch(self.files, number, rank)
-        self._later = _epochs_ahead(sampler) if is_distributed and sampler in _by_epoch else []
+        self._later = _epochs_ahead(sampler) if is_distributed and sampler in _by_epoch and not self.files.are_new() else []
 
     def pulled(self, loader_iterator, index, begun):
         """The loader has pulled that, and has begun those iterators for it."""
@@ -231,6 +234,8 @@ class _Follower:
             self._begin(loader_iterator, begun)
         batch = list(index) if isinstance(index, (list, tuple)) else [index]
         before, self._pulled = self._pulled, self._pulled + len(batch)
+        if self.files.learned:
+            self.files.learned.asked += len(batch)
         if self._ordered is None:
             _tell(self._epoch, before, batch)
         elif self._pulled > self._told:
@@ -340,12 +345,12 @@ def _together(tasks):
 def _tell_one(epoch, first, indices, is_ahead):
     """Nothing once all is staged. Files that the walk of the dataset has not found yet are told again when it has."""
     counts = monarch_io.stats()
-    if not counts or epoch.files.failed or (counts["listed"] and counts["staged_files"] == counts["files"]):
+    if not counts or epoch.files.failed or (counts["listed"] and counts["staged_files"] == counts["files"]) or epoch.files.are_new():
         return
     with _state["in_torch"]:
         indices = list(map(operator.index, indices))
     _tell_pieces(epoch, first, indices)
-    if is_ahead and not counts["listed"] and _within(LISTING_S, LOOK_S, _is_listed):
+    if is_ahead and not counts["listed"] and not epoch.files.learned and _within(LISTING_S, LOOK_S, _is_listed):
         _tell_pieces(epoch, first, indices)
 
 
@@ -369,10 +374,20 @@ class _Files:
     failed = False
 
     def __init__(self):
-        self.paths_of = None
+        self.paths_of = self.learned = None  # one of them is set
         self._numbers = array.array("I")  # by index; 0: not known
 
+    def are_new(self):
+        """Whether nothing is learned yet."""
+        why = self.learned and self.learned.why_ended()
+        self.failed = self.failed or why is not None
+        if why:
+            raise RuntimeError(why)
+        return self.learned is not None and not self.learned.width()
+
     def numbers_of(self, indices):
+        if self.learned:
+            return array.array("I", self.learned.numbers_of(indices))
         if not indices or min(indices) < 0:
             return self._find(indices)
         end = max(indices) + 1
@@ -406,8 +421,9 @@ def _pieces(sequence):
 
 
 def _tell_pieces(epoch, first, indices):
+    first *= torch_learned.MOST_FILES if epoch.files.learned else 1
     for piece in _pieces(epoch.files.numbers_of(indices)):
-        if not _within(BEHIND_S, AGAIN_S, functools.partial(_take, piece, epoch, first)):
+        if any(piece) and not _within(BEHIND_S, AGAIN_S, functools.partial(_take, piece, epoch, first)):
             return
         first += len(piece)
 

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files an index of a dataset reads, learned from what it opens, for torch_hints.
+
+An audit hook of Python's sees opens, and on the stack the fetcher of torch that asks the dataset for an index. So nothing
+stands between the two, and exceptions and warnings of the dataset's show the same callers. C code's own opens are not seen.
+What is learned is in memory that a process shares with the workers that it forks.
+"""
+
+import functools
+import mmap
+import operator
+import os
+import sys
+import weakref
+
+import monarch_io
+
+MOST_FILES, MOST_INDICES = 4, 1 << 24  # that are learned: of an index, and of a dataset
+MOST_VAIN = 500  # opens, or indices asked for, before the first file of the job's dataset
+NOT_READ = os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY
+WIDTH, ENDED, TABLE = 0, 1, 64  # where what is in the memory, in words; bytes 8 on: the error
+
+_learned = {}  # by the id of a dataset: a weak reference to it, and its Learned
+_recorded = set()  # those of them that this process adds to
+_torch = {}
+
+
+class Learned:
+    """The numbers of the files of a dataset's indices. Only pages with indices that were seen take memory."""
+
+    def __init__(self):
+        self.owner, self.asked, self._index, self._numbers, self._vain = os.getpid(), 0, -1, [], 0
+        self._memory = mmap.mmap(-1, 4 * (TABLE + MOST_FILES * MOST_INDICES))
+        self._words = memoryview(self._memory).cast("I")
+
+    def width(self):
+        """The most files that an index has."""
+        return self._words[WIDTH]
+
+    def why_ended(self):
+        """None: it goes on; "": there is nothing to be learned."""
+        return self._memory[8:4 * TABLE].rstrip(b"\0").decode(errors="replace") if self._words[ENDED] else None
+
+    def end(self, why):
+        text = why.encode(errors="replace")[:4 * TABLE - 8]
+        self._memory[8:8 + len(text)], self._words[ENDED] = text, 1
+        _recorded.discard(self)
+
+    def end_if_vain(self):
+        if not self.width() and monarch_io.stats().get("listed", 1):
+            self.end("")
+
+    def numbers_of(self, indices):
+        """`width` of each index; 0: none, or not known."""
+        words, begins = self._words, range(TABLE, TABLE + self.width() * MOST_INDICES, MOST_INDICES)
+        return [words[begin + i] if 0 <= i < MOST_INDICES else 0 for i in indices for begin in begins]
+
+    def turn_to(self, index):
+        """From the index that was asked for before, which may have fewer files than it had then."""
+        for which in range(len(self._numbers), self.width() if self._numbers else 0):
+            self._words[TABLE + which * MOST_INDICES + self._index] = 0
+        self._index, self._numbers = index, []
+
+    def opened(self, index, path):
+        try:
+            index = operator.index(index)
+        except TypeError:  # nothing is learned of a text, for one
+            index = -1
+        number = monarch_io._number_of(path) if 0 <= index < MOST_INDICES else 0
+        if not number:
+            self._vain += 1
+            if self._vain % MOST_VAIN == 0:
+                self.end_if_vain()
+            return
+        if index != self._index:
+            self.turn_to(index)
+        which = len(self._numbers)
+        if number not in self._numbers and which < MOST_FILES:
+            self._numbers.append(number)
+            self._words[TABLE + which * MOST_INDICES + index] = number
+            self._words[WIDTH] = max(self.width(), which + 1)
+
+
+def learned_of(dataset):
+    """Of this process, or of the one that forked it. None: nothing is learned."""
+    known, learned = _learned.get(id(dataset), (lambda: None, None))
+    return learned if known() is dataset and learned.owner in (os.getpid(), os.getppid()) else None
+
+
+def begin(dataset):
+    """What is learned of it, or will be. None: nothing."""
+    learned, key = learned_of(dataset), id(dataset)
+    if learned is not None and learned.asked >= MOST_VAIN:
+        learned.end_if_vain()
+    if (learned is None or learned.owner != os.getpid()) and hasattr(sys, "addaudithook"):
+        try:
+            _learned[key] = weakref.ref(dataset, functools.partial(_forget, key)), Learned()
+        except (TypeError, OSError):  # a list has no reference; a limit of memory
+            return None
+    learned = learned_of(dataset)
+    return None if learned is None or learned.why_ended() == "" else learned
+
+
+def _forget(key, _, learned=_learned, recorded=_recorded):  # also while Python ends, which takes the module's names
+    recorded.discard(learned.pop(key, (None, None))[1])
+
+
+def hook(fetcher_class, subset_class, guarded):
+    """Learns in fetchers that begin from now on, if begin() was called for their dataset."""
+    init, fetch = fetcher_class.__init__, fetcher_class.fetch.__code__
+    _torch.update(fetch=fetch, files={fetch.co_filename, subset_class.__getitem__.__code__.co_filename})
+
+    @functools.wraps(init)
+    def init_recorded(self, dataset, *words, **named):
+        init(self, dataset, *words, **named)
+        self._monarch = guarded(_record, dataset)
+
+    fetcher_class.__init__, fetcher_class._monarch = init_recorded, None
+
+
+def _record(dataset):
+    learned = learned_of(dataset)
+    if learned is not None and learned.why_ended() is None:
+        if not _torch.get("hears"):
+            sys.addaudithook(_hear)
+            _torch["hears"] = True  # as in processes that are forked, which have the hook
+        _recorded.add(learned)
+        learned.turn_to(-1)
+    return learned
+
+
+def _hear(event, words):
+    """The audit hook."""
+    if event == "open" and _recorded:
+        try:
+            _opened(sys._getframe(1), *words)
+        except Exception as error:  # pylint: disable=broad-except
+            for learned in list(_recorded):
+                learned.end(f"{type(error).__name__}: {error}")
+
+
+def _opened(frame, path, _, flags):
+    inner = inmost = None
+    while frame is not None and frame.f_code is not _torch["fetch"]:
+        frame, inner, inmost = frame.f_back, frame, inner
+    known = frame.f_locals if frame is not None else {"data": None}
+    # With "data" all is fetched, and collate_fn has it.
+    if "data" not in known and isinstance(path, (str, bytes)) and not flags & NOT_READ and known["self"]._monarch in _recorded:
+        index = _asked(known, frame, inner, inmost)
+        known["self"]._monarch.opened(index, path)
+
+
+def _asked(known, fetch, inner, inmost):
+    """The index that is asked for by fetch(), or by what it has called. None: it is not known."""
+    if not known["self"].auto_collation:
+        return known["possibly_batched_index"]
+    # A list comprehension has a frame before Python 3.12, and is in Subset.__getitems__() from torch 2.0 on.
+    for step in (fetch, inner, inmost)[:3 if inmost is not None and inmost.f_code.co_name == "<listcomp>" else 2]:
+        if step.f_code.co_filename in _torch["files"] and "idx" in step.f_locals:
+            return step.f_locals["idx"]
+    return None
