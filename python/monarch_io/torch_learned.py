@@ -155,7 +155,8 @@ def _asked(known, fetch, inner, inmost):
     if not known["self"].auto_collation:
         return known["possibly_batched_index"]
     # A list comprehension has a frame before Python 3.12, and is in Subset.__getitems__() from torch 2.0 on.
-    for step in (fetch, inner, inmost)[:3 if inmost is not None and inmost.f_code.co_name == "<listcomp>" else 2]:
+    is_next = inmost is not None and inmost.f_code.co_name == "<listcomp>"
+    for step in filter(None, (fetch, inner, inmost if is_next else None)):
         if step.f_code.co_filename in _torch["files"] and "idx" in step.f_locals:
             return step.f_locals["idx"]
     return None
