@@ -146,8 +146,7 @@ def _opened(frame, path, _, flags):
     known = frame.f_locals if frame is not None else {"data": None}
     # With "data" all is fetched, and collate_fn has it.
     if "data" not in known and isinstance(path, (str, bytes)) and not flags & NOT_READ and known["self"]._monarch in _recorded:
-        index = _asked(known, frame, inner, inmost)
-        known["self"]._monarch.opened(index, path)
+        known["self"]._monarch.opened(_asked(known, frame, inner, inmost), path)
 
 
 def _asked(known, fetch, inner, inmost):
