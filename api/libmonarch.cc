@@ -182,9 +182,9 @@ EXPORT ssize_t monarch_read(const char* path, void* buf, size_t n, int64_t offse
 }
 
 EXPORT int monarch_find(const char* paths, size_t count, uint32_t* numbers) {
-  return find_all(count, numbers, [&paths] {
-    const char* path = paths;
-    paths += strlen(path) + 1;
+  return find_all(count, numbers, [next = paths]() mutable {
+    const char* path = next;
+    next += strlen(path) + 1;
     return path;
   });
 }

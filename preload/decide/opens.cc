@@ -304,7 +304,9 @@ const char* path_of_copy(const CatalogFacts& facts, uint32_t tier, Ref ref, bool
 
 APART Reading::Reading(Client* client, int dirfd, const char* path, Opening opening) : client_(client) {
   RelPath file;
-  if (!(opening.follows ? resolve_to_read : resolve)(*client, dirfd, path, &text_, &file)) return;
+  const bool is_below = opening.follows ? resolve_to_read(*client, dirfd, path, &text_, &file)
+                                        : resolve(*client, dirfd, path, &text_, &file);
+  if (!is_below) return;
   path_ = file;
   const CatalogFacts& facts = client->catalog.facts();
   if (__builtin_expect(is_open_timed(my_shard(client->board), facts.tier_count), 0))
