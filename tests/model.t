@@ -261,10 +261,10 @@ def refuse_if(condition, error):
 
 class Model(Calls):
     """What each of Program's calls gives. `base`: the directory, of which only the kernel knows inode numbers and the time now. `births`:
-    whether times of birth are told."""
+    whether times of birth are told; `lists`: whether the walk keeps lists of directories, by which a renamed one is found."""
 
-    def __init__(self, base, births):
-        self.base, self.births, self.root, self.slots = base, births, Node({}, 0o755), collections.defaultdict(dict)
+    def __init__(self, base, births, lists):
+        self.base, self.births, self.lists, self.root, self.slots = base, births, lists, Node({}, 0o755), collections.defaultdict(dict)
         self.touched, self.who = [], None  # by the last call: nodes; which program's it was
 
     def call(self, who, name, *words):
@@ -367,7 +367,8 @@ class Model(Calls):
         """Whether its file can be found: in a directory that is in the same ones as then."""
         paths = [os.path.split(path) for path, node in self.paths() if node is o.node]
         as_then = o.place in paths and (self.births or not o.node.freed)
-        return as_then or not o.node.freed and o.chain in [self.chain(directory) for directory, _ in paths]
+        places = [(directory, self.chain(directory)) for directory, _ in paths]
+        return as_then or not o.node.freed and any(chain == o.chain and (self.lists or directory == o.place[0]) for directory, chain in places)
 
     def open(self, slot, path, flags, stream):
         directory, name, node = self.find(path, not flags & (os.O_NOFOLLOW | os.O_EXCL))
@@ -469,8 +470,8 @@ class Model(Calls):
         return getattr(self, name)(*words)
 
     def truncate(self, where, size):
-        node = self.existing(where)
         refuse_if(isinstance(where, int) and not self.slot(where).writes, errno.EINVAL)
+        node = self.existing(where)
         refuse_if(node.is_directory, errno.EISDIR)
         del node.data[size:]
         self.put_bytes(node, b"", size)
@@ -568,7 +569,8 @@ class World:
 
     def __init__(self, kind, dataset, seed, number):
         self.dataset, self.seed, self.numbers, self.slots = dataset, seed, random.Random(seed), range(number * SLOTS, (number + 1) * SLOTS)
-        self.model, self.outsider, self.log, self.failed = Model(f"{dataset}/w{seed}", kind != "filtered"), kind == "with an outsider", [], []
+        lists = not KINDS[kind] or not {"prefetch", "consistency"} & set(KINDS[kind][1])
+        self.model, self.outsider, self.log, self.failed = Model(f"{dataset}/w{seed}", kind != "filtered", lists), kind == "with an outsider", [], []
         self.changed = []  # paths of the calls that change some
         os.mkdir(self.model.base, 0o755)
         program = Program()
