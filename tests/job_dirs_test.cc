@@ -28,9 +28,11 @@ const RunFiles kRunFiles = {{kAgentConf, "conf"}, {kDatasets, "/a:/b"}, {kPeers,
 class JobDirTest : public NodeTest {
  protected:
   void SetUp() override {
-    StateDirTest::SetUp();
+    NodeTest::SetUp();
+    if (IsSkipped()) return;
+    fs::remove(scratch_ / "tier/monarch");
     tier_.name = "nvme";
-    tier_.path = scratch_.dir("tier");
+    tier_.path = scratch_ / "tier";
     fs::permissions(tier_.path, fs::perms::all | fs::perms::sticky_bit);
   }
   Status make(const std::string& name = "c.1.0.n1") const {

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <pwd.h>
 
+#include "runtime/base/patience.h"
 #include "runtime/config/dataset_rules.h"
 #include "tests/node_fixture.h"
 

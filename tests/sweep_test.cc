@@ -3,6 +3,7 @@
 
 #include <sys/time.h>
 
+#include "runtime/base/patience.h"
 #include "runtime/node/boot.h"
 #include "tests/faulty_os.h"
 #include "tests/node_fixture.h"
