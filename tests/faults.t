@@ -336,7 +336,7 @@ def agent_without_memory():
           "no memory for the agent: the command reads right bytes to its end, and nothing is left")
     text = e2e.text_in(log)
     # libnuma says so itself, where it is the first one that has none, and so does a sanitizer.
-    ok("no memory is left: the agent ends" in text or "Out of memory" in err or (e2e.SANITIZER and "Failed to mmap" in text + err), "no memory for the agent: it says so as it ends", err, text)
+    ok("no memory is left: the agent ends" in text or "Out of memory" in err or (e2e.SANITIZER and ("Failed to mmap" in text + err or "failed to allocate" in text + err)), "no memory for the agent: it says so as it ends", err, text)
 
 
 # ---- what must hold without faults, too
