@@ -40,9 +40,12 @@ class Files(Dataset):
         with open(path, "rb") as file:
             return number, torch.tensor(list(file.read(8).ljust(8))) + torch.rand(8)
 
+def same(i, _):
+    return [i]
+
 class Own(Files):
     epoch = 0
-    def __init__(self, paths, opens=lambda i, epoch: [i]):
+    def __init__(self, paths, opens=same):
         super().__init__(paths, "own")
         self.opens = opens
     def __getitem__(self, i):
@@ -182,6 +185,8 @@ LOADERS = {
     "learned": "own, dict(shuffle=True, num_workers=2), 2",
     "learned before, by another loader": "own, dict(shuffle=True, batch_size=4)",
     "learned, two of each index, persistent workers": "Own(paths, lambda i, _: [i, 59 - i]), dict(sampler=Backwards(own), num_workers=2, persistent_workers=True), 2",
+    "learned, spawn": "Own(paths), dict(shuffle=True, num_workers=2, multiprocessing_context='spawn', persistent_workers=True), 2",
+    "learned, forkserver": "Own(paths[:9]), dict(shuffle=True, num_workers=1, multiprocessing_context='forkserver'), 2",
     "learned, others in each epoch": "Own(paths, lambda i, epoch: [(i + 10 * epoch) % 60]), dict(shuffle=True, num_workers=2), 3",
     "learned from PIL": "Images(paths[:9]), dict(shuffle=True), 2",
     "learned in parts": "ConcatDataset([Subset(Own(paths), range(30, 60)), Own(paths[:9])]), dict(shuffle=True), 2",

@@ -14,6 +14,7 @@ import contextlib
 import copy
 import functools
 import itertools
+import multiprocessing
 import operator
 import os
 import pathlib
@@ -158,12 +159,20 @@ def _follower_of(loader):
     if not wanted or loader._dataset_kind != _DatasetKind.Map:
         return None
     paths_of = _paths_of(loader.dataset)
-    learned = torch_learned.begin(loader.dataset) if monarch_io.stats() and not paths_of else None
-    if learned is None and not (paths_of and monarch_io.stats()):
+    if not monarch_io.stats():
+        return None
+    learned = None if paths_of else torch_learned.begin(loader.dataset, _forks(loader))
+    if not paths_of and learned is None:
         return None
     files = _files.setdefault(loader, _Files())
     files.paths_of, files.learned = paths_of, learned
     return None if files.failed else _Follower(files)
+
+
+def _forks(loader):
+    """Whether its dataset is read here, or in workers that this process forks."""
+    context = loader.multiprocessing_context or multiprocessing.get_context()
+    return loader.num_workers == 0 or context.get_start_method() == "fork"
 
 
 def _paths_of(dataset):

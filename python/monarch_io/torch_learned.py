@@ -3,11 +3,13 @@
 
 An audit hook of Python's sees opens, and on the stack the fetcher of torch that asks the dataset for an index. So nothing
 stands between the two, and exceptions and warnings of the dataset's show the same callers. C code's own opens are not seen.
-What is learned is in memory that a process shares with the workers that it forks.
+What is learned is in memory that a process shares with its workers. Those that it does not fork find it in /proc.
 """
 
+import contextlib
 import functools
 import mmap
+import multiprocessing
 import operator
 import os
 import sys
@@ -19,6 +21,7 @@ MOST_FILES, MOST_INDICES = 4, 1 << 24  # that are learned: of an index, and of a
 MOST_VAIN = 500  # opens, or indices asked for, before the first file of the job's dataset
 NOT_READ = os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY
 WIDTH, ENDED, TABLE = 0, 1, 64  # where what is in the memory, in words; bytes 8 on: the error
+BYTES, NAME = 4 * (TABLE + MOST_FILES * MOST_INDICES), "monarch-learned-"
 
 _learned = {}  # by the id of a dataset: a weak reference to it, and its Learned
 _recorded = set()  # those of them that this process adds to
@@ -28,9 +31,9 @@ _torch = {}
 class Learned:
     """The numbers of the files of a dataset's indices. Only pages with indices that were seen take memory."""
 
-    def __init__(self):
+    def __init__(self, file=-1):
         self.owner, self.asked, self._index, self._numbers, self._vain = os.getpid(), 0, -1, [], 0
-        self._memory = mmap.mmap(-1, 4 * (TABLE + MOST_FILES * MOST_INDICES))
+        self._memory = mmap.mmap(file, BYTES)  # has a descriptor of its own
         self._words = memoryview(self._memory).cast("I")
 
     def width(self):
@@ -87,18 +90,52 @@ def learned_of(dataset):
     return learned if known() is dataset and learned.owner in (os.getpid(), os.getppid()) else None
 
 
-def begin(dataset):
-    """What is learned of it, or will be. None: nothing."""
-    learned, key = learned_of(dataset), id(dataset)
+def begin(dataset, forks=True):
+    """What is learned of it, or will be. `forks`: it is read here, or in workers that this process forks. None: nothing."""
+    learned = learned_of(dataset)
     if learned is not None and learned.asked >= MOST_VAIN:
         learned.end_if_vain()
     if (learned is None or learned.owner != os.getpid()) and hasattr(sys, "addaudithook"):
-        try:
-            _learned[key] = weakref.ref(dataset, functools.partial(_forget, key)), Learned()
-        except (TypeError, OSError):  # a list has no reference; a limit of memory
-            return None
-    learned = learned_of(dataset)
+        learned = _keep(dataset, (lambda _: Learned()) if forks else _named)
     return None if learned is None or learned.why_ended() == "" else learned
+
+
+def _keep(dataset, make):
+    """What that makes, for as long as there is the dataset."""
+    key = id(dataset)
+    try:
+        _learned[key] = weakref.ref(dataset, functools.partial(_forget, key)), make(dataset)
+    except (TypeError, OSError):  # a list has no reference, others have no length; a limit of memory
+        return None
+    return _learned[key][1]
+
+
+def _name(dataset):
+    return f"{NAME}{len(dataset)}-{type(dataset).__qualname__}"[:200]
+
+
+def _named(dataset):
+    return _in_file(os.memfd_create(_name(dataset)))
+
+
+def _of_parent(dataset):
+    """What the process that has begun this one learns of a dataset like this. OSError: nothing, or of several."""
+    folder, links = f"/proc/{multiprocessing.parent_process().pid}/fd", {}
+    for file in os.listdir(folder):
+        with contextlib.suppress(OSError):  # it was closed
+            links[f"{folder}/{file}"] = os.readlink(f"{folder}/{file}")
+    files = [file for file, link in links.items() if NAME in link and link == f"/memfd:{_name(dataset)} (deleted)"]
+    if len(files) != 1:
+        raise OSError
+    return _in_file(os.open(files[0], os.O_RDWR | os.O_CLOEXEC))
+
+
+def _in_file(file):
+    try:
+        os.truncate(file, BYTES)
+        return Learned(file)
+    finally:
+        os.close(file)
 
 
 def _forget(key, _, learned=_learned, recorded=_recorded):  # also while Python ends, which takes the module's names
@@ -120,6 +157,8 @@ def hook(fetcher_class, subset_class, guarded):
 
 def _record(dataset):
     learned = learned_of(dataset)
+    if learned is None and hasattr(sys, "addaudithook") and multiprocessing.parent_process():
+        learned = _keep(dataset, _of_parent)
     if learned is not None and learned.why_ended() is None:
         if not _torch.get("hears"):
             sys.addaudithook(_hear)
