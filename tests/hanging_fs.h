@@ -33,6 +33,15 @@ inline char state_of(pid_t pid) {
   return std::getline(in, line) ? line.at(line.rfind(')') + 2) : 'X';
 }
 
+// Whether it was killed, and may need some time yet to end; or there is none.
+inline bool is_killed(pid_t pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/status");
+  uint64_t pending = 0;
+  for (std::string word; in >> word;)
+    if (word == "SigPnd:" && in >> std::hex >> pending) return (pending >> (SIGKILL - 1) & 1) != 0;
+  return true;
+}
+
 // A process that is made to hang, which all that are forked know of.
 class Hung {
  public:
@@ -43,7 +52,9 @@ class Hung {
   bool has_begun() const { return *pid_ != 0; }
   pid_t pid() const { return *pid_; }  // of the last one that was made to; 0: none was
   // It does, and has not been killed.
-  bool now() const { return has_begun() && state_of(*pid_) != 'Z' && state_of(*pid_) != 'X'; }
+  bool now() const {
+    return has_begun() && state_of(*pid_) != 'Z' && state_of(*pid_) != 'X' && !is_killed(*pid_);
+  }
 
  private:
   const Shared<std::atomic<pid_t>> pid_;

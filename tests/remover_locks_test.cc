@@ -220,8 +220,8 @@ class LateTest : public RemoverTest {
       if (a.flags == 0 && late->fetch_sub(1) > 0) hung.here();  // a file
     });
     static std::list<LaterBy> later;
-    clock_.pass_once([&, self = ::getpid()] {
-      if (::getpid() == self || !hung.now()) return false;
+    clock_.pass_once([&, self = ::getpid(), seen = pid_t{0}]() mutable {
+      if (::getpid() == self || !hung.now() || std::exchange(seen, hung.pid()) == hung.pid()) return false;
       later.emplace_back(seconds);
       return true;
     });
