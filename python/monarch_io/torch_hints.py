@@ -14,7 +14,6 @@ import contextlib
 import copy
 import functools
 import itertools
-import multiprocessing
 import operator
 import os
 import pathlib
@@ -161,18 +160,12 @@ def _follower_of(loader):
     paths_of = _paths_of(loader.dataset)
     if not monarch_io.stats():
         return None
-    learned = None if paths_of else torch_learned.begin(loader.dataset, _forks(loader))
+    learned = None if paths_of else torch_learned.begin(loader.dataset)
     if not paths_of and learned is None:
         return None
     files = _files.setdefault(loader, _Files())
     files.paths_of, files.learned = paths_of, learned
     return None if files.failed else _Follower(files)
-
-
-def _forks(loader):
-    """Whether its dataset is read here, or in workers that this process forks."""
-    context = loader.multiprocessing_context or multiprocessing.get_context()
-    return loader.num_workers == 0 or context.get_start_method() == "fork"
 
 
 def _paths_of(dataset):

@@ -3,7 +3,8 @@
 
 An audit hook of Python's sees opens, and on the stack the fetcher of torch that asks the dataset for an index. So nothing
 stands between the two, and exceptions and warnings of the dataset's show the same callers. C code's own opens are not seen.
-What is learned is in memory that a process shares with its workers. Those that it does not fork find it in /proc.
+What is learned is in memory that a process shares with its workers. Those that it does not fork find it in /proc, as does
+another process of its parent's: a rank learns what the other ranks of its node have read, too.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ import weakref
 import monarch_io
 
 MOST_FILES, MOST_INDICES = 4, 1 << 24  # that are learned: of an index, and of a dataset
+MOST_RANKS = 64  # processes of one parent's that are looked at
 MOST_VAIN = 500  # opens, or indices asked for, before the first file of the job's dataset
 NOT_READ = os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY
 WIDTH, ENDED, TABLE = 0, 1, 64  # where what is in the memory, in words; bytes 8 on: the error
@@ -31,14 +33,15 @@ _torch = {}
 class Learned:
     """The numbers of the files of a dataset's indices. Only pages with indices that were seen take memory."""
 
-    def __init__(self, file=-1):
+    def __init__(self, file):
         self.owner, self.asked, self._index, self._numbers, self._vain = os.getpid(), 0, -1, [], 0
+        self.others = {}  # of other ranks, by their pid
         self._memory = mmap.mmap(file, BYTES)  # has a descriptor of its own
         self._words = memoryview(self._memory).cast("I")
 
     def width(self):
         """The most files that an index has."""
-        return self._words[WIDTH]
+        return max(learned._words[WIDTH] for learned in (self, *self.others.values()))
 
     def why_ended(self):
         """None: it goes on; "": there is nothing to be learned."""
@@ -55,7 +58,17 @@ class Learned:
 
     def numbers_of(self, indices):
         """`width` of each index; 0: none, or not known."""
-        words, begins = self._words, range(TABLE, TABLE + self.width() * MOST_INDICES, MOST_INDICES)
+        width = self.width()
+        numbers = self._own_numbers_of(indices, width)
+        for learned in self.others.values():
+            unknown = [at for at in range(len(indices)) if width and not numbers[at * width]]
+            theirs = learned._own_numbers_of([indices[at] for at in unknown], width)
+            for which, at in enumerate(unknown):
+                numbers[at * width:(at + 1) * width] = theirs[which * width:(which + 1) * width]
+        return numbers
+
+    def _own_numbers_of(self, indices, width):
+        words, begins = self._words, range(TABLE, TABLE + width * MOST_INDICES, MOST_INDICES)
         return [words[begin + i] if 0 <= i < MOST_INDICES else 0 for i in indices for begin in begins]
 
     def turn_to(self, index):
@@ -90,44 +103,56 @@ def learned_of(dataset):
     return learned if known() is dataset and learned.owner in (os.getpid(), os.getppid()) else None
 
 
-def begin(dataset, forks=True):
-    """What is learned of it, or will be. `forks`: it is read here, or in workers that this process forks. None: nothing."""
+def begin(dataset):
+    """What is learned of it, or will be. None: nothing."""
     learned = learned_of(dataset)
     if learned is not None and learned.asked >= MOST_VAIN:
         learned.end_if_vain()
     if (learned is None or learned.owner != os.getpid()) and hasattr(sys, "addaudithook"):
-        learned = _keep(dataset, (lambda _: Learned()) if forks else _named)
-    return None if learned is None or learned.why_ended() == "" else learned
+        learned = _keep(dataset, lambda: os.memfd_create(_name(dataset)))
+    if learned is None or learned.why_ended() == "":
+        return None
+    for rank in _ranks():
+        if rank not in learned.others:
+            with contextlib.suppress(OSError):
+                learned.others[rank] = _in_file(_file_of(rank, dataset))
+    return learned
 
 
-def _keep(dataset, make):
-    """What that makes, for as long as there is the dataset."""
+def _keep(dataset, make_file):
+    """What is in that file, for as long as there is the dataset."""
     key = id(dataset)
     try:
-        _learned[key] = weakref.ref(dataset, functools.partial(_forget, key)), make(dataset)
-    except (TypeError, OSError):  # a list has no reference, others have no length; a limit of memory
+        _learned[key] = weakref.ref(dataset, functools.partial(_forget, key)), _in_file(make_file())
+    except (TypeError, OSError):  # a list has no reference; a limit of memory
         return None
     return _learned[key][1]
 
 
 def _name(dataset):
-    return f"{NAME}{len(dataset)}-{type(dataset).__qualname__}"[:200]
+    return f"{NAME}{operator.length_hint(dataset)}-{type(dataset).__qualname__}"[:200]
 
 
-def _named(dataset):
-    return _in_file(os.memfd_create(_name(dataset)))
+def _ranks():
+    """Other processes of this one's parent, such as torchrun or slurmstepd."""
+    folder, ranks = f"/proc/{os.getppid()}/task", []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(folder):
+            with open(f"{folder}/{thread}/children", encoding="ascii") as file:
+                ranks += map(int, file.read(MOST_RANKS * 8).split())
+    return [rank for rank in ranks[:MOST_RANKS] if rank != os.getpid()]
 
 
-def _of_parent(dataset):
-    """What the process that has begun this one learns of a dataset like this. OSError: nothing, or of several."""
-    folder, links = f"/proc/{multiprocessing.parent_process().pid}/fd", {}
+def _file_of(process, dataset):
+    """Of what that process learns of a dataset like this one. OSError: nothing, or of several, or it is another user's."""
+    folder, links = f"/proc/{process}/fd", {}
     for file in os.listdir(folder):
         with contextlib.suppress(OSError):  # it was closed
             links[f"{folder}/{file}"] = os.readlink(f"{folder}/{file}")
     files = [file for file, link in links.items() if NAME in link and link == f"/memfd:{_name(dataset)} (deleted)"]
     if len(files) != 1:
         raise OSError
-    return _in_file(os.open(files[0], os.O_RDWR | os.O_CLOEXEC))
+    return os.open(files[0], os.O_RDWR | os.O_CLOEXEC)
 
 
 def _in_file(file):
@@ -158,7 +183,7 @@ def hook(fetcher_class, subset_class, guarded):
 def _record(dataset):
     learned = learned_of(dataset)
     if learned is None and hasattr(sys, "addaudithook") and multiprocessing.parent_process():
-        learned = _keep(dataset, _of_parent)
+        learned = _keep(dataset, lambda: _file_of(multiprocessing.parent_process().pid, dataset))
     if learned is not None and learned.why_ended() is None:
         if not _torch.get("hears"):
             sys.addaudithook(_hear)
