@@ -157,32 +157,6 @@ def start_killed():
         equal(agents(), [], "nor an agent")
 
 
-# ---- memory
-
-
-def held_memory():
-    """Files of a job's memory that somebody has open after the job: what they keep is charged until it is free, and is not made more."""
-    with contextlib.closing(Node("held")) as n, contextlib.ExitStack() as at_end:
-        n.in_memory()
-        run_dir = n.answer(1).split()[1]
-        ok(n.is_staged(1), "a job's copies are in its memory")
-        equal(e2e.execute([*e2e.NOBODY, "sh", "-c", f"head -c 2M /dev/zero >>{run_dir}/monarchd.log"])[0], 0, "its owner makes a file longer")
-        junk, copy = [at_end.enter_context(open(path, "rb")) for path in (f"{run_dir}/monarchd.log", n.copies(1)[0])]
-        # As one of root's nameless files that somebody keeps.
-        unlinked = at_end.enter_context(os.fdopen(os.open(n.job_dir(1), os.O_RDWR | os.O_TMPFILE, 0o644), "wb", buffering=0))
-        unlinked.write(bytes(2 << 20))
-        equal(n.epilog(1), 0, "the epilog while they are open")
-        ok(wait_until(lambda: os.fstat(junk.fileno()).st_blocks == os.fstat(copy.fileno()).st_blocks == 0), "files with a name take no memory", os.fstat(junk.fileno()), os.fstat(copy.fileno()), n.left(1), n.logged())
-        ok(wait_until(lambda: n.charged() == [2 << 20]), "one without is charged", n.charged())
-        n.answer(2)
-        equal(n.quota(2), 6 << 20, "the next job has the rest")
-        with contextlib.suppress(OSError):
-            unlinked.write(bytes(1 << 16))
-            ok(False, "it does not grow")
-        unlinked.close()
-        ok(wait_until(lambda: not n.charged() and not n.left(1), SOON), "once that is closed nothing is charged, nor left", n.left(1), n.logged())
-
-
 # ---- tiers
 
 
@@ -232,4 +206,4 @@ def odd_paths():
 
 
 e2e.skip_all_if(e2e.why_not_root())
-e2e.main(every_moment, start_killed, held_memory, hangs_in_mid_job, odd_paths)
+e2e.main(every_moment, start_killed, hangs_in_mid_job, odd_paths)
