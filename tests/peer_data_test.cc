@@ -68,7 +68,7 @@ class PeerDataTest : public PeerTest,
     serves.open = [this](const Get& get, GetResult* why) -> std::unique_ptr<ServedFile> {
       const auto at = files.find(get.path);
       if (at != files.end()) return at->second.open();
-      *why = get.path == "changed" ? GetResult::kChanged : GetResult::kGone;
+      *why = GetResult::kGone;
       return nullptr;
     };
     serve = std::make_unique<Serve>(std::move(serves), clock);
@@ -188,14 +188,6 @@ TEST_P(PeerDataTest, FilesOfAnySizeArriveAsTheyAre) {
   }
   EXPECT_EQ(connections, 1) << "one is enough";
   EXPECT_EQ(serve->serving(), 0u);
-}
-
-TEST_P(PeerDataTest, WhatIsNotThereOrChangedIsTold) {
-  hold("there", "there");
-  EXPECT_EQ(get("none").how, Fetched::kGone);
-  EXPECT_EQ(get("changed").how, Fetched::kChanged);
-  EXPECT_EQ(get("there").how, Fetched::kOk);
-  EXPECT_EQ(connections, 1);
 }
 
 TEST_P(PeerDataTest, FromAPieceOn) {
