@@ -202,17 +202,6 @@ TEST_P(PeerDataTest, FromAPieceOn) {
   EXPECT_EQ(get("f", 4 * kMiB).how, Fetched::kGone) << "behind the end";
 }
 
-TEST_P(PeerDataTest, WrongBytesAreNotHandedOn) {
-  const std::string content = noise(3 * kMiB, 1);
-  Held& held = hold("f", content);
-  overwrite(held.path, "?", kMiB + 1000);
-  const Came came = get("f");
-  EXPECT_EQ(came.how, Fetched::kWrong);
-  EXPECT_TRUE(came.bytes == content.substr(0, kMiB));
-  overwrite(held.path, content, 0);
-  EXPECT_EQ(get("f").how, Fetched::kOk);
-}
-
 TEST_P(PeerDataTest, ACopyThatIsCutOrCannotBeReadIsNoEnd) {
   for (const bool is_cut : {false, true}) {
     Held& held = hold("f", noise(3 * kMiB, 1));
