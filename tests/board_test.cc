@@ -373,8 +373,6 @@ TEST_F(WaitTest, WhatIsSettledNeedsNoAgent) {
   EXPECT_TRUE(drain(&ring).empty()) << "nothing was asked";
 }
 
-TEST_F(WaitTest, WithoutAgentNobodyWaits) { EXPECT_EQ(wait_for("f"), WaitEnd::kNoAgent); }
-
 TEST_F(WaitTest, IsWokenWhenTheFileIsPlaced) {
   const Child agent = living_agent();
   constexpr int kTasks = 8;
@@ -431,13 +429,6 @@ TEST_F(WaitTest, IsRefusedIfTheAgentMakesNoEntry) {
   EXPECT_TRUE(eventually([&] { return !drain(&ring).empty(); }));
   task.join();
   EXPECT_TRUE(refused);
-}
-
-TEST_F(WaitTest, AFullRingIsNotWaitedFor) {
-  const Child agent = living_agent();
-  while (post_request(board_, rel("other")).slot) {
-  }
-  EXPECT_EQ(wait_for("f"), WaitEnd::kRingFull);
 }
 
 TEST_F(WaitTest, EndsAfterItsLimit) {
