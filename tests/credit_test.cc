@@ -107,15 +107,6 @@ TEST_F(CreditTest, ALargeFileThatIsOnlyOpenedIsPaidFor) {
   expect_staged(2);
 }
 
-TEST_F(CreditTest, WithoutABurstTheJobIsFirst) {
-  make_files(20, 0);
-  start();
-  walk();
-  expect_staged(0);
-  job_reads_on_pfs(1);
-  expect_staged(1);
-}
-
 // What is read of a prefetched file counts twice, of one that was asked for once.
 TEST_F(CreditTest, WhatTheJobWillUseIsAskedFor) {
   make_files(40, 0);
