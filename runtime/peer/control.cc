@@ -144,7 +144,6 @@ class Control::Loop {
     std::optional<int64_t> unconfirmed_ns;
     std::optional<uint64_t> incarnation;
     std::set<std::string> told;  // what the log has of it
-    std::string absent;          // what is said of it unless it comes in time
   };
   struct Waiting {
     NodeIndex node = 0;
@@ -184,8 +183,6 @@ class Control::Loop {
   void fail_waiting(std::optional<NodeIndex> node, int code, std::string_view why) EXCLUDES(lock_);
   void log_once(NodeIndex node, const std::string& text);
   void log_absent(NodeIndex node, const std::string& text);
-  void log_all_absent();
-  void note_present(Node* node);
 
   // libevent calls these.
   static void on_accept(int listener, short, void* loop) { static_cast<Loop*>(loop)->accept_all(listener); }
@@ -210,7 +207,7 @@ class Control::Loop {
   Base base_;
   Fd listener_, data_listener_, wake_;
   Event accepts_, accepts_data_, posts_;
-  Timer rests_, rings_, patience_;
+  Timer rests_, rings_;
   std::atomic<std::thread::id> id_;
   int64_t began_ns_ = 0;
   std::vector<Node> nodes_;
@@ -252,8 +249,7 @@ Status Control::Loop::open(uint16_t* port) {
   if (data_listener_) accepts_data_ = accepting(data_listener_);
   began_ns_ = clock_.now_ns();
   posts_.reset(::event_new(base_.get(), wake_.get(), EV_READ | EV_PERSIST, &on_posted, this));
-  const bool timers = make(&rests_, &Loop::go_on_accepting) && make(&rings_, &Loop::ring) &&
-                      make(&patience_, &Loop::log_all_absent);
+  const bool timers = make(&rests_, &Loop::go_on_accepting) && make(&rings_, &Loop::ring);
   if (!accepts_ || !timers || !posts_ || (data_listener_ && !accepts_data_) ||
       ::event_add(posts_.get(), nullptr) != 0)
     return errno_error("prepare the peers' thread", ENOMEM);
@@ -407,8 +403,7 @@ void Control::Loop::stop() {
   fail_waiting({}, ESHUTDOWN, "the agent is ending");
   making_.clear();
   nodes_.clear();
-  for (Event* event : {&accepts_, &accepts_data_, &rests_.event, &rings_.event, &patience_.event, &posts_})
-    event->reset();
+  for (Event* event : {&accepts_, &accepts_data_, &rests_.event, &rings_.event, &posts_}) event->reset();
   base_.reset();  // which closes what it was to close
 }
 
@@ -423,27 +418,11 @@ void Control::Loop::log_once(NodeIndex node, const std::string& text) {
   if (nodes_[node].told.insert(text).second) spdlog::warn("node {}: {}", node, text);
 }
 
-// A job's nodes do not begin at the same moment.
+// A job's nodes do not begin at the same moment. Who still is not there when it is dialled again is logged
+// then.
 void Control::Loop::log_absent(NodeIndex index, const std::string& text) {
-  Node& node = nodes_[index];
   const int64_t until_ns = began_ns_ + options_.patience_ms * kMsNs;
-  if (node.incarnation || clock_.now_ns() >= until_ns) return log_once(index, text);
-  node.absent = text;
-  arm(&patience_, until_ns);
-}
-
-void Control::Loop::log_all_absent() {
-  for (NodeIndex i = 0; i < nodes_.size(); ++i)
-    if (!nodes_[i].absent.empty()) log_once(i, nodes_[i].absent);
-}
-
-// Once all have come nobody is to be woken for it.
-void Control::Loop::note_present(Node* node) {
-  node->absent.clear();
-  const bool all = std::all_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.absent.empty(); });
-  if (!all) return;
-  patience_.due_ns.reset();
-  (void)::event_del(patience_.event.get());
+  if (nodes_[index].incarnation || clock_.now_ns() >= until_ns) log_once(index, text);
 }
 
 // ---- connections that are being made
@@ -571,7 +550,6 @@ void Control::Loop::finished(Making* making) {
   }
   node.incarnation = theirs.incarnation;
   node.theirs = theirs;
-  note_present(&node);
   connected(theirs, std::move(socket), std::move(tls));
 }
 
