@@ -149,38 +149,23 @@ Result<Fetch::Connection> Fetch::dial_at(NodeIndex node, const std::string& host
 
 std::optional<Fetch::Connection> Fetch::take_idle(NodeIndex node) {
   const MutexLock hold(lock_);
-  auto at = idle_with_.upper_bound(node);
-  if (at == idle_with_.begin() || (--at)->first != node) return {};
-  const auto idle = at->second;
-  Connection taken = std::move(*idle);
-  idle_with_.erase(at);
-  idle_.erase(idle);
+  const auto at =
+      std::find_if(idle_.rbegin(), idle_.rend(), [node](const Connection& c) { return c.node == node; });
+  if (at == idle_.rend()) return {};
+  Connection taken = std::move(*at);
+  idle_.erase(std::prev(at.base()));
   return taken;
 }
 
 void Fetch::keep(Connection connection) {
-  const NodeIndex node = connection.node;
-  std::list<Connection> one;
-  one.push_back(std::move(connection));
   const MutexLock hold(lock_);
-  idle_with_.emplace(node, one.begin());
-  idle_.splice(idle_.begin(), one);
-  if (idle_.size() > options_.most_idle) hang_up_on_idlest();
-}
-
-void Fetch::hang_up_on_idlest() {
-  const auto idlest = std::prev(idle_.end());
-  auto at = idle_with_.lower_bound(idlest->node);
-  while (at->second != idlest) ++at;
-  idle_with_.erase(at);
-  idle_.erase(idlest);
+  idle_.push_back(std::move(connection));
+  if (idle_.size() > options_.most_idle) idle_.erase(idle_.begin());
 }
 
 void Fetch::forget(NodeIndex node) {
   const MutexLock hold(lock_);
-  const auto [first, last] = idle_with_.equal_range(node);
-  for (auto at = first; at != last; ++at) idle_.erase(at->second);
-  idle_with_.erase(first, last);
+  std::erase_if(idle_, [node](const Connection& c) { return c.node == node; });
   for (auto [run, end] = runs_.equal_range(node); run != end; ++run) run->second->end_if_it_waits();
 }
 

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <map>
 #include <string>
 #include <vector>
@@ -88,7 +87,6 @@ class Fetch {
   Result<Connection> dial_at(NodeIndex node, const std::string& host, uint16_t port, Run* run) const;
   std::optional<Connection> take_idle(NodeIndex node) EXCLUDES(lock_);
   void keep(Connection connection) EXCLUDES(lock_);
-  void hang_up_on_idlest() REQUIRES(lock_);
   // `*answered`: the node has begun to.
   Fetched get_on(Connection* connection, const Get& get, char* buffer, const Receiver& receiver, Run* run,
                  bool* answered) const;
@@ -99,9 +97,7 @@ class Fetch {
   Mutex lock_;
   std::multimap<NodeIndex, Run*> runs_ GUARDED_BY(lock_);     // get()s
   std::map<NodeIndex, int64_t> elsewhere_ GUARDED_BY(lock_);  // whose `data_address` rests until then
-  std::list<Connection> idle_ GUARDED_BY(lock_);              // the one that was used last is the first
-  // The same by node: there may be more than a thousand.
-  std::multimap<NodeIndex, std::list<Connection>::iterator> idle_with_ GUARDED_BY(lock_);
+  std::vector<Connection> idle_ GUARDED_BY(lock_);            // the one that was used last is the last
 };
 
 // The check value of a whole file: of those of its pieces, in their order.
