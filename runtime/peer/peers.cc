@@ -72,19 +72,20 @@ std::optional<NodeIndex> Peers::keeper_of(const FileKey& key) {
 }
 
 void Peers::note_missed(NodeIndex home) {
-  uninformed_.insert(home);
-  if (!members_.can_ask(home, now_ns())) untold_.insert(home);
+  uninformed_[home].untold |= !members_.can_ask(home, now_ns());
 }
 
 // One that was only late has not been gone for anybody: nothing else would tell it.
 void Peers::tell_missed(NodeIndex home) {
-  uint8_t acted = 0;
+  Missed missed;
   {
     const MutexLock hold(lock_);
-    if (!members_.can_ask(home, now_ns()) || untold_.erase(home) == 0) return;
-    acted = acted_.count(home) > 0 ? 1 : 0;
+    const auto at = uninformed_.find(home);
+    if (at == uninformed_.end() || !at->second.untold || !members_.can_ask(home, now_ns())) return;
+    at->second.untold = false;
+    missed.acted = at->second.acted ? 1 : 0;
   }
-  control_->tell(home, encode(Missed{acted}));
+  control_->tell(home, encode(missed));
 }
 
 Peers::Route Peers::meaning_of(const Directory::Answer& answer) const {
@@ -144,7 +145,7 @@ std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex 
     if (!later || waits == Waits::kNo) answer = directory_.want(key, asks, now);
     if (home != own_) {
       note_missed(home);
-      acted_.insert(home);
+      uninformed_[home].acted = true;
     }
   }
   for (const NodeIndex node : ask) gather_from(node, home);
@@ -332,29 +333,29 @@ std::string Peers::message(NodeIndex from, const MessageHeader& header, std::str
 }
 
 void Peers::met(const Hello& hello) {
-  bool uninformed = false;
-  uint8_t acted = 0;
+  std::optional<Missed> missed;
   {
     const MutexLock hold(lock_);
     if (members_.met(hello.node, hello.incarnation)) {
       directory_.gone(hello.node);
       gathering_.gone(hello.node);
-      uninformed_.insert(hello.node);
+      uninformed_.try_emplace(hello.node);
     }
     members_.answered(hello.node);
     ports_[hello.node] = hello.port;
     data_addresses_.erase(hello.node);
     if (!hello.data_address.empty()) data_addresses_[hello.node] = hello.data_address;
-    uninformed = uninformed_.count(hello.node) > 0;
-    acted = acted_.count(hello.node) > 0 ? 1 : 0;
-    untold_.erase(hello.node);
+    if (const auto at = uninformed_.find(hello.node); at != uninformed_.end()) {
+      at->second.untold = false;
+      missed = Missed{at->second.acted ? uint8_t{1} : uint8_t{0}};
+    }
     disconnected_.erase(hello.node);
   }
   // At an agent's end one connection goes after the other: it is not dialled for these.
   for (const Mark& mark : handler_.changes()) control_->tell_if_met(hello.node, encode(mark));
   control_->tell_if_met(hello.node, encode(Mark()));
   handler_.met(hello.node, hello.incarnation);
-  if (uninformed) control_->tell(hello.node, encode(Missed{acted}));
+  if (missed) control_->tell(hello.node, encode(*missed));
 }
 
 void Peers::set_unheard(NodeIndex node, bool unheard) {
@@ -378,7 +379,7 @@ void Peers::gone(NodeIndex node) {
     const MutexLock hold(lock_);
     directory_.gone(node);
     gathering_.gone(node);
-    uninformed_.insert(node);
+    uninformed_.try_emplace(node);
     disconnected_.insert(node);
     gone_ns_ = now_ns();
   }
@@ -394,7 +395,7 @@ void Peers::unreachable(NodeIndex node, Away why) {
     directory_.silent(node, now_ns());
     gathering_.disconnected(node);
     if (why == Away::kSilent) return;  // what it is told it still gets, or it will be gone
-    uninformed_.insert(node);
+    uninformed_.try_emplace(node);
     disconnected_.insert(node);
   }
   handler_.unreachable(node);
@@ -461,8 +462,6 @@ Gathered Peers::gathered_for(NodeIndex asks, const Gather& gather) {
   if (asks != gather.share) return gathered;
   const MutexLock hold(lock_);
   const bool missed = uninformed_.erase(asks) > 0;
-  untold_.erase(asks);
-  acted_.erase(asks);
   const int64_t older_ns = now_ns() - began_ns_ - static_cast<int64_t>(gather.age_ms) * 1000000;
   gathered.earlier = missed || older_ns > kBeginNs ? 1 : 0;
   return gathered;

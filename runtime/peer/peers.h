@@ -203,9 +203,12 @@ class Peers : private Whereabouts, private ControlHandler {
   std::minstd_rand random_ GUARDED_BY(lock_);
   std::vector<uint16_t> ports_ GUARDED_BY(lock_);                      // 0: not met yet
   std::map<NodeIndex, std::string> data_addresses_ GUARDED_BY(lock_);  // of those met that have one
-  std::set<NodeIndex> uninformed_ GUARDED_BY(lock_);                   // homes that missed something
-  std::set<NodeIndex> untold_ GUARDED_BY(lock_);  // of those, homes that have not been told that they did
-  std::set<NodeIndex> acted_ GUARDED_BY(lock_);   // of those, homes that this node was the deputy of
+  // A home that missed something.
+  struct Uninformed {
+    bool untold = false;  // it has not been told that it did
+    bool acted = false;   // this node was its deputy
+  };
+  std::map<NodeIndex, Uninformed> uninformed_ GUARDED_BY(lock_);
   std::set<NodeIndex> disconnected_ GUARDED_BY(lock_);  // nodes with which there is no connection
   // Nodes whose changes this one may miss: from gone() until they have told all.
   std::vector<bool> unheard_ GUARDED_BY(lock_);
