@@ -304,8 +304,8 @@ TEST(MessagesTest, WhatIsSaidArrives) {
   arrives(Busy{13}, 4);
   arrives(ReadProgress{kKey}, 16);
   arrives(Done{kKey, 16, ReadResult::kNotHeld, kIdentity}, 65);
-  arrives(Announce{{{kKey, 6, kIdentity}}}, 62);
-  arrives(Reading{{{kKey, 7, 8}}}, 30);
+  arrives(Announce{{kKey, 6, kIdentity}}, 60);
+  arrives(Reading{{kKey, 7, 8}}, 28);
   arrives(Gather{1, 2, 3, 4}, 28);
   arrives(Gathered{4, 5, 9, 6, 1, 0, {{kKey, 6, kIdentity}}, {{kKey, 7, 8}}}, 122);
   arrives(Missed{1}, 1);
@@ -337,7 +337,8 @@ TEST(MessagesTest, WhatIsSaidArrives) {
 }
 
 TEST(MessagesTest, TheLargestFit) {
-  for (const std::string& message : {encode(Announce{std::vector<HeldFile>(Announce::kMost)}),
+  for (const std::string& message : {encode(Gathered{1, 2, 3, 4, 0, 0, std::vector<HeldFile>(Gathered::kMost),
+                                                     std::vector<FileInReading>(Gathered::kMost)}),
                                      encode(List{1, 2, 3, {}, std::string(List::kMostParts, 'p')})})
     EXPECT_LE(message.size(), MessageHeader::kBytes + kMostBody);
 }

@@ -409,7 +409,7 @@ TEST_F(BadNodeTest, AHomeHearsFromItsDeputyWhatIsHeldUnlessItIsLeftAlone) {
   EXPECT_EQ(heard.count<Announce>(), 0u);
   tell(held);
   ASSERT_EQ(heard.count<Announce>(), 1u);
-  const HeldFile file = heard.all<Announce>()[0].files.at(0);
+  const HeldFile file = heard.all<Announce>()[0].file;
   EXPECT_EQ(file.key, key);
   EXPECT_EQ(file.holder, kBad);
   say_nonsense();
@@ -424,18 +424,18 @@ TEST_F(BadNodeTest, WhatANodeCanKnowIsEntered) {
                 others = file_key(0, file_of(1, 2));
   const FileIdentity identity = {1, 2, 3, 4, 5};
   const std::tuple<std::string, FileKey, MessageType> sayings[] = {
-      {encode(Announce{{{own, 1, identity}}}), own, MessageType::kHave},
-      {encode(Announce{{{of_deputy, 1, identity}}}), of_deputy, MessageType::kHave},
-      {encode(Reading{{{own, 1, 7}}}), own, MessageType::kBusy},
+      {encode(Announce{{own, 1, identity}}), own, MessageType::kHave},
+      {encode(Announce{{of_deputy, 1, identity}}), of_deputy, MessageType::kHave},
+      {encode(Reading{{own, 1, 7}}), own, MessageType::kBusy},
       // There is no such node.
-      {encode(Announce{{{own, kNodes, identity}}}), own, MessageType::kRead},
-      {encode(Reading{{{own, kNodes, 7}}}), own, MessageType::kRead},
+      {encode(Announce{{own, kNodes, identity}}), own, MessageType::kRead},
+      {encode(Reading{{own, kNodes, 7}}), own, MessageType::kRead},
       // It says that of another node.
       {encode(Gathered{0, 1, 0, 1, 1, 0, {{own, 2, identity}}, {}}), own, MessageType::kRead},
       {encode(Gathered{0, 1, 0, 1, 1, 0, {}, {{own, 2, 7}}}), own, MessageType::kRead},
       // That is no file of the first node's.
-      {encode(Announce{{{others, 1, identity}}}), others, MessageType::kRead},
-      {encode(Reading{{{others, 1, 7}}}), others, MessageType::kRead},
+      {encode(Announce{{others, 1, identity}}), others, MessageType::kRead},
+      {encode(Reading{{others, 1, 7}}), others, MessageType::kRead},
       {encode(Done{others, 0, ReadResult::kHeld, identity}), others, MessageType::kRead},
       {encode(Gathered{1, 1, 0, 1, 1, 0, {{others, kBad, identity}}, {}}), others, MessageType::kRead},
       {encode(Gathered{0, 1, 0, 1, 1, 0, {{others, kBad, identity}}, {}}), others, MessageType::kRead}};
@@ -528,7 +528,7 @@ TEST_F(BadNodeTest, AHomeHearsOfTheLeasesThatItsDeputyGives) {
   EXPECT_TRUE(eventually([&] {
     const std::vector<Reading> all = heard.all<Reading>();
     if (all.empty()) return false;
-    const FileInReading read = all[0].files.at(0);
+    const FileInReading read = all[0].file;
     return read.key == key && read.reader == kBad && read.lease != 0;
   }));
 }
@@ -558,7 +558,7 @@ TEST_F(BadNodeTest, WhoSaysNonsenseAgainAndAgainIsNotAsked) {
   const std::string name = file_of(kBad, 1);
   const FileKey key = file_key(0, file_of(0, 1));
   const std::pair<std::string, bool> sayings[] = {
-      {encode(Announce{{}}), true},
+      {encode(Announce()), true},
       {encode(Told{1, {}}), true},
       {encode(Told{1, {ToldFile()}}), false},
       {encode_message({MessageType::kWant}, "?"), false},

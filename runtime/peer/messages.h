@@ -17,7 +17,7 @@
 
 namespace monarch {
 
-constexpr uint16_t kPeerVersion = 8;  // agents of another one do not talk to each other
+constexpr uint16_t kPeerVersion = 9;  // agents of another one do not talk to each other
 
 // Numbers are not used again. 32 and more: connections of data.
 enum class MessageType : uint16_t {
@@ -170,33 +170,31 @@ struct Done {
   }
 };
 
-// To a home: who holds what of its share, from the deputy.
 struct HeldFile {
   FileKey key;
   NodeIndex holder = 0;
   FileIdentity identity;
   static void fields(auto& field, auto& m) { field(m.key), field(m.holder), field(m.identity); }
 };
+// To a home: who holds a file of its share, from the deputy.
 struct Announce {
   static constexpr MessageType kType = MessageType::kAnnounce;
-  static constexpr size_t kMost = 256;
-  std::vector<HeldFile> files;
-  static void fields(auto& field, auto& m) { field(m.files, kMost); }
+  HeldFile file;
+  static void fields(auto& field, auto& m) { field(m.file); }
 };
 
-// The same of files that are being read, with the readers' leases; one of 0 was given by nobody. From a
-// deputy that has given them.
+// A file that is being read, with the reader's lease; one of 0 was given by nobody.
 struct FileInReading {
   FileKey key;
   NodeIndex reader = 0;
   uint64_t lease = 0;
   static void fields(auto& field, auto& m) { field(m.key), field(m.reader), field(m.lease); }
 };
+// To a home: who reads a file of its share, from the deputy that has given the lease.
 struct Reading {
   static constexpr MessageType kType = MessageType::kReading;
-  static constexpr size_t kMost = 256;
-  std::vector<FileInReading> files;
-  static void fields(auto& field, auto& m) { field(m.files, kMost); }
+  FileInReading file;
+  static void fields(auto& field, auto& m) { field(m.file); }
 };
 
 // "What do you hold of the share of `share`?": that node itself asks, or one that is its deputy, which means

@@ -71,9 +71,7 @@ std::optional<NodeIndex> Peers::keeper_of(const FileKey& key) {
   return keeper;
 }
 
-void Peers::note_missed(NodeIndex home) {
-  uninformed_[home].untold |= !members_.can_ask(home, now_ns());
-}
+void Peers::note_missed(NodeIndex home) { uninformed_[home].untold |= !members_.can_ask(home, now_ns()); }
 
 // One that was only late has not been gone for anybody: nothing else would tell it.
 void Peers::tell_missed(NodeIndex home) {
@@ -237,7 +235,7 @@ std::string Peers::wanted(NodeIndex from, const Want& want) {
   // asking it meanwhile, if it was only late: it sends nobody else to read the file.
   const Read* read = std::get_if<Read>(&*answer);
   const bool leased = read && read->lease != 0;
-  control_->tell(home, leased ? encode(Reading{{{want.key, from, read->lease}}}) : encode(Ping()));
+  control_->tell(home, leased ? encode(Reading{{want.key, from, read->lease}}) : encode(Ping()));
   return reply;
 }
 
@@ -270,15 +268,15 @@ std::string Peers::message(NodeIndex from, const MessageHeader& header, std::str
     case MessageType::kAnnounce:
       on(decode<Announce>(body), [&](const Announce& announce) {
         const MutexLock hold(lock_);
-        for (const HeldFile& file : announce.files)
-          if (file.holder < count_ && keeps(file.key)) directory_.announce(file);
+        const HeldFile& file = announce.file;
+        if (file.holder < count_ && keeps(file.key)) directory_.announce(file);
       });
       break;
     case MessageType::kReading:
       on(decode<Reading>(body), [&](const Reading& reading) {
         const MutexLock hold(lock_);
-        for (const FileInReading& file : reading.files)
-          if (file.reader < count_ && keeps(file.key)) directory_.reading(file, now_ns());
+        const FileInReading& file = reading.file;
+        if (file.reader < count_ && keeps(file.key)) directory_.reading(file, now_ns());
       });
       break;
     case MessageType::kGather:
@@ -432,7 +430,7 @@ void Peers::pass_on(const HeldFile& file) {
     const MutexLock hold(lock_);
     if (!members_.can_ask(home, now_ns())) return note_missed(home);
   }
-  control_->tell(home, encode(Announce{{file}}));
+  control_->tell(home, encode(Announce{file}));
 }
 
 // ---- who holds what
