@@ -146,12 +146,12 @@ class PeerSourceTest : public PeerTest, public PeersHandler {
                     &*told_, bandwidth, readers, clock_);
   }
   void start_peers() {
-    PeersOptions options;
-    options.peers.nodes = nodes_here(3);
-    options.peers.hello.node = kOwn;
-    options.peers.hello.incarnation = 99;
-    options.peers.tls = &tls_;
-    for (const NodeIndex node : kOthers) others_[node] = std::make_unique<Other>(node, options.peers);
+    ControlOptions options;
+    options.nodes = nodes_here(3);
+    options.hello.node = kOwn;
+    options.hello.incarnation = 99;
+    options.tls = &tls_;
+    for (const NodeIndex node : kOthers) others_[node] = std::make_unique<Other>(node, options);
     peers_.emplace(std::move(options), this, clock_);
     ASSERT_TRUE(peers_->start().ok());
   }

@@ -421,7 +421,7 @@ void Control::Loop::log_once(NodeIndex node, const std::string& text) {
 // A job's nodes do not begin at the same moment. Who still is not there when it is dialled again is logged
 // then.
 void Control::Loop::log_absent(NodeIndex index, const std::string& text) {
-  const int64_t until_ns = began_ns_ + options_.patience_ms * kMsNs;
+  const int64_t until_ns = began_ns_ + patience::kPeerSilenceMs * kMsNs;
   if (nodes_[index].incarnation || clock_.now_ns() >= until_ns) log_once(index, text);
 }
 
@@ -473,7 +473,7 @@ void Control::Loop::dial(NodeIndex index) {
   making.node = index;
   making.port = to.ports[node.port];
   making.socket = socket.take();
-  making.until_ns = clock_.now_ns() + options_.connect_ms * kMsNs;
+  making.until_ns = clock_.now_ns() + patience::kPeerConnectMs * kMsNs;
   wait_for(&making, EV_WRITE);
 }
 
@@ -508,7 +508,7 @@ void Control::Loop::goes_on(Making* making) {
     making->handshake = std::make_unique<Handshake>(*options_.tls, std::move(making->socket),
                                                     Handshake::Side::kDials, options_.hello, options_.after,
                                                     Handshake::Dialled{*making->node, making->port});
-    making->until_ns = clock_.now_ns() + options_.handshake_ms * kMsNs;
+    making->until_ns = clock_.now_ns() + patience::kPeerSlowMs * kMsNs;
   }
   switch (making->handshake->step()) {
     case Handshake::Step::kWantsRead:

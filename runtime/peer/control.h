@@ -66,16 +66,12 @@ struct ControlOptions {
   std::vector<PeerAddress> nodes;  // by index; this one's own among them
   const PeerTls* tls = nullptr;    // outlives the control
   Handshake::After after = Handshake::After::kClear;
-  // The second for each port.
-  int connect_ms = patience::kPeerConnectMs, handshake_ms = patience::kPeerSlowMs;
   // Counts up while somebody waits for a node that may be slow: tasks that wait for this agent see that it
   // moves.
   std::atomic<uint64_t>* waits = nullptr;
   void note_wait() const {
     if (waits) waits->fetch_add(1, std::memory_order_relaxed);
   }
-  // From start(): a node that is not there yet is not worth a word.
-  int patience_ms = patience::kPeerSilenceMs;
 };
 
 class Control {

@@ -19,6 +19,9 @@
 namespace monarch {
 namespace {
 
+// For a handshake, an answer, and some of each piece; see Wire::receive_slowly().
+constexpr int kPatienceMs = patience::kPeerSilenceMs;
+
 Fetched meaning(const Error& error) { return error.code == ETIMEDOUT ? Fetched::kLate : Fetched::kBroken; }
 
 // An answer's small parts are taken at once: a small file in two calls instead of four. Nothing of the file
@@ -124,7 +127,7 @@ Result<Fetch::Connection> Fetch::dial(NodeIndex node, Run* run) {
   bool first = false;
   {
     const MutexLock hold(lock_);
-    const int64_t until = clock_.now_ns() + int64_t{options_.elsewhere_ms} * 1000000;
+    const int64_t until = clock_.now_ns() + patience::kPeerBeginMs * int64_t{1000000};
     first = elsewhere_.insert_or_assign(node, until).second;
   }
   if (first) spdlog::warn("node {}: {}: {}; data goes by {}", node, data, there.error().text, address);
@@ -136,14 +139,14 @@ Result<Fetch::Connection> Fetch::dial_at(NodeIndex node, const std::string& host
   const ControlOptions& peers = options_.peers;
   Result<Fd> socket = begin_to_connect(host, port);
   if (!socket.ok()) return socket.error();
-  const int64_t until = clock_.now_ns() + int64_t{peers.connect_ms} * 1000000;
+  const int64_t until = clock_.now_ns() + patience::kPeerConnectMs * int64_t{1000000};
   if (!clock_.poll_until(socket->get(), POLLOUT, until)) return Error{EHOSTUNREACH, "it does not answer"};
   MONARCH_TRY(end_connecting(socket->get()));
   Hello hello = peers.hello;
   hello.lane = Lane::kData;
   Handshake handshake(*peers.tls, socket.take(), Handshake::Side::kDials, hello, peers.after,
                       Handshake::Dialled{node, port});
-  MONARCH_TRY(handshake.wait(options_.patience_ms, *run));
+  MONARCH_TRY(handshake.wait(kPatienceMs, *run));
   return Connection{node, handshake.take_socket(), handshake.take_tls()};
 }
 
@@ -194,16 +197,15 @@ Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, cons
                       Run* run, bool* answered) const {
   Wire wire(connection->socket.get(), connection->tls.get(), *run);
   char bytes[MessageHeader::kBytes];
-  const int patience_ms = options_.patience_ms;
-  Status done = wire.send(encode(get), patience_ms);
+  Status done = wire.send(encode(get), kPatienceMs);
   Answer answer(&wire);
-  if (done.ok()) done = answer.receive(bytes, sizeof bytes, patience_ms, of_one_piece() - sizeof bytes);
+  if (done.ok()) done = answer.receive(bytes, sizeof bytes, kPatienceMs, of_one_piece() - sizeof bytes);
   if (!done.ok()) return meaning(done.error());
   *answered = true;
   const std::optional<MessageHeader> header = decode_header({bytes, sizeof bytes});
   if (!header || header->type != MessageType::kGot) return Fetched::kBroken;
   std::string body(header->body_bytes, '\0');
-  if (done = answer.receive(body.data(), body.size(), patience_ms); !done.ok()) return meaning(done.error());
+  if (done = answer.receive(body.data(), body.size(), kPatienceMs); !done.ok()) return meaning(done.error());
   const std::optional<Got> got = decode<Got>(body);
   if (!got) return Fetched::kBroken;
   // The connection is kept for the next question; what else came is seen now, or takes the place of that
@@ -225,12 +227,12 @@ Fetched Fetch::get_on(Connection* connection, const Get& get, char* buffer, cons
   for (uint64_t offset = get.offset; offset < *end; offset += kPieceBytes) {
     const uint64_t wanted = std::min(kPieceBytes, *end - offset);
     char head[PieceHeader::kBytes];
-    if (done = answer.receive(head, sizeof head, patience_ms); !done.ok()) return meaning(done.error());
+    if (done = answer.receive(head, sizeof head, kPatienceMs); !done.ok()) return meaning(done.error());
     const std::optional<PieceHeader> piece = decode_piece({head, sizeof head});
     if (piece && piece->bytes == 0)
       return ends(get.follow != Follow::kNo ? Fetched::kNotYet : Fetched::kGone);
     if (!piece || piece->bytes != wanted) return Fetched::kBroken;
-    if (done = wire.receive_slowly(buffer, wanted, patience_ms); !done.ok()) return meaning(done.error());
+    if (done = wire.receive_slowly(buffer, wanted, kPatienceMs); !done.ok()) return meaning(done.error());
     if (check_of_piece(buffer, wanted) != piece->check) return Fetched::kWrong;
     if (!receiver.piece(offset, buffer, wanted, piece->check)) return Fetched::kRefused;
   }

@@ -34,11 +34,8 @@ enum class Fetched {
 };
 
 struct FetchOptions {
-  ControlOptions peers;  // as for Control
-  // For a handshake, an answer, and some of each piece; see Wire::receive_slowly().
-  int patience_ms = patience::kPeerSilenceMs;
-  size_t most_idle = 64;                      // connections
-  int elsewhere_ms = patience::kPeerBeginMs;  // so long is one that cannot be reached not tried again
+  ControlOptions peers;   // as for Control
+  size_t most_idle = 64;  // connections
 };
 
 // What is known of the other nodes. Any thread; port() may wait, bounded.

@@ -149,12 +149,12 @@ Status Node::create(const PeerNodeOptions& job, const AgentConfig& config) {
   count_ = static_cast<uint32_t>(job.nodes.size());
   resumes_ = job.resumes;
 
-  PeersOptions options;
-  options.peers.nodes = job.nodes;
-  options.peers.tls = &tls_;
-  options.peers.waits = &parts_.board->header.progress;
-  options.peers.after = job.encrypt ? Handshake::After::kEncrypted : Handshake::After::kClear;
-  Hello& hello = options.peers.hello;
+  ControlOptions options;
+  options.nodes = job.nodes;
+  options.tls = &tls_;
+  options.waits = &parts_.board->header.progress;
+  options.after = job.encrypt ? Handshake::After::kEncrypted : Handshake::After::kClear;
+  Hello& hello = options.hello;
   hello.node = job.own;
   hello.dataset = dataset_digest(*parts_.dataset);
   hello.settings = settings_digest(job, config);

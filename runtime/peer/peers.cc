@@ -13,30 +13,32 @@ namespace {
 
 // A job's nodes do not begin at the same moment: that one is not there yet is no error.
 constexpr int64_t kMsNs = 1'000'000, kBeginNs = patience::kPeerBeginMs * kMsNs;
+constexpr int kAnswerMs = patience::kPeerSilenceMs;  // for whatever a node is asked
+constexpr int64_t kAnswerNs = kAnswerMs * kMsNs;
+constexpr size_t kEntries = 4 << 20;  // of the directory
 
 // Between two questions to a node that asks others itself.
 constexpr int64_t kFirstNapNs = patience::kFirstPollNs, kLongestNapNs = patience::kPeerNapMs * kMsNs;
 
 }  // namespace
 
-Peers::Peers(PeersOptions options, PeersHandler* handler, Clock& clock)
+Peers::Peers(ControlOptions options, PeersHandler* handler, Clock& clock)
     : options_(std::move(options)),
       handler_(*handler),
       clock_(clock),
       began_ns_(now_ns()),
-      own_(options_.peers.hello.node),
-      count_(static_cast<uint32_t>(options_.peers.nodes.size())),
-      directory_(options_.entries, options_.peers.hello.incarnation),
+      own_(options_.hello.node),
+      count_(static_cast<uint32_t>(options_.nodes.size())),
+      directory_(kEntries, options_.hello.incarnation),
       members_(own_, count_),
       gathering_(&members_),
-      random_(static_cast<std::minstd_rand::result_type>(options_.peers.hello.incarnation)),
+      random_(static_cast<std::minstd_rand::result_type>(options_.hello.incarnation)),
       ports_(count_),
       unheard_(count_) {
   ControlHandler* const hears = this;
-  control_ = std::make_unique<Control>(options_.peers, hears, clock_);
+  control_ = std::make_unique<Control>(options_, hears, clock_);
   FetchOptions fetches;
-  fetches.peers = options_.peers;
-  fetches.patience_ms = options_.patience_ms;
+  fetches.peers = options_;
   fetches.most_idle = kept_connections(count_, descriptor_limit());
   Whereabouts* const nodes = this;
   fetch_ = std::make_unique<Fetch>(std::move(fetches), nodes, clock_);
@@ -139,7 +141,7 @@ std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex 
     const bool silent = known == Directory::Known::kSilent && home != own_;
     if (silent) gathering_.doubt(home, reader, until_ns);
     const bool asks_others = known == Directory::Known::kNo || silent;
-    const bool later = asks_others && gathering_.waits(home, deputy, now, patience_ns(), &ask, &looks);
+    const bool later = asks_others && gathering_.waits(home, deputy, now, kAnswerNs, &ask, &looks);
     if (!later || waits == Waits::kNo) answer = directory_.want(key, asks, now);
     if (home != own_) {
       note_missed(home);
@@ -153,13 +155,13 @@ std::optional<Directory::Answer> Peers::answer_to(const FileKey& key, NodeIndex 
 }
 
 void Peers::nap(int64_t* ns) {
-  options_.peers.note_wait();
+  options_.note_wait();
   clock_.sleep_ns(*ns);
   *ns = std::min(2 * *ns, kLongestNapNs);
 }
 
 Peers::Route Peers::locate_here(const FileKey& key) {
-  const int64_t until_ns = now_ns() + patience_ns();
+  const int64_t until_ns = now_ns() + kAnswerNs;
   for (int64_t nap_ns = kFirstNapNs; now_ns() < until_ns; nap(&nap_ns))
     if (const std::optional<Directory::Answer> answer = answer_to(key, own_, Waits::kYes))
       return meaning_of(*answer);
@@ -178,7 +180,7 @@ Peers::Route Peers::locate(const FileKey& key) {
 
 Peers::Route Peers::ask(const FileKey& key) {
   constexpr int kMostAttempts = 3;  // the home, once more if a connection was broken, and its deputy
-  int64_t nap_ns = kFirstNapNs, until_ns = now_ns() + patience_ns();
+  int64_t nap_ns = kFirstNapNs, until_ns = now_ns() + kAnswerNs;
   for (int attempt = 0; attempt < kMostAttempts;) {
     NodeIndex keeper = own_;
     {
@@ -189,7 +191,7 @@ Peers::Route Peers::ask(const FileKey& key) {
     }
     if (keeper == own_) return locate_here(key);
     const Waits waits = now_ns() < until_ns ? Waits::kYes : Waits::kNo;
-    const Result<Reply> reply = control_->ask(keeper, encode(Want{key, waits}), options_.patience_ms);
+    const Result<Reply> reply = control_->ask(keeper, encode(Want{key, waits}), kAnswerMs);
     const std::optional<Route> route = reply.ok() ? meaning_of(*reply) : std::nullopt;
     const bool later = reply.ok() && reply->header.type == MessageType::kLater;
     {
@@ -207,7 +209,7 @@ Peers::Route Peers::ask(const FileKey& key) {
     if (route) return *route;
     if (!later) {
       ++attempt;
-      until_ns = now_ns() + patience_ns();  // for whoever is asked next
+      until_ns = now_ns() + kAnswerNs;  // for whoever is asked next
     } else if (waits == Waits::kYes) {
       nap(&nap_ns);
     } else {
@@ -554,7 +556,7 @@ Result<List> Peers::ask_walk(NodeIndex node, const Walk& question) {
     const MutexLock hold(lock_);
     if (!members_.can_ask(node, now_ns())) return Error{EAGAIN, "it is left alone for a while"};
   }
-  Result<Reply> reply = control_->ask(node, encode(question), options_.patience_ms);
+  Result<Reply> reply = control_->ask(node, encode(question), kAnswerMs);
   std::optional<List> list;
   if (reply.ok() && reply->header.type == List::kType) list = decode<List>(reply->body);
   if (list) {
@@ -592,7 +594,7 @@ void Peers::count(const Count& count) {
     if (there) control_->tell(Report::kFirst, encode(count));
     return;
   }
-  const int64_t until = now_ns() + int64_t{options_.last_ms} * 1000000;
+  const int64_t until = now_ns() + patience::kPeerLastMs * kMsNs;
   for (int64_t left = until - now_ns(); left > 0; left = until - now_ns()) {
     const Result<Reply> reply =
         control_->ask(Report::kFirst, encode(count), static_cast<int>(left / 1000000) + 1);
@@ -608,7 +610,7 @@ uint16_t Peers::port(NodeIndex node) {
     const MutexLock hold(lock_);
     if (ports_[node] != 0) return ports_[node];
   }
-  (void)control_->ask(node, encode(Ping()), options_.patience_ms).ok();
+  (void)control_->ask(node, encode(Ping()), kAnswerMs).ok();
   const MutexLock hold(lock_);
   return ports_[node];
 }
@@ -682,7 +684,6 @@ Fetched Peers::get(const FileKey& key, const Route& route, const Get& get, char*
   // file.
   std::optional<FileIdentity> identity;
   if (!route.follow) identity = route.identity;
-  uint64_t came = 0;
   std::vector<uint64_t> checks;
   const Receiver counted = {[&](const FileIdentity& now) {
                               if (!identity) identity = now;
@@ -691,7 +692,6 @@ Fetched Peers::get(const FileKey& key, const Route& route, const Get& get, char*
                             },
                             [&](uint64_t offset, const char* bytes, size_t n, uint64_t check) {
                               if (!receiver.piece(offset, bytes, n, check)) return false;
-                              came += n;
                               checks.push_back(check);
                               left.offset = offset + kPieceBytes;
                               left.bytes -= std::min(left.bytes, kPieceBytes);
@@ -705,9 +705,6 @@ Fetched Peers::get(const FileKey& key, const Route& route, const Get& get, char*
     if (ended && whole && check_of(checks) != route.identity.check) fetched = Fetched::kWrong;
     if (!note(key, holder, fetched) || ended) break;
   }
-  const MutexLock hold(lock_);
-  counts_.bytes += came;
-  counts_.files += fetched == Fetched::kOk && get.bytes == 0;
   return fetched;
 }
 

@@ -28,13 +28,6 @@
 
 namespace monarch {
 
-struct PeersOptions {
-  ControlOptions peers;
-  size_t entries = 4 << 20;                    // of the directory
-  int patience_ms = patience::kPeerSilenceMs;  // for whatever a node is asked
-  int last_ms = patience::kPeerLastMs;         // for the last that is told of counters
-};
-
 // What the node itself is asked; any thread. The calls are short, and do not call Peers.
 class PeersHandler {
  public:
@@ -68,7 +61,6 @@ class PeersHandler {
 };
 
 struct PeerCounts {
-  uint64_t files = 0, bytes = 0;      // that came from peers
   uint64_t errors = 0, timeouts = 0;  // peers that could not, or did not in time
   uint64_t wrong = 0;                 // pieces whose bytes were wrong
   uint64_t alone = 0;                 // questions that neither home nor deputy answered
@@ -78,7 +70,7 @@ struct PeerCounts {
 class Peers : private Whereabouts, private ControlHandler {
  public:
   // `handler` outlives it.
-  Peers(PeersOptions options, PeersHandler* handler, Clock& clock = system_clock());
+  Peers(ControlOptions options, PeersHandler* handler, Clock& clock = system_clock());
   ~Peers() override { stop(); }
 
   Status start();
@@ -141,11 +133,10 @@ class Peers : private Whereabouts, private ControlHandler {
 
  private:
   int64_t now_ns() { return clock_.now_ns(); }
-  int64_t patience_ns() const { return options_.patience_ms * Members::kMs; }
   uint16_t port(NodeIndex node) override EXCLUDES(lock_);
   std::string data_address(NodeIndex node) override EXCLUDES(lock_);
   void look(NodeIndex node) override {
-    options_.peers.note_wait();
+    options_.note_wait();
     control_->look(node);
   }
   void nap(int64_t* ns);  // for an answer; each time for longer
@@ -187,7 +178,7 @@ class Peers : private Whereabouts, private ControlHandler {
   // Notes how a node did; false: there is no use in asking another one.
   bool note(const FileKey& key, NodeIndex holder, Fetched fetched) EXCLUDES(lock_);
 
-  const PeersOptions options_;
+  const ControlOptions options_;
   PeersHandler& handler_;
   Clock& clock_;
   const int64_t began_ns_;

@@ -15,6 +15,14 @@ namespace monarch {
 namespace {
 
 constexpr uint64_t kStop = 0;  // the number of no connection
+// So many of the files that are sent are such that tasks wait for: the others leave them these places.
+constexpr int kForDemand = 4;
+constexpr int kPatienceMs = patience::kPeerSilenceMs;  // for some of each piece to be taken by the peer
+constexpr int kWaitMs =
+    patience::kPeerLongestNapMs / 4;  // for the reader to have a piece: who wants it asks again
+// So many at a time get the same file: the others do better with another holder. Who asks for a task, and
+// who does not, are counted apart.
+constexpr int kMostOfLarge = 2, kMostOfSmall = 8;
 
 }  // namespace
 
@@ -23,10 +31,9 @@ class Serve::Turn {
  public:
   Turn(Serve* serve, const FileKey& key, Purpose purpose, uint64_t bytes)
       : serve_(serve), key_(key, purpose) {
-    const ServeOptions& options = serve->options_;
-    const int most = bytes <= kPieceBytes ? options.most_of_small : options.most_of_large;
-    const int kept = 1 + (purpose == Purpose::kPrefetch ? options.for_demand : 0);
-    const auto places = static_cast<uint32_t>(std::max(1, options.threads - kept));
+    const int most = bytes <= kPieceBytes ? kMostOfSmall : kMostOfLarge;
+    const int kept = 1 + (purpose == Purpose::kPrefetch ? kForDemand : 0);
+    const auto places = static_cast<uint32_t>(std::max(1, serve->options_.threads - kept));
     const MutexLock hold(serve->lock_);
     const auto at = serve->served_.find(key_);
     const int now = at == serve->served_.end() ? 0 : at->second;
@@ -148,24 +155,24 @@ void Serve::run() {
 bool Serve::serve_one(Connection* connection) {
   Wire wire(connection->socket.get(), connection->tls.get(), clock_);
   char bytes[MessageHeader::kBytes];
-  if (!wire.receive(bytes, sizeof bytes, options_.patience_ms).ok()) return false;
+  if (!wire.receive(bytes, sizeof bytes, kPatienceMs).ok()) return false;
   const std::optional<MessageHeader> header = decode_header({bytes, sizeof bytes});
   if (!header || header->type != MessageType::kGet) return false;
   std::string body(header->body_bytes, '\0');
-  if (!wire.receive(body.data(), body.size(), options_.patience_ms).ok()) return false;
+  if (!wire.receive(body.data(), body.size(), kPatienceMs).ok()) return false;
   const std::optional<Get> get = decode<Get>(body);
   if (!get) return false;
 
   Got got;
   const std::unique_ptr<ServedFile> file = options_.open(*get, &got.result);
-  if (!file) return wire.send(encode(got), options_.patience_ms).ok();
+  if (!file) return wire.send(encode(got), kPatienceMs).ok();
   got.identity = file->identity();
   const Turn turn(this, file_key(get->root, get->path), get->purpose, got.identity.bytes);
   got.result = turn.got() ? GetResult::kOk : GetResult::kBusy;
   const std::optional<uint64_t> end = end_of(*get, got.identity.bytes);
   if (!end) got.result = GetResult::kGone;
   const bool sends = got.result == GetResult::kOk && get->offset < *end;
-  if (!wire.send(encode(got), options_.patience_ms, sends ? Wire::Then::kMore : Wire::Then::kNothing).ok())
+  if (!wire.send(encode(got), kPatienceMs, sends ? Wire::Then::kMore : Wire::Then::kNothing).ok())
     return false;
   return !sends || send_pieces(connection, get->offset, *end, file.get());
 }
@@ -174,12 +181,12 @@ bool Serve::send_pieces(Connection* connection, uint64_t begin, uint64_t end, Se
   Wire wire(connection->socket.get(), connection->tls.get(), clock_);
   for (uint64_t offset = begin; offset < end && !stopping_; offset += kPieceBytes) {
     const uint64_t bytes = std::min(kPieceBytes, end - offset);
-    const std::optional<uint64_t> check = file->check(offset / kPieceBytes, options_.wait_ms);
+    const std::optional<uint64_t> check = file->check(offset / kPieceBytes, kWaitMs);
     const PieceHeader header = {check ? static_cast<uint32_t>(bytes) : 0, check.value_or(0)};
     const Wire::Then then = check ? Wire::Then::kMore : Wire::Then::kNothing;
-    if (!wire.send(encode_piece(header), options_.patience_ms, then).ok()) return false;
+    if (!wire.send(encode_piece(header), kPatienceMs, then).ok()) return false;
     if (!check) return true;
-    if (!wire.send_file(file->copy(), offset, bytes, options_.patience_ms).ok()) return false;
+    if (!wire.send_file(file->copy(), offset, bytes, kPatienceMs).ok()) return false;
     sent_files_ += offset == begin;
     sent_bytes_ += bytes;
   }

@@ -41,13 +41,6 @@ struct ServeOptions {
   // So many at most. One of them does not send: it tells who asks in vain that all others do, since a node
   // that waits for an answer cannot tell who is busy from who hangs.
   int threads = 17;
-  // So many of the files that are sent are such that tasks wait for: the others leave them these places.
-  int for_demand = 4;
-  int patience_ms = patience::kPeerSilenceMs;     // for some of each piece to be taken by the peer
-  int wait_ms = patience::kPeerLongestNapMs / 4;  // for the reader to have a piece: who wants it asks again
-  // So many at a time get the same file: the others do better with another holder. Who asks for a task, and
-  // who does not, are counted apart.
-  int most_of_large = 2, most_of_small = 8;
   // So many connections are kept; one more takes the place of the one that was asked by last the longest ago,
   // whose owner dials again.
   size_t most_connections = 256;
