@@ -207,7 +207,7 @@ TEST_F(EvictTest, WhatIsWithdrawnBeforeItIsPublishedNeverIs) {
   EXPECT_TRUE(eventually([&] { return word(name(0)) == state_word(State::kNoFit, Reason::kTierError); }));
   EXPECT_TRUE(eventually([&] { return tier().used() == kSpace; }));
   EXPECT_EQ(files_on(), 1);
-  EXPECT_EQ((*board_)->placed_bytes[0], kBytes);
+  EXPECT_TRUE(eventually([&] { return (*board_)->placed_bytes[0] == kBytes; }));
   EXPECT_EQ(counter(AgentCounter::no_fit_files), 0u) << "there was room";
 }
 
