@@ -58,6 +58,7 @@ class NodeTest : public StateDirTest {
     for (const pid_t child : children()) ::kill(child, SIGKILL);
     wait_children();
     eventually([&] {
+      Cgroups().kill(state_.helpers_cgroup());
       Cgroups().remove_if_empty(state_.helpers_cgroup());
       return Cgroups().names(state_.cgroup_prefix()).empty();
     });

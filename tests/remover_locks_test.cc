@@ -4,6 +4,7 @@
 
 #include <list>
 
+#include "runtime/base/os.h"
 #include "runtime/node/life.h"
 #include "runtime/node/memory_tier.h"
 #include "tests/private_mounts.h"
@@ -172,8 +173,8 @@ class GivenUpTest : public RemoverTest {
     const Result<JobRecord> left = state_.read_removal(kRemoval);
     ASSERT_TRUE(left.ok());
     EXPECT_EQ(left->given_up, 10u);
-    EXPECT_GE(left->next_try - ::time(nullptr), seconds - 30);
-    EXPECT_LE(left->next_try - ::time(nullptr), seconds);
+    EXPECT_GE(left->next_try - os::realtime_s(), seconds - 30);
+    EXPECT_LE(left->next_try - os::realtime_s(), seconds);
   }
 };
 
