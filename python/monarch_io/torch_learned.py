@@ -115,7 +115,8 @@ def begin(dataset):
     for rank in _ranks():
         if rank not in learned.others:
             with contextlib.suppress(OSError):
-                learned.others[rank] = _in_file(_file_of(rank, dataset))
+                # The thread that tells may be going through them.
+                learned.others = {**learned.others, rank: _in_file(_file_of(rank, dataset))}
     return learned
 
 
@@ -130,7 +131,10 @@ def _keep(dataset, make_file):
 
 
 def _name(dataset):
-    return f"{NAME}{operator.length_hint(dataset)}-{type(dataset).__qualname__}"[:200]
+    length = 0
+    with contextlib.suppress(Exception):  # not all have one
+        length = len(dataset)
+    return f"{NAME}{length}-{type(dataset).__qualname__}"[:200]
 
 
 def _ranks():
