@@ -7,7 +7,6 @@ noinst_LIBRARIES += %D%/libmonarch.a
 %C%_libmonarch_a_CXXFLAGS = $(AM_CXXFLAGS) -fvisibility=default
 %C%_libmonarch_a_SOURCES = \
 	%D%/agent/agent.h \
-	%D%/agent/grant_watch.h \
 	%D%/agent/load_peers.h \
 	%D%/agent/membership.h \
 	%D%/agent/nodes_file.h \
@@ -170,7 +169,6 @@ config = \
 	%D%/config/user_options.cc
 agent = \
 	%D%/agent/agent.cc \
-	%D%/agent/grant_watch.cc \
 	%D%/agent/load_peers.cc \
 	%D%/agent/membership.cc \
 	%D%/agent/nodes_file.cc \

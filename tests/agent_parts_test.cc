@@ -2,13 +2,11 @@
 // Parts of an agent: what it tells of staging, whether anybody uses the dataset, and the library for peers.
 
 #include <fcntl.h>
-#include <poll.h>
 
 #include <set>
 #include <sstream>
 #include <tuple>
 
-#include "runtime/agent/grant_watch.h"
 #include "runtime/agent/membership.h"
 #include "runtime/agent/progress.h"
 #include "runtime/agent/take_over.h"
@@ -220,13 +218,6 @@ class UseWatchTest : public ::testing::Test {
   Fd directory_;
 };
 
-TEST_F(UseWatchTest, WhoHasNoPatienceIsNeverAsked) {
-  began(0);
-  UseWatch never = watch(0);
-  EXPECT_FALSE(never.is_unused());
-  EXPECT_EQ(never.wait_ms(), -1) << "an idle agent stays idle";
-}
-
 TEST_F(UseWatchTest, WithoutATaskNothingIsUnused) {
   UseWatch one = watch(1);
   EXPECT_FALSE(one.is_unused()) << "there is no file";
@@ -257,63 +248,6 @@ TEST_F(UseWatchTest, AUseEndsTheWatch) {
   count(board_->get(), TaskCounter::opens_pfs);
   EXPECT_FALSE(one.is_unused());
   EXPECT_EQ(one.wait_ms(), -1);
-}
-
-// ---- grant watch
-
-class GrantWatchTest : public ::testing::Test {
- protected:
-  // As root does it: a whole file takes the place of the last.
-  void grant(const std::string& text) const {
-    scratch_.file("grants.new", text);
-    std::filesystem::rename(scratch_ / "grants.new", file_);
-  }
-  static bool is_told(const GrantWatch& watch) {
-    pollfd p = {watch.fd(), POLLIN, 0};
-    return ::poll(&p, 1, 0) == 1;
-  }
-  const Scratch scratch_;
-  const std::string file_ = scratch_ / "grants";
-};
-
-TEST_F(GrantWatchTest, WithoutAFileNothingIsWaitedFor) {
-  GrantWatch watch("");
-  EXPECT_EQ(watch.fd(), -1);
-  EXPECT_EQ(watch.wait_ms(), -1);
-  EXPECT_FALSE(watch.look());
-  EXPECT_EQ(watch.wait_ms(), -1);
-}
-
-TEST_F(GrantWatchTest, EachChangeIsToldOnce) {
-  grant("nvme 5\n");
-  GrantWatch watch(file_);
-  auto seen = watch.look();
-  ASSERT_TRUE(seen && seen->tiers.size() == 1);
-  EXPECT_EQ(seen->tiers.at(0).quota, 5u);
-  EXPECT_EQ(watch.wait_ms(), -1) << "the kernel tells";
-  EXPECT_FALSE(is_told(watch));
-  EXPECT_FALSE(watch.look());
-  for (const uint64_t quota : {6u, 7u}) {
-    grant("nvme " + std::to_string(quota) + "\n");
-    EXPECT_TRUE(is_told(watch));
-    seen = watch.look();
-    ASSERT_TRUE(seen && seen->tiers.size() == 1);
-    EXPECT_EQ(seen->tiers.at(0).quota, quota);
-    EXPECT_FALSE(is_told(watch)) << "nothing new: an agent that is idle stays so";
-    EXPECT_FALSE(watch.look());
-  }
-}
-
-TEST_F(GrantWatchTest, AFileThatIsNotThereIsLookedForNowAndThen) {
-  GrantWatch watch(file_);
-  EXPECT_FALSE(watch.look());
-  EXPECT_EQ(watch.wait_ms(), GrantWatch::kLookMs);
-  std::filesystem::create_symlink(scratch_.file("elsewhere", "nvme 9\n"), file_);
-  EXPECT_FALSE(watch.look()) << "a link is not followed";
-  std::filesystem::remove(file_);
-  grant("nvme 5\n");
-  EXPECT_TRUE(watch.look());
-  EXPECT_EQ(watch.wait_ms(), -1);
 }
 
 // ---- membership

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "build_config.h"
-#include "runtime/agent/grant_watch.h"
 #include "runtime/agent/load_peers.h"
 #include "runtime/agent/nodes_file.h"
 #include "runtime/agent/order_watch.h"
@@ -35,6 +34,7 @@
 #include "runtime/base/remove_tree.h"
 #include "runtime/base/size.h"
 #include "runtime/config/dataset_rules.h"
+#include "runtime/hierarchy/grant.h"
 #include "runtime/hierarchy/hierarchy.h"
 #include "runtime/hierarchy/job_room.h"
 #include "runtime/hierarchy/locality.h"
@@ -316,16 +316,14 @@ Status start(const AgentOptions& options, int run_dir, Service* service) {
 // more than the job's own memory leaves.
 class Quotas {
  public:
-  Quotas(const AgentOptions& options, Service* service) : watch_(options.grants), service_(service) {
+  Quotas(const AgentOptions& options, Service* service) : file_(options.grants), service_(service) {
     for (const TierConfig& tier : options.config.tiers)
       if (tier.charge == TierConfig::Charge::kJob) charged_ = tier.name;
   }
-  int fd() const { return watch_.fd(); }
-  // As GrantWatch::wait_ms().
-  int wait_ms() const { return follows_memory() ? milliseconds(patience::kLookNs) : watch_.wait_ms(); }
-  // To be called when the descriptor is readable or that time is over.
+  // How long to wait before look() is called again, as poll(2) takes it.
+  int wait_ms() const { return file_.empty() ? -1 : milliseconds(patience::kLookNs); }
   void look() {
-    if (std::optional<Grants> told = watch_.look()) granted_ = *std::move(told);
+    if (!file_.empty()) granted_ = read_grants(file_);
     bool grew = false;
     for (const Grant& grant : granted_.tiers) {
       const uint64_t quota = grant.tier == charged_ ? room_of(grant.quota) : grant.quota;
@@ -356,7 +354,7 @@ class Quotas {
     return service_->placement->set_quota(number, quota);
   }
 
-  GrantWatch watch_;
+  const std::string file_;  // as AgentOptions::grants
   Service* const service_;
   std::string charged_;  // the tier's name; empty: none is
   Grants granted_;
@@ -403,12 +401,11 @@ std::string serve(int signals, int lifeline, const std::string& run_dir, const F
     quotas->look();
     follow_use(use.is_unused(), &rests, service);
     follow_order(&order, &full, service);
-    pollfd fds[4] = {
-        {signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {quotas->fd(), POLLIN, 0}, {order.fd(), POLLIN, 0}};
+    pollfd fds[3] = {{signals, POLLIN, 0}, {lifeline, POLLIN, 0}, {order.fd(), POLLIN, 0}};
     int wait = milliseconds(patience::kIdleLookNs);
     for (const int wanted : {quotas->wait_ms(), use.wait_ms()})
       if (wanted >= 0) wait = std::min(wait, wanted);
-    if (::poll(fds, 4, wait) < 0 && errno != EINTR) return std::string("poll: ") + std::strerror(errno);
+    if (::poll(fds, 3, wait) < 0 && errno != EINTR) return std::string("poll: ") + std::strerror(errno);
     if (!is_at(run_dir, dir)) return "the run directory is gone";
     if (fds[0].revents) return "signal";
     if (fds[1].revents) {  // nobody writes to it: it is readable at its end

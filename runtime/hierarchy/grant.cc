@@ -41,10 +41,13 @@ Grants parse_grants(const std::string& text) {
   return grants;
 }
 
-uint64_t granted_by(const std::string& file, const std::string& tier) {
+Grants read_grants(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
-  const Grants grants = parse_grants({std::istreambuf_iterator<char>(in), {}});
-  for (const Grant& grant : grants.tiers)
+  return parse_grants({std::istreambuf_iterator<char>(in), {}});
+}
+
+uint64_t granted_by(const std::string& file, const std::string& tier) {
+  for (const Grant& grant : read_grants(file).tiers)
     if (grant.tier == tier) return grant.quota;
   return 0;
 }

@@ -26,6 +26,9 @@ std::string grants_text(const Grants& grants);
 // Lines that are none are left out.
 Grants parse_grants(const std::string& text);
 
+// What the file says now; nothing, if it cannot be read.
+Grants read_grants(const std::string& file);
+
 // What the file grants of a tier; 0: nothing, or the file cannot be read.
 uint64_t granted_by(const std::string& file, const std::string& tier);
 
