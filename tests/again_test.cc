@@ -243,14 +243,6 @@ TEST_F(AgainTest, NotWhatCameToBeAnotherMeanwhile) {
   EXPECT_EQ(word("settled"), state_word(State::kPass, Reason::kUnreadable));
 }
 
-TEST_F(AgainTest, NotWhatNobodyChanged) {
-  scratch_.file("pfs/f", noise(1000, 1));
-  start();
-  for (int i = 0; i < 2; ++i) demand("f");
-  pass(2500);
-  EXPECT_EQ(counter(AgentCounter::agent_opens_pfs), 1u);
-}
-
 TEST_F(AgainTest, NotWhatIsNoFileAnyMore) {
   for (const char* name : {"removed", "fifo"}) scratch_.file(std::string("pfs/") + name, noise(1000, 1));
   start();
@@ -364,12 +356,6 @@ TEST_F(AgainTest, WhatIsStagedTheFirstTimeMayBeOpenForWriting) {
   set_invalid(board_->get(), mark_of_inode(st.st_ino), kChangedInodes);
   const Fd writer(::open((pfs_ + "/f").c_str(), O_RDWR | O_CLOEXEC));
   EXPECT_EQ(demand("f"), state_word(State::kPlaced));
-}
-
-TEST_F(AgainTest, NotUnlessItIsWanted) {
-  config_.stage_again = 0;
-  begin();
-  EXPECT_FALSE(comes("f", 2));
 }
 
 }  // namespace

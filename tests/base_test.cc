@@ -71,26 +71,6 @@ TEST(Escape, WhatIsPlainStaysAndNothingMakesAnotherLineOrMovesTheCursor) {
     EXPECT_EQ(escaped(text), out);
 }
 
-TEST(Escape, IsCutAtWholeCharacters) {
-  EXPECT_EQ(escaped("abcdefgh", 8), "abcdefgh");
-  EXPECT_EQ(escaped("abcdefghi", 8), "abcde...");
-  EXPECT_EQ(escaped("abc\n\n\n", 8), "abc\\n...");
-  EXPECT_EQ(escaped("ööööö", 8), "öö...");
-  for (size_t most = 0; most < 12; ++most) EXPECT_LE(escaped("ö\n\xff ö\n\xff", most).size(), most);
-  EXPECT_EQ(escaped(std::string(1 << 20, '\n')).size(), kMostEscaped - 1);
-}
-
-TEST(Escape, TheLogAppliesItToEachMessage) {
-  const Scratch scratch;
-  const auto before = spdlog::default_logger();
-  ASSERT_TRUE(open_log(scratch / "log", "info").ok());
-  spdlog::info("JobId={} clean up: remove {}", 7, "x\n2026-11-22T00:00:00.000 monarchd[1]: info: JobId=8");
-  spdlog::set_default_logger(before);
-  const std::string text = contents(scratch / "log");
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
-  EXPECT_TRUE(has(text, "remove x\\n2026-11-22T00:00:00.000")) << text;
-}
-
 TEST(Log, ProcessWithoutMemoryEndsWithOneLine) {
   const Scratch scratch;
   const std::string log = scratch / "log", standard_error = scratch / "stderr";

@@ -343,7 +343,3 @@ EXTRA_DIST += \
 
 dist_check_SCRIPTS += $(scripts)
 TESTS += $(scripts)
-
-# TensorFlow.js, which matrix.t gets from npm's registry.
-clean-local:
-	rm -rf %D%/tfjs-*

@@ -26,7 +26,6 @@ import datasets  # pylint: disable=wrong-import-position
 
 WHOLE = bool(os.environ.get("MONARCH_TEST_ALL"))
 HERE = f"{SOURCE}/tests/matrix"
-TFJS = "4.22.0"
 TRIES = 3  # of a program whose opens gave up to wait
 SLOW = 4  # what starts slowly may take so much longer than other programs
 
@@ -133,10 +132,6 @@ def preloaded(library):
                               f"{HERE}/formats.py", case.root)
 
 
-def lenet(way):
-    return lambda case: ["env", f"NODE_PATH={tfjs()[0]}/node_modules", "node", f"{HERE}/lenet.js", way, *case.matching(".tfrecord")]
-
-
 def ranks(way, count):
     run = ["mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "-n", str(count)]
     return lambda c: [*run, *program("ranks"), way, *c.bins]
@@ -232,10 +227,6 @@ TORCH = ("python:torch", "python:PIL")
 LEARNING = (
     Row("torch.load, from_file", "open64", "mmap64, read", "weights", formats("torch"), ("python:torch",)),
     Row("PyTorch DataLoader, fork", "open64", "read", "images", lambda c: python("loader.py", "fork", "2", c.root), TORCH),
-    Row("TensorFlow.js: LeNet from TFRecord, fs.readSync", "open64", "read", "records",
-        lenet("read"), ("node", "tfjs:")),
-    Row("TensorFlow.js: LeNet from TFRecord, createReadStream", "open64", "read", "records",
-        lenet("stream"), ("node", "tfjs:")),
 )
 
 
@@ -288,27 +279,6 @@ def program(name):
     return build(name)[0]
 
 
-@functools.cache
-def tfjs():
-    """TensorFlow.js, from the registry that npm is configured for, kept for the next run: (where it is, why not)."""
-    path = f"{e2e.BUILD}/tests/tfjs-{TFJS}"
-    if os.path.isdir(path):
-        return path, ""
-    if not shutil.which("npm"):
-        return None, "npm is not installed"
-    new = f"{path}.new"
-    shutil.rmtree(new, ignore_errors=True)
-    os.mkdir(new)
-    command = ["npm", "install", "--prefix", new, "--cache", scratch("npm"), "--no-audit", "--no-fund", "--ignore-scripts",
-               "--loglevel=error", "--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=1000"]
-    code, _, err = e2e.execute([*command, f"@tensorflow/tfjs@{TFJS}"], SLOW * e2e.PATIENCE, cwd=new)
-    if code != 0:
-        shutil.rmtree(new, ignore_errors=True)
-        return None, f"npm install failed: {' '.join(err.split())[:200]}"
-    os.rename(new, path)
-    return path, ""
-
-
 def is_static(command):
     path = shutil.which(command)
     return path and b"statically linked" in e2e.execute(["file", "-L", path])[1]
@@ -317,8 +287,6 @@ def is_static(command):
 def why_not(need):
     """Why what a program needs is not there; empty if it is."""
     kind, _, name = need.rpartition(":")
-    if need == "tfjs:":
-        return tfjs()[1]
     if kind == "build":
         return build(name)[1]
     if kind == "python":

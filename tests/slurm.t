@@ -364,26 +364,6 @@ def hanging_in_job():
     hanging.close()
 
 
-def slurmdbd_away():
-    """Where nobody tries any more, the line reaches sacct by monarchd --flush; else by the epilog's own retry: rows_of_runs()."""
-    data = local_dataset()
-    flush = [f"{cluster.prefix}/sbin/monarchd", "--flush", "--state-dir", cluster.state, "--log", cluster.log]
-    name = "slurmdbd is away"
-    daemon = cluster.kill("slurmdbd")
-    job = cluster.submit([f"--monarch-dataset={data.path}"], data.read(2))
-    check_job(name, job, data, 2)
-    ok(wait_until(lambda: glob.glob(f"{cluster.state}/spool/*.json")), f"{name}: the line is in the spool")
-    for line in cluster.processes():
-        os.kill(int(line.split()[0]), signal.SIGKILL)
-    equal(cluster.execute(flush, root=True)[0], 1, f"{name}: monarchd --flush says that it cannot yet")
-    ok(glob.glob(f"{cluster.state}/spool/*.json"), f"{name}: and keeps the line")
-    cluster.restart(daemon)
-    ok(wait_until(lambda: cluster.execute(flush, root=True)[0] == 0, 60), f"{name}: monarchd --flush writes it")
-    wait_until(lambda: cluster.comment(job, 0).startswith("monarch="), 60)  # sacct itself needs slurmdbd
-    check_line(name, job, data, 2)
-    cluster.nothing_left(name)
-
-
 def rows_of_runs():
     yield  # job ids begin anew: the other tests come first
     slurm_rows.rows_of_runs(cluster)
@@ -447,5 +427,5 @@ def prolog_flags_alloc():
 
 e2e.skip_all_if(slurm_lab.why_no_slurm() or e2e.why_no_glusterfs())
 begin()
-e2e.main(jobs, submission, agent_process, agent_killed, hanging_in_job, slurmdbd_away, array_rows, no_accounting,
+e2e.main(jobs, submission, agent_process, agent_killed, hanging_in_job, array_rows, no_accounting,
          prolog_flags_unset, prolog_flags_alloc, rows_of_runs, in_time)

@@ -372,17 +372,6 @@ TEST_F(TrappedStartTest, WhatLivesAsLongAsTheJobIsNoted) {
   EXPECT_TRUE(end_agent(state_, started, 10000));
 }
 
-TEST_F(TrappedStartTest, ATierThatCannotBeUsedIsLeftOut) {
-  configure_tiers();
-  std::filesystem::permissions(scratch_ / "closed", std::filesystem::perms(0711));
-  scratch_.file("closed/monarch", "");
-  const JobRecord r = starts_on_open(request("/data"));
-  const std::string told = "n1 goes without tier closed: " + (scratch_ / "closed/monarch: no directory");
-  EXPECT_TRUE(r.remark.starts_with(told)) << r.remark;
-  EXPECT_FALSE(has(contents(r.run_dir + "/agent.conf"), "closed"));
-  EXPECT_TRUE(end_agent(state_, r, 10000));
-}
-
 TEST_F(TrappedStartTest, WhatTheUserAskedForIsDoneOnce) {
   configure_tiers();
   StartRequest r = request("/data");

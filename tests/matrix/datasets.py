@@ -4,14 +4,9 @@
 import io
 import os
 import random
-import struct
 import subprocess
 import tarfile
 import zipfile
-
-RECORDS = 16  # of a TFRecord shard
-PIXELS = 28 * 28
-
 
 def write(path, data):
     with open(path, "wb") as out:
@@ -125,14 +120,3 @@ def repository(path):
     run("git", "fast-import", "--quiet", env=env, input=stream)
     run("git", "gc", "-q", env=env)
     run("rm", "-rf", f"{path}/it.git/hooks", f"{path}/it.git/description")
-
-
-def records(path):
-    """TFRecord shards, with checksums that nobody looks at."""
-    numbers = random.Random(9)
-    for shard in range(2):
-        with open(f"{path}/{shard}.tfrecord", "wb") as out:
-            for _ in range(RECORDS):
-                label = numbers.randrange(10)
-                data = bytes([label]) + bytes(max(0, min(255, 20 * label + numbers.randrange(60))) for _ in range(PIXELS))
-                out.write(struct.pack("<QI", len(data), 0) + data + bytes(4))
