@@ -175,12 +175,13 @@ LOADERS = {
     "parts": "ConcatDataset([Subset(files, range(0, 60, 2)), Files(paths, 'imgs'), Files(paths[:9], change=lambda f: [p for p, _ in f])]), dict(shuffle=True)",
     "no batches": "files, dict(batch_size=None, sampler=RandomSampler(files, generator=seeded(5)))",
     "a sampler of the program's": "files, dict(sampler=Backwards(files), num_workers=2)",
-    "a sampler whose length is drawn": "files, dict(sampler=Drawn(), drop_last=True), 2",
-    "batches of the program's": "files, dict(batch_sampler=[[3, 1], [2], [0, 59]], batch_size=1)",
+    "a sampler whose length is drawn": "files, dict(sampler=Drawn(), drop_last=True, num_workers=1), 2",
+    "a sampler of the program's, 0 workers": "files, dict(sampler=Backwards(files))",
+    "batches of the program's": "files, dict(batch_sampler=[[3, 1], [2], [0, 59]], batch_size=1, num_workers=1)",
     "a stream": "Stream(), dict(num_workers=2)",
     "learned, not from what fetches files when it is named": "Files(paths, change=lambda files: [Fetched() for _ in files]), dict(shuffle=True), 2",
     "files that are in memory": "TensorDataset(torch.arange(60), torch.ones(60, 8)), dict(shuffle=True), 2",
-    "files of texts": "Own(paths), dict(sampler=[*map(str, range(60))]), 2",
+    "files of texts": "Own(paths), dict(sampler=[*map(str, range(60))], num_workers=1), 2",
     "files of whole batches": "Together(paths), dict(shuffle=True), 2",
     "learned": "own, dict(shuffle=True, num_workers=2), 2",
     "learned before, by another loader": "own, dict(shuffle=True, batch_size=4)",
@@ -199,7 +200,7 @@ LOADERS = {
     "what fails": "Files(paths, change=lambda files: files[:1]), dict(shuffle=True, num_workers=2), 2",
     "what comes after that": "files, dict(shuffle=True)",
 }
-UNTOLD = ("a stream", "files that are in memory", "files of texts", "files of whole batches", "what fails")
+UNTOLD = ("a stream", "a sampler of the program's, 0 workers", "files that are in memory", "files of texts", "files of whole batches", "what fails")
 
 
 def program():

@@ -2,9 +2,10 @@
 """Hints from torch's DataLoader: the order in which it will read a dataset's files.
 
 What DataLoader pulls from its sampler is told as it is pulled, which is num_workers x prefetch_factor batches
-ahead of use. Torch's own samplers lay a whole epoch out in a list when it begins: of that list's iterator a
-copy is told. Nothing is pulled or drawn that the program does not pull and draw itself. A thread does the
-telling, of all that waits at a time. Whatever fails here ends a loader's hints, never the program.
+ahead of use; without workers, nothing is. Torch's own samplers lay a whole epoch out in a list when it
+begins: of that list's iterator a copy is told. Nothing is pulled or drawn that the program does not pull and
+draw itself. A thread does the telling, of all that waits at a time. Whatever fails here ends a loader's hints,
+never the program.
 """
 
 import array
@@ -238,10 +239,11 @@ class _Follower:
         before, self._pulled = self._pulled, self._pulled + len(batch)
         if self.files.learned:
             self.files.learned.asked += len(batch)
-        if self._ordered is None:
+        if self._ordered is not None:
+            if self._pulled > self._told:
+                self._tell_known(batch)
+        elif loader_iterator._num_workers > 0:  # else the program reads it now
             _tell(self._epoch, before, batch)
-        elif self._pulled > self._told:
-            self._tell_known(batch)
 
     def _tell_known(self, batch):
         """What of the batch is not told, and what is known to come after it."""
