@@ -128,9 +128,11 @@ TEST_F(CreditTest, TheBurstIsAPartOfTheDatasetWithinBounds) {
   const auto affords = [&](uint64_t files, uint32_t nodes, uint64_t bytes) {
     board_->get()->agent[static_cast<uint32_t>(AgentCounter::walk_files)] = files;
     config_.nodes = nodes;
-    const PlacementContext context{&*catalog_, &*hierarchy_,  &*dataset_, board_->get(),
-                                   config_,    source_.get(), nullptr,    clock_};
-    return PrefetchCredit(&context, [] { return kMiB; }).affords(bytes);
+    PlacementContext context{&*catalog_, &*hierarchy_,  &*dataset_, board_->get(),
+                             config_,    source_.get(), nullptr,    clock_};
+    TierHealth health(&context, nullptr);
+    health.note_size(kMiB);
+    return PrefetchCredit(&context, &health).affords(bytes);
   };
   for (const auto& [files, nodes, burst, about] :
        {std::tuple(0, 1, 64, 1), {20000, 1, 1060, 10}, {10000000, 1, 10240, 1}, {10000000, 4, 2560, 1}}) {

@@ -21,6 +21,18 @@ inline int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 10000
 
 inline constexpr char kPlacementJob[] = "monarch-run.test";
 
+// For a queue with nothing beside it, whose threads always have something to look at.
+struct Others : WorkQueue::Others {
+  std::optional<uint32_t> next_chunk(Ref) override { return {}; }
+  int64_t due() override { return 0; }
+  bool is_short() override { return false; }
+  uint32_t least_uses() override { return 0; }
+  bool affords(uint64_t) override { return true; }
+  uint64_t reserve(uint64_t) override { return 1; }
+  void give_back(uint64_t) override {}
+  int64_t next_look_ns() override { return INT64_MAX; }
+};
+
 class PlacementTest : public ::testing::Test {
  protected:
   PlacementTest() {

@@ -10,7 +10,7 @@ namespace {
 constexpr Ref kOne = 101, kTwo = 102, kThree = 103;  // of no entry
 constexpr int kTurns = 2;
 
-class QueueTest : public PlacementTest {
+class QueueTest : public PlacementTest, public Others {
  protected:
   QueueTest() {
     config_.prefetch = AgentConfig::Prefetch::kOn;
@@ -27,20 +27,19 @@ class QueueTest : public PlacementTest {
       context_.reset(new PlacementContext{&*catalog_, &*hierarchy_, &*dataset_, board_->get(), config_,
                                           source_.get(), nullptr, clock_});
       context_->threads = config_.threads;
-      queue_.emplace(&*context_,
-                     WorkQueue::Questions{[this](Ref ref) { return next_chunk(ref); },
-                                          [this] { return due_.load(); }, [this] { return rests_.load(); },
-                                          [this](uint64_t bytes) { return bytes < money_; },
-                                          [this](uint64_t bytes) { return uint64_t{bytes < money_}; },
-                                          [](uint64_t) {}, [] { return INT64_MAX; }});
+      queue_.emplace(&*context_, this);
     }
     return *queue_;
   }
-  std::optional<uint32_t> next_chunk(Ref ref) {
+  std::optional<uint32_t> next_chunk(Ref ref) override {
     const auto at = chunks_.find(ref);
     if (at == chunks_.end() || at->second == 0) return {};
     return --at->second;
   }
+  int64_t due() override { return due_; }
+  bool is_short() override { return rests_; }
+  bool affords(uint64_t bytes) override { return bytes < money_; }
+  uint64_t reserve(uint64_t bytes) override { return affords(bytes) ? 1 : 0; }
   Copier* copier() {
     queue();  // which makes the context
     copiers_.emplace_back(board_->get(), &*rates_, &context_->stopping);

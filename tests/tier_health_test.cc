@@ -32,8 +32,7 @@ class TierHealthTest : public PlacementTest {
     context_.reset(new PlacementContext{&*catalog_, &*hierarchy_, &*dataset_, board_->get(), config_,
                                         source_.get(), nullptr, clock_});
     context_->threads = config_.threads;
-    queue_.emplace(&*context_, WorkQueue::Questions{[](Ref) { return std::nullopt; }, [] { return 0; },
-                                                    [] { return false; }});
+    queue_.emplace(&*context_, &others_);
     health_.emplace(&*context_, &*queue_);
     copier_.emplace(board_->get(), &*rates_, &context_->stopping);
     file_ = catalog_->add(rel("f"), DT_REG);
@@ -57,6 +56,7 @@ class TierHealthTest : public PlacementTest {
   }
 
   std::unique_ptr<PlacementContext> context_;
+  Others others_;
   std::optional<WorkQueue> queue_;
   std::optional<TierHealth> health_;
   std::optional<Copier> copier_;

@@ -18,7 +18,7 @@ uint64_t PrefetchCredit::burst() const {
   const uint64_t set = context_->config.prefetch_burst;
   if (set != AgentConfig::kBurstAuto) return set;
   const uint64_t files = total(*context_->board, AgentCounter::walk_files);
-  return std::clamp(files / kPart * (usual_() + kOpenBytes), kLeastBurst, kMostBurst) / nodes;
+  return std::clamp(files / kPart * (health_->usual_size() + kOpenBytes), kLeastBurst, kMostBurst) / nodes;
 }
 
 uint64_t PrefetchCredit::earned() const {
@@ -58,7 +58,7 @@ bool PrefetchCredit::affords(uint64_t bytes) {
 
 uint64_t PrefetchCredit::reserve(uint64_t bytes) {
   const MutexLock hold(lock_);
-  const uint64_t price = bytes != 0 ? bytes : usual_();
+  const uint64_t price = bytes != 0 ? bytes : health_->usual_size();
   if (!affords_now(price)) return 0;
   held_ += price + kOpenBytes;
   return price + kOpenBytes;

@@ -5,10 +5,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
 #include "runtime/base/mutex.h"
 #include "runtime/placement/context.h"
+#include "runtime/placement/tier_health.h"
 
 namespace monarch {
 
@@ -35,9 +35,9 @@ class PrefetchCredit {
   // An open costs the PFS as much as so many bytes.
   static constexpr uint64_t kOpenBytes = 64 << 10;
 
-  // `usual`: the usual size of a file, as far as known; called with this credit's lock held.
-  PrefetchCredit(const PlacementContext* context, std::function<uint64_t()> usual)
-      : context_(context), usual_(std::move(usual)) {}
+  // `health` knows the usual size of a file.
+  PrefetchCredit(const PlacementContext* context, const TierHealth* health)
+      : context_(context), health_(health) {}
 
   // Whether a file of `bytes` can be prefetched now. Changes nothing.
   bool affords(uint64_t bytes) EXCLUDES(lock_);
@@ -58,7 +58,7 @@ class PrefetchCredit {
   uint64_t earned() const;
 
   const PlacementContext* const context_;
-  const std::function<uint64_t()> usual_;
+  const TierHealth* const health_;
   Mutex lock_;
   uint64_t taken_ GUARDED_BY(lock_) = 0;   // what was paid for, and opens
   uint64_t held_ GUARDED_BY(lock_) = 0;    // what is reserved

@@ -16,14 +16,9 @@ PlacementHandler::PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const
                                    ChangeWatch* watch, Clock& clock)
     : rates_(rates),
       context_{catalog, hierarchy, dataset, board, config, source, watch, clock},
-      queue_(&context_, {[this](Ref ref) { return chunks_.next_chunk(ref); },
-                         [this] { return health_.due(); }, [this] { return health_.is_short(); },
-                         [this](uint64_t bytes) { return credit_.affords(bytes); },
-                         [this](uint64_t bytes) { return credit_.reserve(bytes); },
-                         [this](uint64_t reserved) { credit_.give_back(reserved); },
-                         [this] { return credit_.next_look_ns(); }, [this] { return health_.least_uses(); }}),
+      queue_(&context_, this),
       health_(&context_, &queue_),
-      credit_(&context_, [this] { return health_.usual_size(); }),
+      credit_(&context_, &health_),
       chunks_(&context_, &queue_, &health_),
       files_(&context_, &queue_, &health_, &credit_, &chunks_),
       evictor_(&context_, &health_, &files_, &chunks_) {}

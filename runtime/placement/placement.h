@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,12 +27,12 @@
 
 namespace monarch {
 
-class PlacementHandler {
+class PlacementHandler : private WorkQueue::Others {
  public:
   PlacementHandler(Catalog* catalog, Hierarchy* hierarchy, const Dataset* dataset, Board* board,
                    const AgentConfig& config, Rates* rates, Source* source, ChangeWatch* watch = nullptr,
                    Clock& clock = system_clock());
-  ~PlacementHandler() { stop(); }
+  ~PlacementHandler() override { stop(); }
 
   // Makes the threads, or fewer where no more can be made. Error: not one.
   Status start();
@@ -76,6 +77,15 @@ class PlacementHandler {
     int moves = 0;  // how many of move_to() it has followed
     std::thread thread;
   };
+
+  std::optional<uint32_t> next_chunk(Ref large) override { return chunks_.next_chunk(large); }
+  int64_t due() override { return health_.due(); }
+  bool is_short() override { return health_.is_short(); }
+  uint32_t least_uses() override { return health_.least_uses(); }
+  bool affords(uint64_t bytes) override { return credit_.affords(bytes); }
+  uint64_t reserve(uint64_t bytes) override { return credit_.reserve(bytes); }
+  void give_back(uint64_t reserved) override { credit_.give_back(reserved); }
+  int64_t next_look_ns() override { return credit_.next_look_ns(); }
 
   // 0, or an error.
   int add_worker(WorkQueue::Thread kind);

@@ -22,9 +22,9 @@ uint64_t lesser_size(uint64_t a, uint64_t b) { return a == 0 ? b : std::min(a, b
 
 }  // namespace
 
-WorkQueue::WorkQueue(PlacementContext* context, Questions ask)
+WorkQueue::WorkQueue(PlacementContext* context, Others* others)
     : context_(context),
-      ask_(std::move(ask)),
+      others_(others),
       prefetching_(context->config.prefetch != AgentConfig::Prefetch::kOff) {}
 
 // A thread for more may sleep for long, and holds no memory then; one that is needed again soon keeps it,
@@ -229,7 +229,7 @@ bool WorkQueue::has_wanted_place() const {
 
 bool WorkQueue::next_to_fill(Fill which, Work* work) {
   while (which == Fill::kWanted ? wanted_ > 0 : !filling_.empty()) {
-    if (const std::optional<uint32_t> chunk = ask_.next_chunk(filling_.front())) {
+    if (const std::optional<uint32_t> chunk = others_->next_chunk(filling_.front())) {
       *work = {filling_.front(), Why::kFill, *chunk};
       return true;
     }
@@ -257,7 +257,7 @@ bool WorkQueue::next_background(Work* work) {
     in_line_.pop_front();
     return true;
   }
-  if (!prefetching_ || ask_.rests() || in_line_.size() >= kMostInLine) return false;
+  if (!prefetching_ || others_->is_short() || in_line_.size() >= kMostInLine) return false;
   return next_in_order(work) || (!looks_on_ && (next_to_prefetch(work) || next_opened(work)));
 }
 
@@ -265,7 +265,7 @@ bool WorkQueue::has_more_to_copy() const { return !filling_.empty() || prefetchi
 
 // The job asks for these files, so that nothing is reserved for them.
 bool WorkQueue::next_in_order(Work* work) {
-  const uint32_t least_uses = ask_.least_uses();
+  const uint32_t least_uses = others_->least_uses();
   size_t looks = 0;
   while (const std::optional<Ref> ref = next_hinted(least_uses, &looks)) {
     context_->uses.begun(*ref);
@@ -281,7 +281,7 @@ bool WorkQueue::next_in_order(Work* work) {
 // Those of which this node is the home come before the others near them: nodes with the same order read other
 // files each, and find there what the others have read.
 std::optional<Ref> WorkQueue::next_hinted(uint32_t least_uses, size_t* looks) {
-  for (; others_.size() < kHintedPerNode * std::max(1u, context_->config.nodes); ++*looks) {
+  for (; not_ours_.size() < kHintedPerNode * std::max(1u, context_->config.nodes); ++*looks) {
     looks_on_ = *looks == kMostLooks;
     if (looks_on_) break;
     const std::optional<Ref> ref = order_.next();
@@ -291,16 +291,16 @@ std::optional<Ref> WorkQueue::next_hinted(uint32_t least_uses, size_t* looks) {
     else if (context_->source->is_ours(*ref))
       return ref;
     else
-      others_.push_back(*ref);
+      not_ours_.push_back(*ref);
   }
-  if (others_.empty()) return {};
-  const Ref ref = others_.front();
-  others_.pop_front();
+  if (not_ours_.empty()) return {};
+  const Ref ref = not_ours_.front();
+  not_ours_.pop_front();
   return ref;
 }
 
 bool WorkQueue::next_to_prefetch(Work* work) {
-  if (passed_over_ != 0 && ask_.affords(passed_over_)) {
+  if (passed_over_ != 0 && others_->affords(passed_over_)) {
     passed_over_ = 0;
     cursor_ = 0;
   }
@@ -327,7 +327,7 @@ bool WorkQueue::next_in_catalog(Work* work) {
     if (found || poor) return false;
     if (!is_known(ref) || !context_->source->is_ours(ref)) return true;
     const uint64_t bytes = context_->catalog->entry(ref).size.load(std::memory_order_relaxed);
-    const uint64_t reserved = ask_.reserve(bytes);
+    const uint64_t reserved = others_->reserve(bytes);
     if (reserved == 0) {
       poor = bytes == 0;
       if (!poor) passed_over = lesser_size(passed_over, bytes);
@@ -337,7 +337,7 @@ bool WorkQueue::next_in_catalog(Work* work) {
       *work = {.ref = ref, .why = Why::kPrefetch, .reserved = reserved};
       found = true;
     } else {
-      ask_.give_back(reserved);
+      others_->give_back(reserved);
     }
     return true;
   };
@@ -353,7 +353,7 @@ bool WorkQueue::next_opened(Work* work) {
     const Ref ref = opened_large_.front();
     const Entry& e = context_->catalog->entry(ref);
     if (e.state.load(std::memory_order_relaxed) != large_word(0) || !context_->source->is_ours(ref)) continue;
-    const uint64_t reserved = ask_.reserve(e.size.load(std::memory_order_relaxed));
+    const uint64_t reserved = others_->reserve(e.size.load(std::memory_order_relaxed));
     is_poor_ |= reserved == 0;
     if (reserved == 0) return false;
     *work = {.ref = ref, .why = Why::kFill, .reserved = reserved};
@@ -367,7 +367,7 @@ bool WorkQueue::next_opened(Work* work) {
 // descriptors are short, or the job has opened what it wrote, or prefetch has read more than the job.
 bool WorkQueue::wait_for_work(MutexLock* hold) {
   const int64_t now = context_->clock.now_ns();
-  int64_t due = ask_.due();
+  int64_t due = others_->due();
   if (due <= now && !looking_) return true;
   if (looks_on_) due = std::min(due, now + patience::kFirstPollNs);
   const bool again = !again_.empty() && has_background_place();
@@ -383,7 +383,7 @@ bool WorkQueue::wait_for_work(MutexLock* hold) {
   };
   if (is_poor_ && !is_timed_ && prefetching_ && has_background_place()) {
     is_timed_ = true;
-    wait_until(now + std::min(std::max<int64_t>(0, due - now), ask_.next_look_ns()));
+    wait_until(now + std::min(std::max<int64_t>(0, due - now), others_->next_look_ns()));
     is_timed_ = false;
   } else {
     wait_until(looking_ ? INT64_MAX : due);

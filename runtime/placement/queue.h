@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -53,24 +52,23 @@ struct Work {
 // All members may be called from any thread.
 class WorkQueue {
  public:
-  // What the queue asks others, with its lock held: they must not call it then.
-  struct Questions {
+  // What the queue asks of the other parts of placement, with its lock held: they must not call it then.
+  class Others {
+   public:
+    virtual ~Others() = default;
     // The next chunk to fill of a large file; nothing: there is nothing to do for it.
-    std::function<std::optional<uint32_t>(Ref)> next_chunk;
-    // When somebody is to look (kLook), by the clock; INT64_MAX: not at all.
-    std::function<int64_t()> due;
-    // Whether prefetch rests now.
-    std::function<bool()> rests;
-    // Whether prefetch can pay for a file of so many bytes; and how long to wait before that is asked again.
-    std::function<bool(uint64_t bytes)> affords = [](uint64_t) { return true; };
-    // See PrefetchCredit.
-    std::function<uint64_t(uint64_t bytes)> reserve = [](uint64_t) { return uint64_t{1}; };
-    std::function<void(uint64_t reserved)> give_back = [](uint64_t) {};
-    std::function<int64_t()> next_look_ns = [] { return INT64_MAX; };
-    // See TierHealth.
-    std::function<uint32_t()> least_uses = [] { return uint32_t{0}; };
+    virtual std::optional<uint32_t> next_chunk(Ref large) = 0;
+    // As TierHealth's.
+    virtual int64_t due() = 0;
+    virtual bool is_short() = 0;
+    virtual uint32_t least_uses() = 0;
+    // As PrefetchCredit's.
+    virtual bool affords(uint64_t bytes) = 0;
+    virtual uint64_t reserve(uint64_t bytes) = 0;
+    virtual void give_back(uint64_t reserved) = 0;
+    virtual int64_t next_look_ns() = 0;
   };
-  WorkQueue(PlacementContext* context, Questions ask);
+  WorkQueue(PlacementContext* context, Others* others);
 
   // A thread for more takes what somebody waits for, while all others work.
   enum class Thread { kUsual, kMore };
@@ -139,7 +137,7 @@ class WorkQueue {
   bool wait_for_work(MutexLock* hold) REQUIRES(lock_);
 
   PlacementContext* const context_;
-  const Questions ask_;
+  Others* const others_;
 
   Mutex lock_;
   Condition work_, more_;  // for which threads wait
@@ -163,7 +161,7 @@ class WorkQueue {
   int usual_ GUARDED_BY(lock_) = 0;                 // threads that work, but for those for more
   std::vector<Working> working_ GUARDED_BY(lock_);  // who works on what
   Order order_ GUARDED_BY(lock_);                   // what the job will use
-  std::deque<Ref> others_ GUARDED_BY(lock_);        // the next of it, of which other nodes are the homes
+  std::deque<Ref> not_ours_ GUARDED_BY(lock_);      // the next of it, of which other nodes are the homes
   uint64_t cursor_ GUARDED_BY(lock_) = 0;           // how far prefetch is in the catalog's log
   std::deque<Ref> opened_large_ GUARDED_BY(lock_);  // see prefetch_large()
   int background_ GUARDED_BY(lock_) = 0;            // threads that work on something that nobody waits for
