@@ -177,7 +177,9 @@ class AgentProcess {
     errors_ = dirs.run_dir() + "/monarchd.err";
     Fd ready;
     MONARCH_TRY(spawn(&ready));
-    return wait_ready(ready);
+    MONARCH_TRY(wait_ready(ready));
+    serves_ = true;
+    return {};
   }
 
   // A child has ended while the command ran. Of an agent that was killed another one takes the place, once.
@@ -185,7 +187,7 @@ class AgentProcess {
     if (pid != pid_) return;
     pid_ = -1;
     tell_failure(status);
-    if (status == 0 || std::exchange(end_, AgentEnd::kResumed) == AgentEnd::kResumed) return;
+    if (status == 0 || !serves_ || std::exchange(end_, AgentEnd::kResumed) == AgentEnd::kResumed) return;
     Fd ready;  // nobody waits for it
     if (const Status s = spawn(&ready); !s.ok()) tell("start another agent: " + s.error().text);
   }
@@ -297,6 +299,7 @@ class AgentProcess {
   }
 
   pid_t pid_ = -1;
+  bool serves_ = false;                // it was ready
   AgentEnd end_ = AgentEnd::kWithJob;  // of it, or of the one before
   std::vector<std::string> words_;
   std::optional<JobKey> key_;
@@ -359,7 +362,7 @@ const char* remedy_for_command(const char* name, int error) {
 }
 
 // Runs the command, without Monarch if `run_dir` is empty; its exit status as a shell would give it.
-int run_command(const RunOptions& options, const std::string& run_dir, AgentProcess* agent = nullptr) {
+int run_command(const RunOptions& options, const std::string& run_dir, AgentProcess* agent) {
   std::vector<std::string> words = options.command;
   const std::vector<char*> argv = argv_of(words);
   const auto on_child = ::signal(SIGCHLD, SIG_DFL);  // a caller that ignores it would keep us from waiting
@@ -386,7 +389,7 @@ int run_command(const RunOptions& options, const std::string& run_dir, AgentProc
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
   int status;
   for (pid_t ended; (ended = ::waitpid(-1, &status, 0)) != pid && (ended > 0 || errno == EINTR);)
-    if (ended > 0 && agent) agent->ended(ended, status);
+    if (ended > 0) agent->ended(ended, status);
   command_pid = -1;
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
@@ -592,7 +595,7 @@ int run(const RunOptions& options) {
   Result<BoardFile> board = start(options, job, &dirs, &agent);
   if (!board.ok()) {
     tell(board.error().text + "; the command runs without Monarch");
-    return run_command(options, "");
+    return run_command(options, "", &agent);
   }
   if (options.staged.percent > 0)
     wait_until_staged(dirs.run_dir(), options.staged, [&] { return agent.lives(); });

@@ -70,9 +70,12 @@ def without_agent():
     for limit in ["-f 100"] + ["-v 100000"] * (not e2e.SANITIZER):  # which needs more
         words = ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", f"{BUILD}/monarchctl", "run",
                  *options([shared_dataset()], {"t": (tier, "1G")})]
-        code, out, err = e2e.execute([*words, "--", "sh", "-c", "echo ran $MONARCH_IO_RUN_DIR; exit 3"])
+        # It runs until the agent, which is the other child, is gone.
+        script = "until [ $(wc -w </proc/$PPID/task/$PPID/children) = 1 ]; do sleep 0.01; done; echo ran $MONARCH_IO_RUN_DIR; exit 3"
+        code, out, err = e2e.execute([*words, "--", "sh", "-c", script])
         equal((code, out, os.listdir(tier)), (3, b"ran\n", []), f"ulimit {limit}: the command runs, and nothing is left", err)
         contains(err, ["monarchctl run: ", "; the command runs without Monarch"], f"ulimit {limit}: the message tells")
+        ok("needs more" not in err, f"ulimit {limit}: nobody waits for an agent that has ended", err)
 
 
 def refusals():
