@@ -65,7 +65,13 @@ class Ledger:
         bytes_read = self.bytes[0], self.bytes[1] + few_pages
         for what, key, (least, most) in ("opens", "open", self.opens), ("bytes read", "read_bytes", bytes_read):
             got = now[key] - self.before[key]
-            ok(least <= got <= most, f"{name}: {what} that the PFS's servers counted", f"{got}: not {least} to {most}")
+            ok(least <= got <= most, f"{name}: {what} that the PFS's servers counted", f"{got}: not {least} to {most}", *self.told())
+
+    @staticmethod
+    def told():
+        """What root's log and the jobs' outputs say of jobs that were not served, or of agents that did not go on."""
+        lines = [line for path in (cluster.log, *glob.glob(f"{cluster.out}/[0-9]*")) for line in e2e.text_in(path).splitlines()]
+        return [line for line in lines if re.search(r"^monarch: |warning: |error: | agent started", line)]
 
 
 def dataset():
