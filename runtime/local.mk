@@ -138,6 +138,7 @@ noinst_LIBRARIES += %D%/libmonarch.a
 	%D%/placement/queue.h \
 	%D%/placement/source.h \
 	%D%/placement/sparse_copies.h \
+	%D%/placement/staging.h \
 	%D%/placement/tier_health.h \
 	%D%/placement/write_back.h \
 	%D%/store/client.cc \

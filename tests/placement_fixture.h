@@ -28,8 +28,7 @@ struct Others : WorkQueue::Others {
   bool is_short() override { return false; }
   uint32_t least_uses() override { return 0; }
   bool affords(uint64_t) override { return true; }
-  uint64_t reserve(uint64_t) override { return 1; }
-  void give_back(uint64_t) override {}
+  Reserved reserve(uint64_t) override { return {nullptr, 1}; }
   int64_t next_look_ns() override { return INT64_MAX; }
 };
 

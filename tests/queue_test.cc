@@ -39,24 +39,25 @@ class QueueTest : public PlacementTest, public Others {
   int64_t due() override { return due_; }
   bool is_short() override { return rests_; }
   bool affords(uint64_t bytes) override { return bytes < money_; }
-  uint64_t reserve(uint64_t bytes) override { return affords(bytes) ? 1 : 0; }
+  Reserved reserve(uint64_t bytes) override { return {nullptr, uint64_t{affords(bytes)}}; }
   Copier* copier() {
     queue();  // which makes the context
     copiers_.emplace_back(board_->get(), &*rates_, &context_->stopping);
     return &copiers_.back();
   }
   // What a thread of its own takes, which has it until done(); there is always something to look at.
-  Work take() {
+  Staging take() {
     Copier* one = copier();
-    Work work = queue().take(one).value_or(Work{0, Why::kLook});
-    if (work.why == Why::kLook)
-      queue().done(work, one);
+    std::unique_ptr<Staging> taken = queue().take(one);
+    if (!taken) return {0, Why::kLook};
+    if (taken->why == Why::kLook)
+      queue().done(one);
     else
-      taken_.emplace_back(work, one);
-    return work;
+      taken_.push_back(one);
+    return std::move(*taken);
   }
   void done() {
-    for (const auto& [work, one] : taken_) queue().done(work, one);
+    for (Copier* one : taken_) queue().done(one);
     taken_.clear();
   }
   // The usual threads, for kOne.
@@ -73,8 +74,9 @@ class QueueTest : public PlacementTest, public Others {
     return ref;
   }
   bool take_turn(Ref ref, Copier* one) {
-    std::unique_ptr<SourceFile> source;
-    return queue().take_turn(Work{ref, Why::kPrefetch}, *one, &source, {});
+    auto file = std::make_unique<Staging>(Staging{ref, Why::kPrefetch});
+    file->step = Staging::Step::kOpened;
+    return queue().take_turn(&file, *one);
   }
   void fill_turns() {
     for (int i = 0; i < kTurns; ++i) ASSERT_TRUE(take_turn(kOne, copier()));
@@ -87,10 +89,10 @@ class QueueTest : public PlacementTest, public Others {
   std::unique_ptr<PlacementContext> context_;
   std::optional<WorkQueue> queue_;
   std::list<Copier> copiers_;
-  std::vector<std::pair<Work, Copier*>> taken_;
+  std::vector<Copier*> taken_;
 };
 
-bool operator==(const Work& a, const Work& b) {
+bool operator==(const Staging& a, const Staging& b) {
   return a.ref == b.ref && a.why == b.why && a.chunk == b.chunk && a.change == b.change;
 }
 
@@ -103,10 +105,10 @@ TEST_F(QueueTest, AThreadForMoreTakesOnlyWhatSomebodyWaitsFor) {
   std::atomic<Ref> taken{0};
   std::atomic<int> others{0};
   std::thread more([&, mine = copier()] {
-    while (const std::optional<Work> work = queue().take(mine, WorkQueue::Thread::kMore)) {
+    while (const std::unique_ptr<Staging> work = queue().take(mine, WorkQueue::Thread::kMore)) {
       others += work->why != Why::kDemand && work->why != Why::kChunk;
       taken = work->ref;
-      queue().done(*work, mine);
+      queue().done(mine);
     }
   });
   queue().demand(kThree);
@@ -118,7 +120,7 @@ TEST_F(QueueTest, AThreadForMoreTakesOnlyWhatSomebodyWaitsFor) {
   EXPECT_TRUE(eventually([&] { return taken == kThree; }));
   EXPECT_EQ(others, 0);
   done();
-  EXPECT_TRUE(take() == (Work{kOne, Why::kFill, 0}));
+  EXPECT_TRUE(take() == (Staging{kOne, Why::kFill, 0}));
   done();
   context_->stopping = true;
   queue().wake();
@@ -134,11 +136,11 @@ TEST_F(QueueTest, WhatSomebodyWaitsForComesFirst) {
   queue().demand_chunk(kTwo, 5);
   queue().demand(kThree);
   clock_.advance_ms(1000);
-  EXPECT_TRUE(take() == (Work{kThree, Why::kDemand}));
-  EXPECT_TRUE(take() == (Work{kTwo, Why::kChunk, 5}));
-  EXPECT_TRUE(take() == (Work{kOne, Why::kFill, 0}));
-  EXPECT_TRUE(take() == (Work{kTwo, Why::kAgain, 0, nullptr, 7}));
-  EXPECT_TRUE(take() == (Work{file, Why::kPrefetch}));
+  EXPECT_TRUE(take() == (Staging{kThree, Why::kDemand}));
+  EXPECT_TRUE(take() == (Staging{kTwo, Why::kChunk, 5}));
+  EXPECT_TRUE(take() == (Staging{kOne, Why::kFill, 0}));
+  EXPECT_TRUE(take() == (Staging{kTwo, Why::kAgain, 0, 7}));
+  EXPECT_TRUE(take() == (Staging{file, Why::kPrefetch}));
   EXPECT_TRUE(idle());
 }
 
@@ -167,7 +169,7 @@ TEST_F(QueueTest, WhatTheJobWillUseIsPrefetchedFirstAndInItsOrder) {
   queue().demand(kOne);
   EXPECT_EQ(take().ref, kOne) << "an open waits for it";
   for (const Ref next : {c, b}) {
-    const Work work = take();
+    const Staging work = take();
     EXPECT_TRUE(work.ref == next && work.why == Why::kPrefetch && work.hinted) << next;
     EXPECT_TRUE(idle()) << "there is one thread for it";
     done();
@@ -175,7 +177,7 @@ TEST_F(QueueTest, WhatTheJobWillUseIsPrefetchedFirstAndInItsOrder) {
   EXPECT_TRUE(idle()) << "nothing pays for the rest";
   money_ = UINT64_MAX;
   queue().start_over(WorkQueue::Prefetch::kAsItWas);
-  const Work rest = take();
+  const Staging rest = take();
   EXPECT_TRUE(rest.ref == a && !rest.hinted);
   EXPECT_EQ(counter(AgentCounter::hinted_files), 2u);
 }
@@ -256,9 +258,9 @@ TEST_F(QueueTest, AfterItsEndOnlyTheLineIsWorkedOff) {
   queue().end_prefetch();
   EXPECT_TRUE(idle()) << "it is not its turn";
   queue().end_turn();
-  const Work work = take();
-  EXPECT_TRUE(work == (Work{kTwo, Why::kPrefetch}));
-  EXPECT_TRUE(work.opened);
+  const Staging work = take();
+  EXPECT_TRUE(work == (Staging{kTwo, Why::kPrefetch}));
+  EXPECT_EQ(work.step, Staging::Step::kOpened);
   done();
   EXPECT_TRUE(idle());
 }
@@ -273,9 +275,9 @@ TEST_F(QueueTest, WhoStandsInLineIsHurried) {
   queue().hurry(kOne);
   EXPECT_TRUE(idle());
   queue().hurry(kThree);
-  const Work work = take();
-  EXPECT_TRUE(work == (Work{kThree, Why::kDemand}));
-  EXPECT_TRUE(work.opened);
+  const Staging work = take();
+  EXPECT_TRUE(work == (Staging{kThree, Why::kDemand}));
+  EXPECT_EQ(work.step, Staging::Step::kOpened);
   EXPECT_TRUE(idle());
 }
 
@@ -285,9 +287,9 @@ TEST_F(QueueTest, WhoWorksOnAFileIsHurriedAndNoOther) {
   take();
   take();
   queue().hurry(kTwo);
-  EXPECT_FALSE(taken_[0].second->hurried());
-  EXPECT_TRUE(taken_[1].second->hurried());
-  Copier* second = taken_[1].second;
+  EXPECT_FALSE(taken_[0]->hurried());
+  EXPECT_TRUE(taken_[1]->hurried());
+  Copier* second = taken_[1];
   second->begin();
   done();
   queue().hurry(kTwo);
@@ -333,7 +335,7 @@ TEST_F(QueueTest, WhatTheJobWroteIsLookedAtLaterAndOnce) {
   clock_.advance_ms(999);
   EXPECT_TRUE(idle()) << "nor now";
   clock_.advance_ms(1);
-  EXPECT_TRUE(take() == (Work{kOne, Why::kAgain, 0, nullptr, 7}));
+  EXPECT_TRUE(take() == (Staging{kOne, Why::kAgain, 0, 7}));
   queue().stage_again(kOne, 9);
   done();
   clock_.advance_ms(1000);
@@ -344,7 +346,7 @@ TEST_F(QueueTest, WhatTheJobWroteIsLookedAtLaterAndOnce) {
   done();
   queue().stage_again(kOne, 11);
   clock_.advance_ms(1000);
-  EXPECT_TRUE(take() == (Work{kOne, Why::kAgain, 0, nullptr, 10}));
+  EXPECT_TRUE(take() == (Staging{kOne, Why::kAgain, 0, 10}));
   done();
   EXPECT_TRUE(idle());
 }
@@ -361,7 +363,7 @@ TEST_F(QueueTest, WhatNobodyWaitsForRestsWhileMemoryIsShort) {
         queue().fill(kTwo, WorkQueue::Place::kWanted);
         EXPECT_EQ(take().ref, kTwo) << "somebody waits for it";
         queue().demand_chunk(kOne, 3);
-        EXPECT_TRUE(take() == (Work{kOne, Why::kChunk, 3}));
+        EXPECT_TRUE(take() == (Staging{kOne, Why::kChunk, 3}));
         done();
         chunks_.erase(kTwo);
         EXPECT_TRUE(idle());
@@ -395,7 +397,7 @@ TEST_F(QueueTest, AThreadForMoreRestsAfterSomeTime) {
                           })
                   .ok());
   all_work();
-  std::optional<Work> work;
+  std::unique_ptr<Staging> work;
   std::thread more([&] { work = queue().take(mine, WorkQueue::Thread::kMore); });
   ASSERT_TRUE(clock_.await_waiting(1));
   clock_.advance_ms(199);
@@ -409,7 +411,7 @@ TEST_F(QueueTest, AThreadForMoreRestsAfterSomeTime) {
   EXPECT_EQ(clock_.next_ns(), -1) << "without a limit";
   queue().demand(kThree);
   more.join();
-  EXPECT_TRUE(work && *work == (Work{kThree, Why::kDemand}));
+  EXPECT_TRUE(work && *work == (Staging{kThree, Why::kDemand}));
 }
 
 // ---- what prefetch can pay for
@@ -482,7 +484,7 @@ TEST_F(QueueTest, ALargeFileThatWasOnlyOpenedIsPrefetchedAfterTheOthers) {
   };
   const Ref begun = opened("begun"), large = opened("large"), other = file("other", 5);
   catalog_->entry(begun).state = large_word(7);
-  EXPECT_TRUE(take() == (Work{other, Why::kPrefetch}));
+  EXPECT_TRUE(take() == (Staging{other, Why::kPrefetch}));
   done();
   money_ = 500;
   EXPECT_TRUE(idle());
@@ -494,9 +496,9 @@ TEST_F(QueueTest, ALargeFileThatWasOnlyOpenedIsPrefetchedAfterTheOthers) {
   queue().end_prefetch();
   EXPECT_TRUE(idle());
   queue().start_over(WorkQueue::Prefetch::kAgain);
-  const Work work = take();
-  EXPECT_TRUE(work == (Work{large, Why::kFill}));
-  EXPECT_NE(work.reserved, 0u);
+  const Staging work = take();
+  EXPECT_TRUE(work == (Staging{large, Why::kFill}));
+  EXPECT_TRUE(work.reserved);
   EXPECT_FALSE(queue().is_poor());
   done();
   EXPECT_TRUE(idle()) << "once";

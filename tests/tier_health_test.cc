@@ -45,9 +45,9 @@ class TierHealthTest : public PlacementTest {
   int64_t from_now(int64_t then) { return then - clock_.now_ns(); }
   // Whether the file is prefetched now. It would be taken by that.
   bool is_prefetched() {
-    const std::optional<Work> work = queue_->take(&*copier_);
-    queue_->done(*work, &*copier_);
-    return work->why == Why::kPrefetch;
+    const std::unique_ptr<Staging> taken = queue_->take(&*copier_);
+    queue_->done(&*copier_);
+    return taken->why == Why::kPrefetch;
   }
   void no_room(int times) {
     const uint64_t before = word("f");
@@ -159,13 +159,12 @@ constexpr int kMostKept = 256;
 
 class WriteBackTest : public ::testing::Test {
  protected:
-  void add(Ref entry, uint64_t bytes = 1, NamedCopy::Stage stage = NamedCopy::Stage::kNamed) {
-    NamedCopy copy;
-    copy.entry = entry;
-    copy.fd = Fd(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
-    copy.bytes = bytes;
-    copy.stage = stage;
-    write_back_->add(std::move(copy));
+  void add(Ref entry, uint64_t bytes = 1, Staging::Step step = Staging::Step::kNamed) {
+    auto file = std::make_unique<Staging>(Staging{entry});
+    file->copy = Fd(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
+    file->st.st_size = static_cast<off_t>(bytes);
+    file->step = step;
+    write_back_->add(std::move(file));
   }
   bool ends(int copies) {
     return eventually([&] { return ended_ == copies; });
@@ -182,15 +181,15 @@ class WriteBackTest : public ::testing::Test {
   const std::string path_ = scratch_.file("f", "x");
   std::vector<Ref> published_;
   std::atomic<int> ended_{0}, lost_{0}, ended_when_added_{-1};
-  std::optional<WriteBack> write_back_{std::in_place,
-                                       WriteBack::Events{[this](NamedCopy& copy) {
-                                                           published_.push_back(copy.entry);
-                                                           copy.stage = NamedCopy::Stage::kPublished;
-                                                         },
-                                                         [this](const NamedCopy&, const Status& written) {
-                                                           lost_ += !written.ok();
-                                                           ++ended_;
-                                                         }}};
+  std::optional<WriteBack> write_back_{
+      std::in_place, WriteBack::Events{[this](Staging* file) {
+                                         published_.push_back(file->ref);
+                                         file->step = Staging::Step::kPublished;
+                                       },
+                                       [this](std::unique_ptr<Staging>, const Status& written) {
+                                         lost_ += !written.ok();
+                                         ++ended_;
+                                       }}};
 };
 
 TEST_F(WriteBackTest, IsWaitedForInAnotherThread) {
@@ -241,8 +240,8 @@ TEST_F(WriteBackTest, WhatIsHurriedIsPublishedAtOnceAndOnce) {
   add(1);
   ASSERT_TRUE(eventually([&] { return device.is_reached(); }));
   add(2);
-  add(3, 1, NamedCopy::Stage::kPublished);
-  add(4, 1, NamedCopy::Stage::kRefused);
+  add(3, 1, Staging::Step::kPublished);
+  add(4, 1, Staging::Step::kRefused);
   for (const Ref entry : {2u, 3u, 4u, 5u, 1u, 2u}) write_back_->hurry(entry);
   EXPECT_EQ(published_, (std::vector<Ref>{2, 1}));
   device.go_on();

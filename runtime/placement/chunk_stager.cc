@@ -38,14 +38,14 @@ Result<Fd> as_hole(Fd copy, off_t bytes) {
 
 }  // namespace
 
-void ChunkStager::begin(const Work& work, std::unique_ptr<SourceFile> source, const struct stat& st) {
-  const MutexLock one(starting_);             // before any task can ask for a chunk
-  context_->settle(work.ref, large_word(0));  // opens do not wait for it
+void ChunkStager::begin(Staging* work) {
+  const MutexLock one(starting_);              // before any task can ask for a chunk
+  context_->settle(work->ref, large_word(0));  // opens do not wait for it
   // Staged once it is known to be read in chunks, or by prefetch: of a hinted one, by its home's.
-  if (work.why == Why::kDemand || (work.hinted && !context_->source->is_ours(work.ref)))
-    return queue_->prefetch_large(work.ref);
+  if (work->why == Why::kDemand || (work->hinted && !context_->source->is_ours(work->ref)))
+    return queue_->prefetch_large(work->ref);
   std::shared_ptr<Ends> ends;
-  const Large file = start(work, std::move(source), st, &ends);
+  const Large file = start(work, &ends);
   if (!file) return;
   {
     const MutexLock hold(lock_);
@@ -101,83 +101,74 @@ ChunkStager::Large ChunkStager::known(Ref ref, std::shared_ptr<Ends>* ends) {
 }
 
 // Where the ends are open nobody waits for another file's to be opened.
-ChunkStager::Large ChunkStager::large_file(const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) {
-  Large file = known(work.ref, ends);
+ChunkStager::Large ChunkStager::large_file(Staging* work, Copier* copier, std::shared_ptr<Ends>* ends) {
+  Large file = known(work->ref, ends);
   if (*ends) return file;
   const MutexLock one(starting_);
-  file = known(work.ref, ends);
+  file = known(work->ref, ends);
   if (*ends) return file;
   if (!file) return open(work, copier, ends);
   return unpark(file, work, copier, ends) ? file : nullptr;
 }
 
-ChunkStager::Large ChunkStager::open(const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) {
-  Entry& e = context_->catalog->entry(work.ref);
+ChunkStager::Large ChunkStager::open(Staging* work, Copier* copier, std::shared_ptr<Ends>* ends) {
+  Entry& e = context_->catalog->entry(work->ref);
   const uint64_t word = e.state.load(std::memory_order_acquire);
   if (state_of(word) != State::kLarge || chunks_of(word) != 0) return nullptr;  // settled, or given up
-  struct stat st;
-  std::unique_ptr<SourceFile> source = open_source(work, *copier, &st);
-  if (!source) {
+  if (!open_source(work, *copier)) {
     const int error = errno;
     if (is_shortage(error)) {
-      health_->put_off(work.ref, error);
+      health_->put_off(work->ref, error);
       return nullptr;
     }
-    spdlog::warn("stage {}: {}", context_->catalog->path_of(work.ref), std::strerror(error));
+    spdlog::warn("stage {}: {}", context_->catalog->path_of(work->ref), std::strerror(error));
     add(context_->board, AgentCounter::source_errors);
-    context_->settle(work.ref, verdict_on_open(error));
+    context_->settle(work->ref, verdict_on_open(error));
     return nullptr;
   }
-  if (static_cast<uint64_t>(st.st_size) != e.size.load(std::memory_order_relaxed) ||
-      ns_of(st.st_mtim) != e.mtime.load(std::memory_order_relaxed)) {
+  if (work->bytes() != e.size.load(std::memory_order_relaxed) ||
+      ns_of(work->st.st_mtim) != e.mtime.load(std::memory_order_relaxed)) {
     add(context_->board, AgentCounter::dropped_files);
-    context_->settle(work.ref, state_word(State::kDropped, Reason::kChanged));
+    context_->settle(work->ref, state_word(State::kDropped, Reason::kChanged));
     return nullptr;
   }
-  return start(work, std::move(source), st, ends);
+  return start(work, ends);
 }
 
-std::unique_ptr<SourceFile> ChunkStager::open_source(const Work& work, const Copier& copier,
-                                                     struct stat* st) {
-  std::unique_ptr<SourceFile> source =
-      context_->source->open(work.ref, context_->catalog->path_of(work.ref), work.need(), copier);
-  if (source && !source->values(st)) {
-    const int error = errno;
-    source.reset();
-    errno = error;
-  }
-  return source;
+bool ChunkStager::open_source(Staging* work, const Copier& copier) {
+  const std::string path = context_->catalog->path_of(work->ref);
+  work->source = context_->source->open(work->ref, path, work->need(), copier);
+  return work->source && work->source->values(&work->st);
 }
 
-ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFile> source,
-                                      const struct stat& st, std::shared_ptr<Ends>* ends) {
-  const uint64_t bytes = static_cast<uint64_t>(st.st_size);
+ChunkStager::Large ChunkStager::start(Staging* work, std::shared_ptr<Ends>* ends) {
+  const uint64_t bytes = work->bytes();
   if (bytes / kChunkBytes >= kMostChunks) {
-    health_->no_room(work.ref);
+    health_->no_room(work->ref);
     return nullptr;
   }
   auto file = std::make_shared<LargeFile>();
   const auto opened = std::make_shared<Ends>();
-  const Ref ref = work.ref;
+  const Ref ref = work->ref;
   file->ref = ref;
-  file->st = st;
+  file->st = work->st;
   file->count = chunk_count(bytes);
-  file->paid = work.paid;
+  file->paid = work->paid;
   file->reserved = bytes;
   file->tier = context_->hierarchy->reserve(bytes);
   if (file->tier < 0) file->tier = context_->hierarchy->reserve_part(bytes, kChunkBytes, &file->reserved);
   if (file->tier < 0) {
-    health_->no_room(work.ref);
+    health_->no_room(ref);
     return nullptr;
   }
   file->allowed = file->reserved == bytes ? file->count : static_cast<uint32_t>(file->reserved / kChunkBytes);
   Tier& tier = context_->tier(file->tier);
-  const bool sparse = is_sparse(st);
+  const bool sparse = is_sparse(file->st);
   uint64_t promised = tier.space_of(file->reserved);
   Result<Fd> copy =
       tier.create_part(ref, file->reserved, file->reserved == bytes && !sparse ? bytes : 0, &promised);
   if (copy.ok() && sparse) {
-    copy = as_hole(copy.take(), st.st_size);
+    copy = as_hole(copy.take(), file->st.st_size);
     if (!copy.ok()) tier.remove(ref);
   }
   if (!copy.ok()) {
@@ -192,7 +183,7 @@ ChunkStager::Large ChunkStager::start(const Work& work, std::unique_ptr<SourceFi
     return nullptr;
   }
   file->writing = tier.driver().prepare(copy->get(), bytes, false);
-  *opened = Ends{std::move(source), copy.take()};
+  *opened = Ends{std::move(work->source), copy.take()};
   {
     const MutexLock hold(lock_);
     progress(file).promised = promised;
@@ -219,11 +210,10 @@ void ChunkStager::enter(const Large& file, std::shared_ptr<Ends> ends) {
 }
 
 // Opens both ends again. False: that failed, and the file has been given up.
-bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) {
-  struct stat st;
-  std::unique_ptr<SourceFile> source = open_source(work, *copier, &st);
-  if (!source && is_shortage(errno)) return put_off(file, errno);
-  if (!source || !same_file(st, file->st)) {
+bool ChunkStager::unpark(const Large& file, Staging* work, Copier* copier, std::shared_ptr<Ends>* ends) {
+  const bool opened = open_source(work, *copier);
+  if (!opened && is_shortage(errno)) return put_off(file, errno);
+  if (!opened || !same_file(work->st, file->st)) {
     give_up(file, AgentCounter::dropped_files, state_word(State::kDropped, Reason::kChanged));
     return false;
   }
@@ -238,7 +228,7 @@ bool ChunkStager::unpark(const Large& file, const Work& work, Copier* copier, st
   if (file->writing == Writing::kDirect) os::set_direct(copy->get(), true);
   const MutexLock hold(lock_);
   if (progress(file).failed) return false;
-  *ends = std::make_shared<Ends>(Ends{std::move(source), copy.take()});
+  *ends = std::make_shared<Ends>(Ends{std::move(work->source), copy.take()});
   hold_ends(file, *ends);
   return true;
 }
@@ -258,7 +248,7 @@ void ChunkStager::hold_ends(const Large& file, std::shared_ptr<Ends> ends) {
 
 // The chunk that was asked for, or several in a row where nobody waits. False: another thread copies it, or
 // it is not to be copied.
-bool ChunkStager::claim(const Large& file, const Work& work, Run* run) {
+bool ChunkStager::claim(const Large& file, const Staging& work, Run* run) {
   Progress& p = progress(file);
   run->first = work.chunk;
   const uint32_t most = work.why == Why::kChunk ? 1 : kRun;
@@ -280,7 +270,7 @@ void ChunkStager::close_sources() {
   sources.swap(to_close_);
 }
 
-void ChunkStager::stage(const Work& work, Copier* copier) {
+void ChunkStager::stage(Staging* work, Copier* copier) {
   Run run;
   const Large file = large_file(work, copier, &run.ends);
   close_sources();
@@ -288,21 +278,21 @@ void ChunkStager::stage(const Work& work, Copier* copier) {
   bool claimed = false, known = true;
   {
     const MutexLock hold(lock_);
-    claimed = claim(file, work, &run);
+    claimed = claim(file, *work, &run);
     known = std::exchange(progress(file).filling, true);
   }
   // After the chunk that was asked for: what is being read comes before what may be.
   if (!known)
-    queue_->fill(file->ref, is_wanted(work.ref) ? WorkQueue::Place::kWanted : WorkQueue::Place::kFirst);
+    queue_->fill(file->ref, is_wanted(work->ref) ? WorkQueue::Place::kWanted : WorkQueue::Place::kFirst);
   if (!claimed) {
-    if (work.why == Why::kChunk) queue_->hurry(work.ref);  // filling comes back by itself
+    if (work->why == Why::kChunk) queue_->hurry(work->ref);  // filling comes back by itself
     return;
   }
-  copy_and_publish(file, run, work, copier);
+  copy_and_publish(file, run, *work, copier);
   end(file);
 }
 
-void ChunkStager::copy_and_publish(const Large& file, const Run& run, const Work& work, Copier* copier) {
+void ChunkStager::copy_and_publish(const Large& file, const Run& run, const Staging& work, Copier* copier) {
   const Status copied = copy(file, run, work.background() && !is_wanted(work.ref), copier);
   if (copied.ok()) {
     context_->board->header.stalled_until_ns.store(0, std::memory_order_relaxed);

@@ -30,7 +30,7 @@ class ChunkStager {
 
   // A kStaging file was opened and turned out to be a large one: says so, and begins to fill it if nobody
   // waits for it.
-  void begin(const Work& work, std::unique_ptr<SourceFile> source, const struct stat& st);
+  void begin(Staging* work);
   // A task asks for a chunk, or says (kReadNatively) that it reads the file in another way. Makes no PFS
   // call.
   void demand(Ref ref, uint32_t chunk);
@@ -42,7 +42,7 @@ class ChunkStager {
   // becoming whole just now.
   std::optional<uint64_t> evict(Ref ref, int tier, uint64_t word);
   // Does a piece of work of kind kChunk or kFill.
-  void stage(const Work& work, Copier* copier);
+  void stage(Staging* work, Copier* copier);
   // The next chunk to fill; nothing: all that may be kept is claimed, or the file is not to be filled.
   std::optional<uint32_t> next_chunk(Ref ref);
 
@@ -86,23 +86,23 @@ class ChunkStager {
   Progress& progress(const Large& file) REQUIRES(lock_) { return file->guarded; }
 
   // The file's staging, begun if need be, and its open ends; nullptr if it cannot be.
-  Large large_file(const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) EXCLUDES(starting_, lock_);
+  Large large_file(Staging* work, Copier* copier, std::shared_ptr<Ends>* ends) EXCLUDES(starting_, lock_);
   // nullptr: it is not being staged.
   Large known(Ref ref) REQUIRES(lock_);
   Large known(Ref ref, std::shared_ptr<Ends>* ends) EXCLUDES(lock_);
-  // nullptr: errno says why.
-  std::unique_ptr<SourceFile> open_source(const Work& work, const Copier& copier, struct stat* st);
-  Large open(const Work& work, Copier* copier, std::shared_ptr<Ends>* ends) REQUIRES(starting_);
-  Large start(const Work& work, std::unique_ptr<SourceFile> source, const struct stat& st,
-              std::shared_ptr<Ends>* ends) REQUIRES(starting_) EXCLUDES(lock_);
+  // False: errno says why.
+  bool open_source(Staging* work, const Copier& copier);
+  Large open(Staging* work, Copier* copier, std::shared_ptr<Ends>* ends) REQUIRES(starting_);
+  Large start(Staging* work, std::shared_ptr<Ends>* ends) REQUIRES(starting_) EXCLUDES(lock_);
   void enter(const Large& file, std::shared_ptr<Ends> ends) REQUIRES(lock_);
-  bool unpark(const Large& file, const Work& work, Copier* copier, std::shared_ptr<Ends>* ends)
+  bool unpark(const Large& file, Staging* work, Copier* copier, std::shared_ptr<Ends>* ends)
       REQUIRES(starting_) EXCLUDES(lock_);
   void hold_ends(const Large& file, std::shared_ptr<Ends> ends) REQUIRES(lock_);
-  bool claim(const Large& file, const Work& work, Run* run) REQUIRES(lock_);
+  bool claim(const Large& file, const Staging& work, Run* run) REQUIRES(lock_);
   bool is_native(Ref ref) EXCLUDES(lock_);
   bool is_wanted(Ref ref) EXCLUDES(lock_);
-  void copy_and_publish(const Large& file, const Run& run, const Work& work, Copier* copier) EXCLUDES(lock_);
+  void copy_and_publish(const Large& file, const Run& run, const Staging& work, Copier* copier)
+      EXCLUDES(lock_);
   Status copy(const Large& file, const Run& run, bool paced, Copier* copier);
   void publish(const Large& file, const Run& run) EXCLUDES(lock_);
   void end(const Large& file) EXCLUDES(lock_);

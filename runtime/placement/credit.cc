@@ -13,6 +13,10 @@ uint64_t more(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
 }  // namespace
 
+Reserved::~Reserved() {
+  if (bytes_ != 0 && credit_) credit_->give_back(bytes_);
+}
+
 uint64_t PrefetchCredit::burst() const {
   const uint64_t nodes = std::max(1u, context_->config.nodes);
   const uint64_t set = context_->config.prefetch_burst;
@@ -56,23 +60,22 @@ bool PrefetchCredit::affords(uint64_t bytes) {
   return affords_now(bytes);
 }
 
-uint64_t PrefetchCredit::reserve(uint64_t bytes) {
+Reserved PrefetchCredit::reserve(uint64_t bytes) {
   const MutexLock hold(lock_);
   const uint64_t price = bytes != 0 ? bytes : health_->usual_size();
-  if (!affords_now(price)) return 0;
+  if (!affords_now(price)) return {};
   held_ += price + kOpenBytes;
-  return price + kOpenBytes;
+  return {this, price + kOpenBytes};
 }
 
 void PrefetchCredit::give_back(uint64_t reserved) {
-  if (reserved == 0) return;
   const MutexLock hold(lock_);
   held_ -= reserved;
 }
 
-bool PrefetchCredit::take(uint64_t bytes, Held* held) {
+bool PrefetchCredit::take(uint64_t bytes, Reserved* reserved) {
   const MutexLock hold(lock_);
-  held_ -= std::exchange(held->bytes_, 0);
+  held_ -= std::exchange(reserved->bytes_, 0);
   // It is open, as its mean could be paid: what costs less than to open it again is not put back.
   const bool affordable = affords_now(bytes) || bytes <= kOpenBytes;
   taken_ += (affordable ? bytes : 0) + kOpenBytes;

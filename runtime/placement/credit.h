@@ -8,6 +8,7 @@
 
 #include "runtime/base/mutex.h"
 #include "runtime/placement/context.h"
+#include "runtime/placement/staging.h"
 #include "runtime/placement/tier_health.h"
 
 namespace monarch {
@@ -16,20 +17,6 @@ namespace monarch {
 // and next_look_ns() only.
 class PrefetchCredit {
  public:
-  // What was reserved for a file, until it is taken or nobody wants it any more.
-  class Held {
-   public:
-    Held(PrefetchCredit* credit, uint64_t bytes) : credit_(credit), bytes_(bytes) {}
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
-    ~Held() { credit_->give_back(bytes_); }
-
-   private:
-    friend class PrefetchCredit;
-    PrefetchCredit* const credit_;
-    uint64_t bytes_;
-  };
-
   // Of the burst, where the configuration leaves it to Monarch: this part of the dataset, and these bounds.
   static constexpr uint64_t kPart = 20, kLeastBurst = 64 << 20, kMostBurst = uint64_t{10} << 30;
   // An open costs the PFS as much as so many bytes.
@@ -42,12 +29,12 @@ class PrefetchCredit {
   // Whether a file of `bytes` can be prefetched now. Changes nothing.
   bool affords(uint64_t bytes) EXCLUDES(lock_);
   // The same, and reserves that much, so that other threads do not open files with the same credit; of 0
-  // bytes the size is not known, and the usual one is meant. 0: it cannot be prefetched now.
-  uint64_t reserve(uint64_t bytes) EXCLUDES(lock_);
+  // bytes the size is not known, and the usual one is meant. Nothing: it cannot be prefetched now.
+  Reserved reserve(uint64_t bytes) EXCLUDES(lock_);
   void give_back(uint64_t reserved) EXCLUDES(lock_);
   // Whether a file that was opened can be prefetched, in the place of what was reserved for it; then it is
   // paid for, and else its open alone.
-  bool take(uint64_t bytes, Held* held) EXCLUDES(lock_);
+  bool take(uint64_t bytes, Reserved* reserved) EXCLUDES(lock_);
   // How long to wait before what was not afforded is asked for again: longer each time that nothing has
   // changed.
   int64_t next_look_ns() EXCLUDES(lock_);

@@ -39,33 +39,34 @@ struct Turn {
 FileStager::FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* health,
                        PrefetchCredit* credit, ChunkStager* chunks)
     : context_(context), queue_(queue), health_(health), credit_(credit), chunks_(chunks) {
-  for (int i = 0; i < static_cast<int>(context->hierarchy->tiers().size()); ++i)
+  for (size_t i = 0; i < context->hierarchy->tiers().size(); ++i)
     write_back_.push_back(std::make_unique<WriteBack>(WriteBack::Events{
-        [this, i](NamedCopy& copy) { publish(i, &copy); },
-        [this, i](NamedCopy copy, const Status& status) { written(i, std::move(copy), status); }}));
+        [this](Staging* file) { publish(file); },
+        [this](std::unique_ptr<Staging> file, const Status& status) { written(file.get(), status); }}));
 }
 
 void FileStager::stop() {
   for (const auto& write_back : write_back_) write_back->stop();
 }
 
-void FileStager::stage(const Work& work, Copier* copier) {
+void FileStager::stage(std::unique_ptr<Staging> file, Copier* copier) {
   Catalog* catalog = context_->catalog;
-  const Turn turn{work.opened && work.why == Why::kPrefetch ? queue_ : nullptr};
-  PrefetchCredit::Held held(credit_, work.reserved);
-  if (!work.opened && work.why == Why::kDemand &&
-      !catalog->move(work.ref, state_word(State::kQueued), state_word(State::kStaging)))
+  const Ref ref = file->ref;
+  const bool opened = file->step == Staging::Step::kOpened;
+  const Turn turn{opened && file->why == Why::kPrefetch ? queue_ : nullptr};
+  if (!opened && file->why == Why::kDemand &&
+      !catalog->move(ref, state_word(State::kQueued), state_word(State::kStaging)))
     return;
-  if (context_->dataset->excludes(catalog->root_of(work.ref), catalog->path_of(work.ref))) {
-    context_->settle(work.ref, state_word(State::kPass, Reason::kExcluded));
-  } else if (is_invalid(*context_->board, catalog->entry(work.ref).hash)) {
-    context_->settle(work.ref, state_word(State::kDropped, Reason::kWritten));
-    const std::string path = catalog->path_of(work.ref);
-    ask_again(rel_path(catalog->root_of(work.ref), path.data(), path.size()));
-  } else if (work.opened) {
-    place(work, work.opened->source.get(), work.opened->st, copier);
+  if (context_->dataset->excludes(catalog->root_of(ref), catalog->path_of(ref))) {
+    context_->settle(ref, state_word(State::kPass, Reason::kExcluded));
+  } else if (is_invalid(*context_->board, catalog->entry(ref).hash)) {
+    context_->settle(ref, state_word(State::kDropped, Reason::kWritten));
+    const std::string path = catalog->path_of(ref);
+    ask_again(rel_path(catalog->root_of(ref), path.data(), path.size()));
+  } else if (opened) {
+    place(std::move(file), copier);
   } else {
-    open_and_place(work, &held, copier);
+    open_and_place(std::move(file), copier);
   }
 }
 
@@ -89,51 +90,52 @@ bool FileStager::serves(Ref ref) {
   return false;
 }
 
-bool FileStager::replace(int tier, const NamedCopy& copy) {
+bool FileStager::replace(const Staging& file) {
   Catalog* catalog = context_->catalog;
-  const uint64_t word = context_->word_of(copy.before);
-  if (may_be_replaced(word) && catalog->move(copy.before, word, again_word(copy.entry))) {
+  const uint64_t word = context_->word_of(file.before);
+  if (may_be_replaced(word) && catalog->move(file.before, word, again_word(file.ref))) {
     if (state_of(word) == State::kPlaced) add(context_->board, AgentCounter::staged_again);
     return true;
   }
-  const uint64_t placed = placed_word(static_cast<uint32_t>(tier), copy.change);
-  if (!catalog->move(copy.entry, placed, anew_word(copy.before))) return true;  // it was evicted just now
-  catalog->retire(copy.entry);
+  const uint64_t placed = placed_word(static_cast<uint32_t>(file.tier), file.change);
+  if (!catalog->move(file.ref, placed, anew_word(file.before))) return true;  // it was evicted just now
+  catalog->retire(file.ref);
   return false;
 }
 
 // The number of the last change is read before the file is looked at, and compared after it was copied: then
 // nobody has changed it in between, as far as hooks see, nor has it open for writing.
-void FileStager::stage_again(const Work& work, Copier* copier) {
+void FileStager::stage_again(std::unique_ptr<Staging> file, Copier* copier) {
   Catalog* catalog = context_->catalog;
-  Work again = work;
-  again.change = last_change(*context_->board);
-  if (again.change == kLastChange || !may_be_replaced(catalog->entry(work.ref).state.load()) ||
-      changed_at(*context_->board, catalog->entry(work.ref).hash) != work.change || serves(work.ref))
+  struct stat& st = file->st;
+  const Ref before = file->ref;
+  const uint32_t wanted = std::exchange(file->change, last_change(*context_->board));
+  if (file->change == kLastChange || !may_be_replaced(catalog->entry(before).state.load()) ||
+      changed_at(*context_->board, catalog->entry(before).hash) != wanted || serves(before))
     return;  // whoever opens it next asks again
-  raise_to(&context_->board->header.copied_at, again.change);
-  const std::string path = catalog->path_of(work.ref);
-  watch_directory(work.ref, path);
-  struct stat st;
-  if (!look(work.ref, path, &st) || !S_ISREG(st.st_mode) || st.st_nlink > 1) return;
-  const std::unique_ptr<SourceFile> source = context_->source->open(work.ref, path, work.need(), *copier);
-  if (!source || os::fstat(source->fd(), &st) != 0 || !S_ISREG(st.st_mode) || has_far_time(st) ||
-      is_being_changed(again, source->fd(), st))
+  raise_to(&context_->board->header.copied_at, file->change);
+  const std::string path = catalog->path_of(before);
+  watch_directory(before, path);
+  if (!look(before, path, &st) || !S_ISREG(st.st_mode) || st.st_nlink > 1) return;
+  file->source = context_->source->open(before, path, file->need(), *copier);
+  if (!file->source || os::fstat(file->source->fd(), &st) != 0 || !S_ISREG(st.st_mode) || has_far_time(st) ||
+      is_being_changed(*file))
     return;
-  again.before = work.ref;
-  again.ref = catalog->add_again(work.ref);
-  if (!again.ref) return;  // or the last one is not settled yet
-  Entry& e = catalog->entry(again.ref);
-  e.size.store(static_cast<uint64_t>(st.st_size), std::memory_order_release);
+  file->before = before;
+  file->ref = catalog->add_again(before);
+  if (!file->ref) return;  // or the last one is not settled yet
+  file->step = Staging::Step::kOpened;
+  Entry& e = catalog->entry(file->ref);
+  e.size.store(file->bytes(), std::memory_order_release);
   e.mtime.store(ns_of(st.st_mtim), std::memory_order_release);
-  place(again, source.get(), st, copier);
+  place(std::move(file), copier);
 }
 
-bool FileStager::is_being_changed(const Work& work, int source, const struct stat& st) const {
+bool FileStager::is_being_changed(const Staging& file) const {
   const Board& board = *context_->board;
-  if (is_changed_since(board, context_->catalog->entry(work.ref).hash, work.change)) return true;
-  return work.why == Why::kAgain &&
-         (is_changed_since(board, mark_of_inode(st.st_ino), work.change) || os::is_written_elsewhere(source));
+  if (is_changed_since(board, context_->catalog->entry(file.ref).hash, file.change)) return true;
+  return file.why == Why::kAgain && (is_changed_since(board, mark_of_inode(file.st.st_ino), file.change) ||
+                                     os::is_written_elsewhere(file.source->fd()));
 }
 
 void FileStager::note_found() {
@@ -177,75 +179,82 @@ void FileStager::watch_directory(Ref ref, const std::string& path) {
                          std::string_view(path).substr(0, slash == std::string::npos ? 0 : slash));
 }
 
-bool FileStager::put_back(const Work& work, uint64_t bytes, PrefetchCredit::Held* held, const Copier& copier,
-                          bool* paid) {
-  if (work.hinted || copier.hurried() || (*paid = credit_->take(bytes, held))) return false;
-  queue_->pass_over(bytes);
-  context_->settle(work.ref, state_word(State::kKnown));
+bool FileStager::put_back(Staging* file, const Copier& copier) {
+  if (file->hinted || copier.hurried()) return false;
+  file->paid = credit_->take(file->bytes(), &file->reserved);
+  if (file->paid) return false;
+  queue_->pass_over(file->bytes());
+  context_->settle(file->ref, state_word(State::kKnown));
   // Who has come since then found it in work.
   if (copier.hurried() &&
-      context_->catalog->move(work.ref, state_word(State::kKnown), state_word(State::kQueued)))
-    queue_->demand(work.ref);
+      context_->catalog->move(file->ref, state_word(State::kKnown), state_word(State::kQueued)))
+    queue_->demand(file->ref);
   return true;
 }
 
-void FileStager::open_and_place(Work work, PrefetchCredit::Held* held, Copier* copier) {
-  Entry& e = context_->catalog->entry(work.ref);
-  const std::string path = context_->catalog->path_of(work.ref);
-  watch_directory(work.ref, path);
-  if (e.type != DT_REG && !is_regular(work.ref, path)) return;
-  if (!context_->root_of(work.ref).numbers_stay) {
+void FileStager::open_and_place(std::unique_ptr<Staging> file, Copier* copier) {
+  const Ref ref = file->ref;
+  struct stat& st = file->st;
+  Entry& e = context_->catalog->entry(ref);
+  const std::string path = context_->catalog->path_of(ref);
+  watch_directory(ref, path);
+  if (e.type != DT_REG && !is_regular(ref, path)) return;
+  if (!context_->root_of(ref).numbers_stay) {
     add(context_->board, AgentCounter::pass_files);
-    return context_->settle(work.ref, state_word(State::kPass, Reason::kNoNumber));
+    return context_->settle(ref, state_word(State::kPass, Reason::kNoNumber));
   }
-  std::unique_ptr<SourceFile> source = context_->source->open(work.ref, path, work.need(), *copier);
-  struct stat st;
-  if (!source || !source->values(&st)) {
+  file->source = context_->source->open(ref, path, file->need(), *copier);
+  if (!file->source || !file->source->values(&st)) {
     const int error = errno;
-    if (is_shortage(error)) return health_->put_off(work.ref, error);
+    if (is_shortage(error)) return health_->put_off(ref, error);
     if (error == ENOENT || error == ENOTDIR) note_absent();
     add(context_->board,
         error == ENOENT || error == EACCES ? AgentCounter::pass_files : AgentCounter::source_errors);
     if (error != ENOENT)
-      spdlog::warn("stage {}/{}: {}", context_->root_of(work.ref).path, path, std::strerror(error));
-    return context_->settle(work.ref, verdict_on_open(error));
+      spdlog::warn("stage {}/{}: {}", context_->root_of(ref).path, path, std::strerror(error));
+    return context_->settle(ref, verdict_on_open(error));
   }
-  if (!S_ISREG(st.st_mode)) return context_->settle(work.ref, state_word(State::kPass, Reason::kNotRegular));
+  if (!S_ISREG(st.st_mode)) return context_->settle(ref, state_word(State::kPass, Reason::kNotRegular));
   if (has_far_time(st)) {
     add(context_->board, AgentCounter::pass_files);
-    return context_->settle(work.ref, state_word(State::kPass, Reason::kFarTime));
+    return context_->settle(ref, state_word(State::kPass, Reason::kFarTime));
   }
-  const uint64_t bytes = static_cast<uint64_t>(st.st_size);
+  file->step = Staging::Step::kOpened;
+  const uint64_t bytes = file->bytes();
   e.mtime.store(ns_of(st.st_mtim), std::memory_order_release);   // after the state that took it back
   if (e.size.exchange(bytes, std::memory_order_release) == 0) {  // else: tried before
     health_->note_size(bytes);
     note_found();
   }
-  if (work.why == Why::kPrefetch && put_back(work, bytes, held, *copier, &work.paid)) return;
-  if (bytes > context_->config.stage_wait_max) return chunks_->begin(work, std::move(source), st);
-  const bool in_turn = work.why == Why::kPrefetch && bytes >= Copier::kSeveralPieces;
-  if (in_turn && !queue_->take_turn(work, *copier, &source, st)) return;
+  if (file->why == Why::kPrefetch && put_back(file.get(), *copier)) return;
+  file->reserved = {};  // it was taken, or somebody waits
+  if (bytes > context_->config.stage_wait_max) return chunks_->begin(file.get());
+  const bool in_turn = file->why == Why::kPrefetch && bytes >= Copier::kSeveralPieces;
+  if (in_turn && !queue_->take_turn(&file, *copier)) return;
   const Turn turn{in_turn ? queue_ : nullptr};
-  place(work, source.get(), st, copier);
+  place(std::move(file), copier);
 }
 
-Status FileStager::make_copy(const Work& work, SourceFile* source, const struct stat& st, Tier* tier,
-                             const Fd& copy, Writing writing, Copier* copier, struct stat* made) {
-  const auto bytes = static_cast<uint64_t>(st.st_size);
+Status FileStager::make_copy(Staging* file, Tier* tier, Writing writing, Copier* copier, struct stat* made) {
+  const struct stat& st = file->st;
+  const int copy = file->copy.get();
   const MemoryPolicy spread(writing == Writing::kMemory);
-  if (is_sparse(st) && os::ftruncate(copy.get(), st.st_size) != 0) return errno_error("make a sparse copy");
-  MONARCH_TRY(source->copy({.copy = copy.get(),
-                            .file_bytes = bytes,
-                            .offset = 0,
-                            .bytes = bytes,
-                            .writing = writing,
-                            .paced = work.background(),
-                            .sparse = is_sparse(st)},
-                           copier));
-  if (!unchanged(*source, st)) return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
-  if (is_being_changed(work, source->fd(), st))  // no task would open the copy
+  if (is_sparse(st) && os::ftruncate(copy, st.st_size) != 0) return errno_error("make a sparse copy");
+  MONARCH_TRY(file->source->copy({.copy = copy,
+                                  .file_bytes = file->bytes(),
+                                  .offset = 0,
+                                  .bytes = file->bytes(),
+                                  .writing = writing,
+                                  .paced = file->background(),
+                                  .sparse = is_sparse(st)},
+                                 copier));
+  if (!unchanged(*file->source, st))
+    return Error{ESTALE, std::string(kSource) + "it changed while it was copied"};
+  if (is_being_changed(*file))  // no task would open the copy
     return Error{ESTALE, std::string(kSource) + "the job wrote it while it was copied"};
-  return tier->publish(copy, work.ref, st, made);
+  MONARCH_TRY(tier->publish(file->copy, file->ref, st, made));
+  file->step = Staging::Step::kNamed;
+  return {};
 }
 
 void FileStager::copying_failed(Ref ref, int tier, const Error& error) {
@@ -261,18 +270,20 @@ void FileStager::copying_failed(Ref ref, int tier, const Error& error) {
   context_->settle(ref, v.word);
 }
 
-void FileStager::place(const Work& work, SourceFile* source, const struct stat& st, Copier* copier) {
-  if (!shares_copy(work, st, *copier) && !place_copy(work, source, st, copier)) (void)end_sharing(work.ref);
+void FileStager::place(std::unique_ptr<Staging> file, Copier* copier) {
+  const Ref ref = file->ref;
+  if (!shares_copy(*file, *copier) && !place_copy(std::move(file), copier)) (void)end_sharing(ref);
 }
 
-bool FileStager::shares_copy(const Work& work, const struct stat& st, const Copier& copier) {
-  if (st.st_nlink < 2 || work.why == Why::kAgain ||
+bool FileStager::shares_copy(const Staging& file, const Copier& copier) {
+  const struct stat& st = file.st;
+  if (st.st_nlink < 2 || file.why == Why::kAgain ||
       !tells_changes(st.st_ctim, context_->catalog->header().boot_time))
     return false;
-  const HardLinks::Turn turn = links_.begin(work.ref, st, [&](Ref ref, const HardLinks::Copy& copy) {
-    return link(ref, copy, st, work.background());
+  const HardLinks::Turn turn = links_.begin(file.ref, st, [&](Ref ref, const HardLinks::Copy& copy) {
+    return link(ref, copy, st, file.background());
   });
-  if (turn == HardLinks::Turn::kWaits && (work.why == Why::kDemand || copier.hurried())) hurry(work.ref);
+  if (turn == HardLinks::Turn::kWaits && (file.why == Why::kDemand || copier.hurried())) hurry(file.ref);
   return turn != HardLinks::Turn::kCopy;
 }
 
@@ -321,55 +332,48 @@ std::vector<Ref> FileStager::take_links(Ref maker, uint64_t word) {
   return std::move(names.linked);
 }
 
-bool FileStager::place_copy(const Work& work, SourceFile* source, const struct stat& st, Copier* copier) {
-  const Ref ref = work.ref;
-  const uint64_t bytes = static_cast<uint64_t>(st.st_size);
+bool FileStager::place_copy(std::unique_ptr<Staging> file, Copier* copier) {
+  const Ref ref = file->ref;
+  const uint64_t bytes = file->bytes();
+  const bool sparse = is_sparse(file->st);
   context_->uses.begun(ref);
-  const int number = context_->hierarchy->reserve(bytes, health_->before(context_->uses.of(ref)));
-  if (number < 0) {
+  file->tier = context_->hierarchy->reserve(bytes, health_->before(context_->uses.of(ref)));
+  if (file->tier < 0) {
     health_->no_room(ref);
     return false;
   }
   health_->found_room();
-  Tier& tier = context_->tier(number);
+  Tier& tier = context_->tier(file->tier);
   uint64_t promised = tier.space_of(bytes);
-  Result<Fd> file = tier.create(ref, is_sparse(st) ? 0 : bytes, &promised);
+  Result<Fd> empty = tier.create(ref, sparse ? 0 : bytes, &promised);
+  const bool created = empty.ok();
+  if (created) file->copy = empty.take();
   const Writing writing =
-      file.ok() ? tier.driver().prepare(file->get(), bytes, work.why == Why::kDemand) : Writing::kMemory;
+      created ? tier.driver().prepare(file->copy.get(), bytes, file->why == Why::kDemand) : Writing::kMemory;
   struct stat copy = {};
-  const Status made =
-      file.ok() ? make_copy(work, source, st, &tier, *file, writing, copier, &copy) : Status();
+  const Status made = created ? make_copy(file.get(), &tier, writing, copier, &copy) : Status(empty.error());
   tier.took(promised);
-  if (!file.ok() || !made.ok()) {
-    if (file.ok()) file->reset();  // its space counts as used until it is free
+  if (!made.ok()) {
+    file->copy.reset();  // its space counts as used until it is free
     tier.discard(ref);
     tier.release(bytes);
     context_->source->given_up(ref);
-    copying_failed(ref, number, file.ok() ? made.error() : file.error());
+    copying_failed(ref, file->tier, made.error());
     return false;
   }
-  context_->source->copied(ref, number);
-  const bool prefetched = work.background();
-  const uint64_t space = is_sparse(st) ? context_->sparse.add(&tier, ref, copy, bytes) : tier.space_of(bytes);
-  NamedCopy named{.entry = ref,
-                  .fd = file.take(),
-                  .bytes = bytes,
-                  .space = space,
-                  .prefetched = prefetched,
-                  .paid = work.paid,
-                  .change = work.why == Why::kAgain ? work.change : 0,
-                  .before = work.before,
-                  .inode = copy.st_ino,
-                  .source = st};
+  context_->source->copied(ref, file->tier);
+  file->space = sparse ? context_->sparse.add(&tier, ref, copy, bytes) : tier.space_of(bytes);
+  file->inode = copy.st_ino;
   const bool watched = writing == Writing::kBuffered;
-  if (!watched || !prefetched || copier->hurried()) publish(number, &named);
-  if (named.stage == NamedCopy::Stage::kRefused) {
-    give_back(number, &named);
+  if (!watched || !file->background() || copier->hurried()) publish(file.get());
+  if (file->step == Staging::Step::kRefused) {
+    give_back(file.get());
     return false;
   }
   if (!watched) return true;
-  WriteBack& write_back = *write_back_[static_cast<size_t>(number)];
-  write_back.add(std::move(named));
+  file->source.reset();
+  WriteBack& write_back = *write_back_[static_cast<size_t>(file->tier)];
+  write_back.add(std::move(file));
   if (copier->hurried()) write_back.hurry(ref);  // it was, just before
   return true;
 }
@@ -389,40 +393,40 @@ bool FileStager::refuse(Ref ref, uint64_t inode, Fd* copy) {
   return true;
 }
 
-bool FileStager::enter(int number, const NamedCopy& copy) {
+bool FileStager::enter(const Staging& file) {
   const MutexLock hold(refusing_);
-  const auto refused = refused_.extract(copy.entry);
-  const bool is_refused = refused && refused.mapped() == copy.inode;
-  if (!is_refused && context_->catalog->place(copy.entry, static_cast<uint32_t>(number), copy.inode,
-                                              copy.source, copy.change))
+  const auto refused = refused_.extract(file.ref);
+  const bool is_refused = refused && refused.mapped() == file.inode;
+  if (!is_refused &&
+      context_->catalog->place(file.ref, static_cast<uint32_t>(file.tier), file.inode, file.st, file.change))
     return true;
-  if (copy.before) return false;  // give_back() settles it
+  if (file.before) return false;  // give_back() settles it
   if (!is_refused) add(context_->board, AgentCounter::no_fit_files);
-  context_->settle(copy.entry, state_word(State::kNoFit, is_refused ? Reason::kTierError : Reason::kNone));
+  context_->settle(file.ref, state_word(State::kNoFit, is_refused ? Reason::kTierError : Reason::kNone));
   return false;
 }
 
-void FileStager::publish(int number, NamedCopy* copy) {
+void FileStager::publish(Staging* file) {
   Board* board = context_->board;
-  if (!enter(number, *copy) || (copy->before && !replace(number, *copy))) {
-    copy->stage = NamedCopy::Stage::kRefused;
+  if (!enter(*file) || (file->before && !replace(*file))) {
+    file->step = Staging::Step::kRefused;
     return;
   }
-  copy->stage = NamedCopy::Stage::kPublished;
+  file->step = Staging::Step::kPublished;
   health_->placed();
   // Counted before anyone is woken: who sees the file placed sees it counted.
   add(board, AgentCounter::staged_files);
-  context_->count_staged(copy->bytes, copy->paid);
-  add(board, copy->prefetched ? AgentCounter::prefetch_files : AgentCounter::demand_files);
-  board->placed_bytes[number].fetch_add(copy->bytes, std::memory_order_relaxed);
-  wake_parked(board, context_->catalog->entry(copy->entry).hash);
-  if (copy->source.st_nlink > 1) publish_links(number, *copy);
+  context_->count_staged(file->bytes(), file->paid);
+  add(board, file->background() ? AgentCounter::prefetch_files : AgentCounter::demand_files);
+  board->placed_bytes[file->tier].fetch_add(file->bytes(), std::memory_order_relaxed);
+  wake_parked(board, context_->catalog->entry(file->ref).hash);
+  if (file->st.st_nlink > 1) publish_links(*file);
 }
 
-void FileStager::publish_links(int number, const NamedCopy& copy) {
+void FileStager::publish_links(const Staging& file) {
   const auto refused = links_.published(
-      {copy.entry, number, copy.inode},
-      [&](Ref ref, const HardLinks::Copy& made) { return link(ref, made, copy.source, copy.prefetched); });
+      {file.ref, file.tier, file.inode},
+      [&](Ref ref, const HardLinks::Copy& made) { return link(ref, made, file.st, file.background()); });
   for (const Ref ref : refused)  // each gets a copy of its own
     if (context_->catalog->move(ref, state_word(State::kStaging), state_word(State::kQueued)))
       queue_->demand(ref);
@@ -430,24 +434,24 @@ void FileStager::publish_links(int number, const NamedCopy& copy) {
 
 // Who opens a lost copy from now on gets the PFS. What was published because somebody waited may be open:
 // that one reads zeros as soon as the pages make way (doc/design.md, "Faults").
-void FileStager::written(int number, NamedCopy copy, const Status& written) {
+void FileStager::written(Staging* file, const Status& written) {
   if (!written.ok()) {
-    const Error error = lost(copy.entry, written);
-    if (copy.stage == NamedCopy::Stage::kPublished) {
+    const Error error = lost(file->ref, written);
+    if (file->step == Staging::Step::kPublished) {
       // Where it was evicted or replaced meanwhile, who evicts gives its space back.
-      const uint64_t placed = placed_word(static_cast<uint32_t>(number), copy.change);
-      if (!context_->catalog->move(copy.entry, placed, state_word(State::kNoFit, Reason::kTierError)))
-        return health_->failed(number, error);
-      context_->catalog->retire(copy.entry);
-      context_->board->placed_bytes[number].fetch_sub(copy.bytes, std::memory_order_relaxed);
-    } else if (copy.stage == NamedCopy::Stage::kNamed && !copy.before) {
-      context_->settle(copy.entry, state_word(State::kNoFit, Reason::kTierError));
+      const uint64_t placed = placed_word(static_cast<uint32_t>(file->tier), file->change);
+      if (!context_->catalog->move(file->ref, placed, state_word(State::kNoFit, Reason::kTierError)))
+        return health_->failed(file->tier, error);
+      context_->catalog->retire(file->ref);
+      context_->board->placed_bytes[file->tier].fetch_sub(file->bytes(), std::memory_order_relaxed);
+    } else if (file->step == Staging::Step::kNamed && !file->before) {
+      context_->settle(file->ref, state_word(State::kNoFit, Reason::kTierError));
     }
-    health_->failed(number, error);
-    return give_back(number, &copy);
+    health_->failed(file->tier, error);
+    return give_back(file);
   }
-  if (copy.stage == NamedCopy::Stage::kNamed) publish(number, &copy);
-  if (copy.stage == NamedCopy::Stage::kRefused) give_back(number, &copy);
+  if (file->step == Staging::Step::kNamed) publish(file);
+  if (file->step == Staging::Step::kRefused) give_back(file);
 }
 
 Error FileStager::lost(Ref ref, const Status& written) const {
@@ -457,21 +461,21 @@ Error FileStager::lost(Ref ref, const Status& written) const {
 
 // Its space counts as used until it is free: for this job's life, if its name cannot be removed, or if a task
 // has it open.
-void FileStager::give_back(int number, NamedCopy* copy) {
-  Tier& tier = context_->tier(number);
-  context_->source->given_up(copy->entry);
-  const bool links_are_gone = end_sharing(copy->entry);
-  Fd held = tier.hold(std::move(copy->fd));
-  const bool free = tier.remove(copy->entry) && links_are_gone && !tier.is_open(copy->entry, held);
+void FileStager::give_back(Staging* file) {
+  Tier& tier = context_->tier(file->tier);
+  context_->source->given_up(file->ref);
+  const bool links_are_gone = end_sharing(file->ref);
+  Fd held = tier.hold(std::move(file->copy));
+  const bool free = tier.remove(file->ref) && links_are_gone && !tier.is_open(file->ref, held);
   held.reset();
-  (void)context_->sparse.remove(tier, copy->entry, 0);
+  (void)context_->sparse.remove(tier, file->ref, 0);
   {
     const MutexLock hold(refusing_);
-    refused_.erase(copy->entry);
+    refused_.erase(file->ref);
   }
-  if (free) tier.release_space(copy->space);
+  if (free) tier.release_space(file->space);
   // Its name is free for the next copy.
-  if (copy->before) context_->catalog->move(copy->entry, anew_word(copy->before), again_word(copy->before));
+  if (file->before) context_->catalog->move(file->ref, anew_word(file->before), again_word(file->before));
 }
 
 }  // namespace monarch

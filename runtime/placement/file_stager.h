@@ -29,12 +29,12 @@ class FileStager {
   FileStager(PlacementContext* context, WorkQueue* queue, TierHealth* health, PrefetchCredit* credit,
              ChunkStager* chunks);
 
-  // Does a piece of work of kind kDemand or kPrefetch.
-  void stage(const Work& work, Copier* copier);
+  // Takes on what is staged since an open waits for it (kDemand) or by prefetch.
+  void stage(std::unique_ptr<Staging> file, Copier* copier);
   // A task opened a file that the job wrote, or found no copy of it where one was placed: it is staged again
-  // (a piece of work of kind kAgain) once it was left alone for stage_again seconds.
+  // (kAgain) once it was left alone for stage_again seconds.
   void ask_again(const RelPath& path);
-  void stage_again(const Work& work, Copier* copier);
+  void stage_again(std::unique_ptr<Staging> file, Copier* copier);
   // Somebody waits for a file that nobody waited for: if it is copied already, it is published.
   void hurry(Ref ref);
   // The entry's copy is not what was read: where it has not been published yet, it will not be, and the
@@ -49,10 +49,9 @@ class FileStager {
   void stop();
 
  private:
-  void open_and_place(Work work, PrefetchCredit::Held* held, Copier* copier);
+  void open_and_place(std::unique_ptr<Staging> file, Copier* copier);
   // Nobody waits for the file, and it costs more than prefetch can pay: it is left for later.
-  bool put_back(const Work& work, uint64_t bytes, PrefetchCredit::Held* held, const Copier& copier,
-                bool* paid);
+  bool put_back(Staging* file, const Copier& copier);
   // Whether an entry of unknown type is a regular file; else it has been settled. No open of a device or
   // FIFO, not even to look at it.
   bool is_regular(Ref ref, const std::string& path);
@@ -62,37 +61,36 @@ class FileStager {
   bool serves(Ref ref);
   // Tasks find the copy, which is placed, from now on where they found the entry before it. False: that has
   // been settled otherwise meanwhile, and the copy is placed no more.
-  bool replace(int tier, const NamedCopy& copy);
+  bool replace(const Staging& file);
   // What was asked for is there, or not. Where much is not, tasks are to look before they ask: what is not
   // there takes an entry in the catalog for good.
   void note_found();
   void note_absent();
-  void place(const Work& work, SourceFile* source, const struct stat& st, Copier* copier);
+  void place(std::unique_ptr<Staging> file, Copier* copier);
   // Whether the file has several names, and its copy by another one is this one's, too, or will be.
-  bool shares_copy(const Work& work, const struct stat& st, const Copier& copier);
+  bool shares_copy(const Staging& file, const Copier& copier);
   // Places a name by a link to a copy of which `source` tells.
   bool link(Ref ref, const HardLinks::Copy& copy, const struct stat& source, bool prefetched);
   // The copy of this name will not come, or is given up: nor will the names that wait for it have one, and
   // those that have it lose it. False: one of these is there still.
   bool end_sharing(Ref maker);
   // False: it was not made, or could not be published.
-  bool place_copy(const Work& work, SourceFile* source, const struct stat& st, Copier* copier);
-  Status make_copy(const Work& work, SourceFile* source, const struct stat& st, Tier* tier, const Fd& copy,
-                   Writing writing, Copier* copier, struct stat* made);
+  bool place_copy(std::unique_ptr<Staging> file, Copier* copier);
+  Status make_copy(Staging* file, Tier* tier, Writing writing, Copier* copier, struct stat* made);
   void copying_failed(Ref ref, int tier, const Error& error);
   // Whether the job changed the file since the work began, or may do so by a descriptor that it has.
-  bool is_being_changed(const Work& work, int source, const struct stat& st) const;
+  bool is_being_changed(const Staging& file) const;
   void watch_directory(Ref ref, const std::string& path);
   // Publishes a copy, or settles its entry if that cannot be.
-  void publish(int tier, NamedCopy* copy) EXCLUDES(refusing_);
+  void publish(Staging* file) EXCLUDES(refusing_);
   // False: the entry has been settled, or give_back() will do so.
-  bool enter(int tier, const NamedCopy& copy) EXCLUDES(refusing_);
-  void publish_links(int tier, const NamedCopy& copy);
+  bool enter(const Staging& file) EXCLUDES(refusing_);
+  void publish_links(const Staging& file);
   // The copy is on its device, or lost.
-  void written(int tier, NamedCopy copy, const Status& written);
+  void written(Staging* file, const Status& written);
   // The error of a tier that lost a copy, which is logged.
   Error lost(Ref ref, const Status& written) const;
-  void give_back(int tier, NamedCopy* copy);
+  void give_back(Staging* file);
 
   PlacementContext* const context_;
   WorkQueue* const queue_;

@@ -105,11 +105,11 @@ void PlacementHandler::demand_chunk(const RelPath& path, uint32_t chunk) {
 }
 
 void PlacementHandler::run(Worker* worker) {
-  while (const std::optional<Work> work = queue_.take(&worker->copier, worker->kind)) {
-    set_io_priority(work->background() ? context_.config.background_io : AgentConfig::Io::kNormal);
+  while (std::unique_ptr<Staging> file = queue_.take(&worker->copier, worker->kind)) {
+    set_io_priority(file->background() ? context_.config.background_io : AgentConfig::Io::kNormal);
     if (worker->moves != moves_) move(worker);
-    do_work(*work, &worker->copier);
-    queue_.done(*work, &worker->copier);
+    take_on(std::move(file), &worker->copier);
+    queue_.done(&worker->copier);
   }
 }
 
@@ -126,24 +126,24 @@ void PlacementHandler::move(Worker* worker) {
 }
 
 // What nothing was asked for has reserved its price, and is paid for as other files that are prefetched.
-void PlacementHandler::fill(Work work, Copier* copier) {
-  PrefetchCredit::Held held(&credit_, work.reserved);
-  if (work.reserved != 0)
-    work.paid = credit_.take(context_.catalog->entry(work.ref).size.load(std::memory_order_relaxed), &held);
-  chunks_.stage(work, copier);
+void PlacementHandler::fill(Staging* file, Copier* copier) {
+  if (file->reserved)
+    file->paid = credit_.take(context_.catalog->entry(file->ref).size.load(std::memory_order_relaxed),
+                              &file->reserved);
+  chunks_.stage(file, copier);
 }
 
-void PlacementHandler::do_work(const Work& work, Copier* copier) {
-  switch (work.why) {
+void PlacementHandler::take_on(std::unique_ptr<Staging> file, Copier* copier) {
+  switch (file->why) {
     case Why::kDemand:
     case Why::kPrefetch:
-      return files_.stage(work, copier);
+      return files_.stage(std::move(file), copier);
     case Why::kAgain:
-      return files_.stage_again(work, copier);
+      return files_.stage_again(std::move(file), copier);
     case Why::kFill:
-      return fill(work, copier);
+      return fill(file.get(), copier);
     case Why::kChunk:
-      return chunks_.stage(work, copier);
+      return chunks_.stage(file.get(), copier);
     case Why::kLook:
       return health_.look();
   }

@@ -83,16 +83,15 @@ class PlacementHandler : private WorkQueue::Others {
   bool is_short() override { return health_.is_short(); }
   uint32_t least_uses() override { return health_.least_uses(); }
   bool affords(uint64_t bytes) override { return credit_.affords(bytes); }
-  uint64_t reserve(uint64_t bytes) override { return credit_.reserve(bytes); }
-  void give_back(uint64_t reserved) override { credit_.give_back(reserved); }
+  Reserved reserve(uint64_t bytes) override { return credit_.reserve(bytes); }
   int64_t next_look_ns() override { return credit_.next_look_ns(); }
 
   // 0, or an error.
   int add_worker(WorkQueue::Thread kind);
   void hurry(Ref ref, const RelPath& path);
   void run(Worker* worker);
-  void do_work(const Work& work, Copier* copier);
-  void fill(Work work, Copier* copier);
+  void take_on(std::unique_ptr<Staging> file, Copier* copier);
+  void fill(Staging* file, Copier* copier);
   void move(Worker* worker) EXCLUDES(lock_);
 
   Rates* const rates_;

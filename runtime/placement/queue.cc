@@ -17,6 +17,26 @@ constexpr size_t kMostWaiting = 100000;  // files that the job wrote and that wa
 constexpr size_t kHintedPerNode = 16;    // so many hinted files, for each node of the job, are looked through
 constexpr size_t kMostLooks = 4096;      // at hinted files, until others have the lock
 
+std::unique_ptr<Staging> staging_of(Ref ref, Why why) {
+  auto file = std::make_unique<Staging>();
+  file->ref = ref;
+  file->why = why;
+  return file;
+}
+
+std::unique_ptr<Staging> chunk_of(Ref large, Why why, uint32_t chunk) {
+  auto file = staging_of(large, why);
+  file->chunk = chunk;
+  return file;
+}
+
+template <typename Element>
+Element take_first(std::deque<Element>* queue) {
+  Element first = std::move(queue->front());
+  queue->pop_front();
+  return first;
+}
+
 // 0: none.
 uint64_t lesser_size(uint64_t a, uint64_t b) { return a == 0 ? b : std::min(a, b); }
 
@@ -29,12 +49,12 @@ WorkQueue::WorkQueue(PlacementContext* context, Others* others)
 
 // A thread for more may sleep for long, and holds no memory then; one that is needed again soon keeps it,
 // since the kernel clears pages anew.
-std::optional<Work> WorkQueue::take(Copier* copier, Thread thread) {
+std::unique_ptr<Staging> WorkQueue::take(Copier* copier, Thread thread) {
   MutexLock hold(lock_);
-  Work work;
+  Next file;
   int64_t rests_at = 0;
   bool rested = false;
-  while (!context_->stopping && !next(thread, &work)) {
+  while (!context_->stopping && !(file = next(thread))) {
     if (thread == Thread::kMore) {
       const int64_t now = context_->clock.now_ns();
       if (rests_at == 0) rests_at = now + patience::kShortLookNs;
@@ -52,43 +72,45 @@ std::optional<Work> WorkQueue::take(Copier* copier, Thread thread) {
     }
     if (!wait_for_work(&hold)) continue;
     looking_ = true;
-    return Work{0, Why::kLook};
+    return staging_of(0, Why::kLook);
   }
-  if (context_->stopping) return {};
-  working_.push_back({copier, work.ref, thread});
+  if (context_->stopping) return nullptr;
+  working_.push_back({copier, file->ref, file->why, thread});
   usual_ += thread == Thread::kUsual;
   copier->begin();
-  background_ += work.background();
-  return work;
+  background_ += file->background();
+  return file;
 }
 
-void WorkQueue::done(const Work& work, Copier* copier) {
+void WorkQueue::done(Copier* copier) {
   const MutexLock hold(lock_);
-  if (work.why == Why::kLook) {
+  const auto at =
+      std::find_if(working_.begin(), working_.end(), [&](const Working& w) { return w.copier == copier; });
+  if (at == working_.end()) {  // it has looked
     looking_ = false;
     return;
   }
-  const auto at =
-      std::find_if(working_.begin(), working_.end(), [&](const Working& w) { return w.copier == copier; });
-  usual_ -= at->thread == Thread::kUsual;
+  const Working was = *at;
   working_.erase(at);
-  background_ -= work.background();
-  if (work.why == Why::kAgain) waiting_again_.erase(work.ref);
-  if (work.background()) work_.notify_one();  // a place for background work is free again
+  usual_ -= was.thread == Thread::kUsual;
+  background_ -= is_background(was.why);
+  if (was.why == Why::kAgain) waiting_again_.erase(was.ref);
+  if (is_background(was.why)) work_.notify_one();  // a place for it is free again
 }
 
 void WorkQueue::demand(Ref ref) {
   const MutexLock hold(lock_);
-  demanded_.push_back({ref, Why::kDemand});
+  demanded_.push_back(staging_of(ref, Why::kDemand));
   wake_for_demand();
 }
 
 void WorkQueue::hurry(Ref ref) {
   const MutexLock hold(lock_);
-  const auto at = std::find_if(in_line_.begin(), in_line_.end(), [&](const Work& w) { return w.ref == ref; });
+  const auto at =
+      std::find_if(in_line_.begin(), in_line_.end(), [&](const Next& file) { return file->ref == ref; });
   if (at != in_line_.end()) {
     demanded_.push_back(std::move(*at));
-    demanded_.back().why = Why::kDemand;
+    demanded_.back()->why = Why::kDemand;
     in_line_.erase(at);
     return wake_for_demand();
   }
@@ -120,22 +142,18 @@ void WorkQueue::stage_again(Ref ref, uint32_t change) {
   const int64_t wait = int64_t{context_->config.stage_again} * 1000000000;
   const MutexLock hold(lock_);
   if (wait == 0 || again_.size() >= kMostWaiting) return;
-  Work work{ref, Why::kAgain};
-  work.change = change;
   if (!waiting_again_.insert(ref).second) return;
-  again_.push_back({work, context_->clock.now_ns() + wait});
+  again_.push_back({ref, change, context_->clock.now_ns() + wait});
   work_.notify_one();  // which sleeps until then
 }
 
-bool WorkQueue::take_turn(const Work& work, const Copier& copier, std::unique_ptr<SourceFile>* source,
-                          const struct stat& st) {
+bool WorkQueue::take_turn(std::unique_ptr<Staging>* file, const Copier& copier) {
   const MutexLock hold(lock_);
   if (turns_ < kTurns || copier.hurried()) {
     ++turns_;
     return true;
   }
-  const auto opened = std::make_shared<Opened>(Opened{std::move(*source), st});
-  in_line_.push_back({.ref = work.ref, .why = work.why, .opened = opened, .paid = work.paid});
+  in_line_.push_back(std::move(*file));
   return false;
 }
 
@@ -203,21 +221,16 @@ void WorkQueue::wake_for_demand() {
     more_.notify_one();
 }
 
-bool WorkQueue::next(Thread thread, Work* work) {
+WorkQueue::Next WorkQueue::next(Thread thread) {
   looks_on_ = false;
-  if (!demanded_.empty()) {
-    *work = std::move(demanded_.front());
-    demanded_.pop_front();
-    return true;
-  }
+  if (!demanded_.empty()) return take_first(&demanded_);
   if (!demanded_chunks_.empty()) {
-    *work = {demanded_chunks_.front().first, Why::kChunk, demanded_chunks_.front().second};
-    demanded_chunks_.pop_front();
-    return true;
+    const auto [ref, chunk] = take_first(&demanded_chunks_);
+    return chunk_of(ref, Why::kChunk, chunk);
   }
-  if (thread == Thread::kMore) return false;
-  return (has_wanted_place() && next_to_fill(Fill::kWanted, work)) ||
-         (has_background_place() && next_background(work));
+  if (thread == Thread::kMore) return nullptr;
+  Next file = has_wanted_place() ? next_to_fill(Fill::kWanted) : nullptr;
+  return file || !has_background_place() ? std::move(file) : next_background();
 }
 
 bool WorkQueue::has_background_place() const { return background_ < std::max(1, context_->threads - 2); }
@@ -227,55 +240,55 @@ bool WorkQueue::has_wanted_place() const {
   return wanted_ > 0 && usual_ < std::max(1, context_->threads - 1);
 }
 
-bool WorkQueue::next_to_fill(Fill which, Work* work) {
+WorkQueue::Next WorkQueue::next_to_fill(Fill which) {
   while (which == Fill::kWanted ? wanted_ > 0 : !filling_.empty()) {
-    if (const std::optional<uint32_t> chunk = others_->next_chunk(filling_.front())) {
-      *work = {filling_.front(), Why::kFill, *chunk};
-      return true;
-    }
+    if (const std::optional<uint32_t> chunk = others_->next_chunk(filling_.front()))
+      return chunk_of(filling_.front(), Why::kFill, *chunk);
     filling_.pop_front();
     if (wanted_ > 0) --wanted_;
   }
-  return false;
+  return nullptr;
 }
 
-bool WorkQueue::next_background(Work* work) {
-  if (context_->resting) return false;
+WorkQueue::Next WorkQueue::next_background() {
+  if (context_->resting) return nullptr;
   const bool again = !again_.empty() && again_.front().due <= context_->clock.now_ns();
-  if (!again && !has_more_to_copy()) return false;
+  if (!again && !has_more_to_copy()) return nullptr;
   is_short_ = memory_is_short();
-  if (is_short_) return next_to_fill(Fill::kWanted, work);
-  if (next_to_fill(Fill::kAny, work)) return true;
+  if (is_short_) return next_to_fill(Fill::kWanted);
+  Next file = next_to_fill(Fill::kAny);
+  if (file) return file;
   if (again) {
-    *work = again_.front().work;
-    again_.pop_front();
-    return true;
+    file = staging_of(again_.front().ref, Why::kAgain);
+    file->change = take_first(&again_).change;
+    return file;
   }
   if (!in_line_.empty() && turns_ < kTurns) {
     ++turns_;
-    *work = std::move(in_line_.front());
-    in_line_.pop_front();
-    return true;
+    return take_first(&in_line_);
   }
-  if (!prefetching_ || others_->is_short() || in_line_.size() >= kMostInLine) return false;
-  return next_in_order(work) || (!looks_on_ && (next_to_prefetch(work) || next_opened(work)));
+  if (!prefetching_ || others_->is_short() || in_line_.size() >= kMostInLine) return nullptr;
+  file = next_in_order();
+  if (!file && !looks_on_) file = next_to_prefetch();
+  return file || looks_on_ ? std::move(file) : next_opened();
 }
 
 bool WorkQueue::has_more_to_copy() const { return !filling_.empty() || prefetching_ || !in_line_.empty(); }
 
 // The job asks for these files, so that nothing is reserved for them.
-bool WorkQueue::next_in_order(Work* work) {
+WorkQueue::Next WorkQueue::next_in_order() {
   const uint32_t least_uses = others_->least_uses();
   size_t looks = 0;
   while (const std::optional<Ref> ref = next_hinted(least_uses, &looks)) {
     context_->uses.begun(*ref);
     if (!context_->catalog->move(*ref, state_word(State::kKnown), state_word(State::kStaging))) continue;
-    *work = {.ref = *ref, .why = Why::kPrefetch, .hinted = true};
+    Next file = staging_of(*ref, Why::kPrefetch);
+    file->hinted = true;
     is_poor_ = false;
     add(context_->board, AgentCounter::hinted_files);
-    return true;
+    return file;
   }
-  return false;
+  return nullptr;
 }
 
 // Those of which this node is the home come before the others near them: nodes with the same order read other
@@ -299,16 +312,16 @@ std::optional<Ref> WorkQueue::next_hinted(uint32_t least_uses, size_t* looks) {
   return ref;
 }
 
-bool WorkQueue::next_to_prefetch(Work* work) {
+WorkQueue::Next WorkQueue::next_to_prefetch() {
   if (passed_over_ != 0 && others_->affords(passed_over_)) {
     passed_over_ = 0;
     cursor_ = 0;
   }
   const bool was_poor = std::exchange(is_poor_, false);
-  const bool found = next_in_catalog(work);
-  is_poor_ = !found && (is_poor_ || passed_over_ != 0);
-  if (found && was_poor) work_.notify_all();  // more may be afforded
-  return found;
+  Next file = next_in_catalog();
+  is_poor_ = !file && (is_poor_ || passed_over_ != 0);
+  if (file && was_poor) work_.notify_all();  // more may be afforded
+  return file;
 }
 
 void WorkQueue::pass_over(uint64_t bytes) {
@@ -320,47 +333,47 @@ bool WorkQueue::is_known(Ref ref) const {
   return context_->catalog->entry(ref).state.load(std::memory_order_relaxed) == state_word(State::kKnown);
 }
 
-bool WorkQueue::next_in_catalog(Work* work) {
-  bool found = false, poor = false;
+WorkQueue::Next WorkQueue::next_in_catalog() {
+  Next file;
+  bool poor = false;
   uint64_t passed_over = passed_over_;
   const auto take_one = [&](Ref ref) {
-    if (found || poor) return false;
+    if (file || poor) return false;
     if (!is_known(ref) || !context_->source->is_ours(ref)) return true;
     const uint64_t bytes = context_->catalog->entry(ref).size.load(std::memory_order_relaxed);
-    const uint64_t reserved = others_->reserve(bytes);
-    if (reserved == 0) {
+    Reserved reserved = others_->reserve(bytes);
+    if (!reserved) {
       poor = bytes == 0;
       if (!poor) passed_over = lesser_size(passed_over, bytes);
       return !poor;
     }
     if (context_->catalog->move(ref, state_word(State::kKnown), state_word(State::kStaging))) {
-      *work = {.ref = ref, .why = Why::kPrefetch, .reserved = reserved};
-      found = true;
-    } else {
-      others_->give_back(reserved);
+      file = staging_of(ref, Why::kPrefetch);
+      file->reserved = std::move(reserved);
     }
     return true;
   };
   cursor_ = context_->catalog->walk(cursor_, take_one);
   passed_over_ = passed_over;
   is_poor_ = poor;
-  return found;
+  return file;
 }
 
 // Those that were begun meanwhile are filled already.
-bool WorkQueue::next_opened(Work* work) {
+WorkQueue::Next WorkQueue::next_opened() {
   for (; !opened_large_.empty(); opened_large_.pop_front()) {
     const Ref ref = opened_large_.front();
     const Entry& e = context_->catalog->entry(ref);
     if (e.state.load(std::memory_order_relaxed) != large_word(0) || !context_->source->is_ours(ref)) continue;
-    const uint64_t reserved = others_->reserve(e.size.load(std::memory_order_relaxed));
-    is_poor_ |= reserved == 0;
-    if (reserved == 0) return false;
-    *work = {.ref = ref, .why = Why::kFill, .reserved = reserved};
+    Reserved reserved = others_->reserve(e.size.load(std::memory_order_relaxed));
+    is_poor_ |= !reserved;
+    if (!reserved) return nullptr;
     opened_large_.pop_front();
-    return true;
+    Next file = staging_of(ref, Why::kFill);
+    file->reserved = std::move(reserved);
+    return file;
   }
-  return false;
+  return nullptr;
 }
 
 // An idle agent sleeps without a limit. It looks again by itself only while a tier is closed, or memory or

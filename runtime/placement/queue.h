@@ -4,8 +4,6 @@
 // and then in the order in which the walk found them.
 #pragma once
 
-#include <sys/stat.h>
-
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -17,37 +15,9 @@
 #include "runtime/base/mutex.h"
 #include "runtime/placement/context.h"
 #include "runtime/placement/order.h"
+#include "runtime/placement/staging.h"
 
 namespace monarch {
-
-enum class Why {
-  kDemand,    // an open waits for the file
-  kPrefetch,  // nobody does
-  kChunk,     // a read waits for a chunk of a large file
-  kFill,      // a large file was begun; nobody waits for this chunk of it
-  kAgain,     // the job wrote the file, and has left it alone since
-  kLook,      // no file: it is time to try tiers, or what was put off, again
-};
-
-// A file that was opened and is copied later.
-struct Opened {
-  std::unique_ptr<SourceFile> source;
-  struct stat st {};
-};
-
-struct Work {
-  Ref ref = 0;
-  Why why = Why::kDemand;
-  uint32_t chunk = 0;
-  std::shared_ptr<Opened> opened = nullptr;  // set: its turn has come
-  uint32_t change = 0;                       // kAgain: the number of the last change of the file
-  Ref before = 0;                            // kAgain: the entry that `ref` is to replace
-  bool hinted = false;                       // kPrefetch: the job has told that it will use the file
-  bool paid = false;                         // see PrefetchCredit::take()
-  uint64_t reserved = 0;                     // see PrefetchCredit::reserve()
-  bool background() const { return why == Why::kPrefetch || why == Why::kFill || why == Why::kAgain; }
-  Need need() const { return why == Why::kAgain ? Need::kAnew : background() ? Need::kLater : Need::kNow; }
-};
 
 // All members may be called from any thread.
 class WorkQueue {
@@ -64,18 +34,17 @@ class WorkQueue {
     virtual uint32_t least_uses() = 0;
     // As PrefetchCredit's.
     virtual bool affords(uint64_t bytes) = 0;
-    virtual uint64_t reserve(uint64_t bytes) = 0;
-    virtual void give_back(uint64_t reserved) = 0;
+    virtual Reserved reserve(uint64_t bytes) = 0;
     virtual int64_t next_look_ns() = 0;
   };
   WorkQueue(PlacementContext* context, Others* others);
 
   // A thread for more takes what somebody waits for, while all others work.
   enum class Thread { kUsual, kMore };
-  // Waits until there is work for a thread with this copier, which is the caller's until done(). Nothing: the
+  // Waits until there is work for a thread with this copier, which is the caller's until done(). nullptr: the
   // context is stopping.
-  std::optional<Work> take(Copier* copier, Thread thread = Thread::kUsual) EXCLUDES(lock_);
-  void done(const Work& work, Copier* copier) EXCLUDES(lock_);
+  std::unique_ptr<Staging> take(Copier* copier, Thread thread = Thread::kUsual) EXCLUDES(lock_);
+  void done(Copier* copier) EXCLUDES(lock_);
 
   // An open waits for a file: a kQueued one (demand), or one that is in work or in line for nobody (hurry).
   void demand(Ref ref) EXCLUDES(lock_);
@@ -93,10 +62,9 @@ class WorkQueue {
   // number of the last change of it.
   void stage_again(Ref ref, uint32_t change) EXCLUDES(lock_);
 
-  // Prefetched files of several pieces are copied few at a time, so that each is whole soon. False: `work`
-  // was put in line, with its source. Who got a turn ends it.
-  bool take_turn(const Work& work, const Copier& copier, std::unique_ptr<SourceFile>* source,
-                 const struct stat& st) EXCLUDES(lock_);
+  // Prefetched files of several pieces are copied few at a time, so that each is whole soon. False: *file,
+  // which is opened, was put in line. Who got a turn ends it.
+  bool take_turn(std::unique_ptr<Staging>* file, const Copier& copier) EXCLUDES(lock_);
   void end_turn() EXCLUDES(lock_);
 
   // The job will use these files: they are prefetched before others. False: there is no room for more.
@@ -120,18 +88,19 @@ class WorkQueue {
   bool has_background_place() const REQUIRES(lock_);
   // All threads but one may fill what somebody waits for as a whole: that one is kept for demand.
   bool has_wanted_place() const REQUIRES(lock_);
-  bool next(Thread thread, Work* work) REQUIRES(lock_);
+  using Next = std::unique_ptr<Staging>;  // nullptr: there is none
+  Next next(Thread thread) REQUIRES(lock_);
   void wake_for_demand() REQUIRES(lock_);
   // A chunk of a large file that was begun: of any, or of one that somebody waits for as a whole.
   enum class Fill { kAny, kWanted };
-  bool next_to_fill(Fill which, Work* work) REQUIRES(lock_);
-  bool next_background(Work* work) REQUIRES(lock_);
+  Next next_to_fill(Fill which) REQUIRES(lock_);
+  Next next_background() REQUIRES(lock_);
   bool has_more_to_copy() const REQUIRES(lock_);  // though nobody waits for it
-  bool next_in_order(Work* work) REQUIRES(lock_);
+  Next next_in_order() REQUIRES(lock_);
   std::optional<Ref> next_hinted(uint32_t least_uses, size_t* looks) REQUIRES(lock_);
-  bool next_to_prefetch(Work* work) REQUIRES(lock_);
-  bool next_in_catalog(Work* work) REQUIRES(lock_);
-  bool next_opened(Work* work) REQUIRES(lock_);
+  Next next_to_prefetch() REQUIRES(lock_);
+  Next next_in_catalog() REQUIRES(lock_);
+  Next next_opened() REQUIRES(lock_);
   bool is_known(Ref ref) const;
   // Sleeps until there may be work. True: it is time to look.
   bool wait_for_work(MutexLock* hold) REQUIRES(lock_);
@@ -141,14 +110,15 @@ class WorkQueue {
 
   Mutex lock_;
   Condition work_, more_;  // for which threads wait
-  std::deque<Work> demanded_ GUARDED_BY(lock_);
-  std::deque<Work> in_line_ GUARDED_BY(lock_);  // opened and kStaging, waiting for their turn
+  std::deque<Next> demanded_ GUARDED_BY(lock_);
+  std::deque<Next> in_line_ GUARDED_BY(lock_);  // opened, waiting for their turn
   int turns_ GUARDED_BY(lock_) = 0;             // threads that have one
   std::deque<std::pair<Ref, uint32_t>> demanded_chunks_ GUARDED_BY(lock_);
   std::deque<Ref> filling_ GUARDED_BY(lock_);  // to be filled when nothing is demanded
   ptrdiff_t wanted_ GUARDED_BY(lock_) = 0;     // so many at its front are waited for
   struct Again {
-    Work work;
+    Ref ref;
+    uint32_t change;
     int64_t due;  // by the clock
   };
   std::deque<Again> again_ GUARDED_BY(lock_);  // the first one is due first
@@ -156,6 +126,7 @@ class WorkQueue {
   struct Working {
     Copier* copier;
     Ref ref;
+    Why why;
     Thread thread;
   };
   int usual_ GUARDED_BY(lock_) = 0;                 // threads that work, but for those for more

@@ -16,13 +16,13 @@ Status sync_whole(int fd) {
 
 }  // namespace
 
-void WriteBack::add(NamedCopy copy) {
+void WriteBack::add(std::unique_ptr<Staging> file) {
   {
     MutexLock hold(lock_);
     if (stopping_) return;
-    bytes_ += copy.bytes;
+    bytes_ += file->bytes();
     ++kept_;
-    waiting_.push_back(std::move(copy));
+    waiting_.push_back(std::move(file));
     changed_.notify_all();
     if (thread_.joinable() || os::start_thread(&thread_, [this] { run(); }) == 0) {
       // One larger than the bound is waited for until it is alone.
@@ -35,9 +35,9 @@ void WriteBack::add(NamedCopy copy) {
 
 void WriteBack::hurry(Ref entry) {
   const MutexLock hold(lock_);
-  for (std::list<NamedCopy>* copies : {&waiting_, &in_work_})
-    for (NamedCopy& copy : *copies)
-      if (copy.entry == entry && copy.stage == NamedCopy::Stage::kNamed) events_.publish(copy);
+  for (const auto* files : {&waiting_, &in_work_})
+    for (const std::unique_ptr<Staging>& file : *files)
+      if (file->ref == entry && file->step == Staging::Step::kNamed) events_.publish(file.get());
 }
 
 void WriteBack::stop() {
@@ -64,7 +64,7 @@ void WriteBack::run() {
 
 // All of a batch is started before the first is waited for: the device sees a queue, not one file at a time.
 void WriteBack::finish() {
-  std::list<NamedCopy>::const_iterator first, end;  // the list is this thread's meanwhile
+  std::list<std::unique_ptr<Staging>>::const_iterator first, end;  // the list is this thread's meanwhile
   {
     MutexLock hold(lock_);
     while (finishing_ && !stopping_) changed_.wait(&hold);
@@ -74,9 +74,9 @@ void WriteBack::finish() {
     first = in_work_.cbegin();
     end = in_work_.cend();
   }
-  for (auto copy = first; copy != end; ++copy) os::sync_range(copy->fd.get(), 0, 0, Sync::kStart);
+  for (auto at = first; at != end; ++at) os::sync_range((*at)->copy.get(), 0, 0, Sync::kStart);
   while (first != end) {
-    const int fd = (first++)->fd.get();
+    const int fd = (*first++)->copy.get();
     end_first(sync_whole(fd));
   }
   const MutexLock hold(lock_);
@@ -85,14 +85,14 @@ void WriteBack::finish() {
 }
 
 void WriteBack::end_first(const Status& written) {
-  NamedCopy copy;
+  std::unique_ptr<Staging> file;
   {
     const MutexLock hold(lock_);
-    copy = std::move(in_work_.front());
+    file = std::move(in_work_.front());
     in_work_.pop_front();
   }
-  const uint64_t bytes = copy.bytes;
-  events_.ended(std::move(copy), written);
+  const uint64_t bytes = file->bytes();
+  events_.ended(std::move(file), written);
   const MutexLock hold(lock_);
   bytes_ -= bytes;
   --kept_;

@@ -5,52 +5,35 @@
 // copy that nobody waits for is published only then.
 #pragma once
 
-#include <sys/stat.h>
-
 #include <functional>
 #include <list>
+#include <memory>
 #include <thread>
 #include <vector>
 
-#include "runtime/base/fd.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/result.h"
-#include "runtime/layout/catalog_layout.h"
+#include "runtime/placement/staging.h"
 
 namespace monarch {
-
-// A copy that has its name on its tier, and is complete.
-struct NamedCopy {
-  enum class Stage { kNamed, kPublished, kRefused };
-  Ref entry = 0;
-  Fd fd;
-  uint64_t bytes = 0;
-  uint64_t space = 0;  // reserved for it: less than bytes if it has holes
-  Stage stage = Stage::kNamed;
-  bool prefetched = false, paid = false;  // see PrefetchCredit::take()
-  uint32_t change = 0;                    // see Catalog::place()
-  Ref before = 0;                         // the entry that this one replaces; 0: none
-  uint64_t inode = 0;                     // the copy's
-  struct stat source {};
-};
 
 // The write-back of one tier. All members may be called from any thread.
 class WriteBack {
  public:
   struct Events {
-    // A kNamed copy is to be published now: sets its stage. Called with a lock held: must not call back.
-    std::function<void(NamedCopy&)> publish;
-    // The copy's pages reached their device, or did not. The copy is given up with this.
-    std::function<void(NamedCopy, const Status&)> ended;
+    // A kNamed copy is to be published now: sets its step. Called with a lock held: must not call back.
+    std::function<void(Staging*)> publish;
+    // The copy's pages reached their device, or did not.
+    std::function<void(std::unique_ptr<Staging>, const Status&)> ended;
   };
   explicit WriteBack(Events events) : events_(std::move(events)) {}
   ~WriteBack() { stop(); }
   WriteBack(const WriteBack&) = delete;
   WriteBack& operator=(const WriteBack&) = delete;
 
-  // Takes a copy. Returns when no more is kept than the bounds on dirty pages and descriptors allow. Where no
-  // thread can be made, the write-back is waited for.
-  void add(NamedCopy copy) EXCLUDES(lock_);
+  // Takes a file whose copy is complete and has its name. Returns when no more is kept than the bounds on
+  // dirty pages and descriptors allow. Where no thread can be made, the write-back is waited for.
+  void add(std::unique_ptr<Staging> file) EXCLUDES(lock_);
   // Somebody waits for the copy: if it is here and not published, it is published now.
   void hurry(Ref entry) EXCLUDES(lock_);
   // Forgets what is kept and waits for the thread; a thread inside a hanging call is waited for.
@@ -67,11 +50,12 @@ class WriteBack {
   const Events events_;
   Mutex lock_;
   Condition changed_;
-  std::list<NamedCopy> waiting_ GUARDED_BY(lock_);
-  std::list<NamedCopy> in_work_ GUARDED_BY(lock_);  // elements stay while the thread waits for them
-  uint64_t bytes_ GUARDED_BY(lock_) = 0;            // of both
-  size_t kept_ GUARDED_BY(lock_) = 0;               // their number
-  bool finishing_ GUARDED_BY(lock_) = false;        // a thread waits for in_work_
+  std::list<std::unique_ptr<Staging>> waiting_ GUARDED_BY(lock_);
+  std::list<std::unique_ptr<Staging>> in_work_
+      GUARDED_BY(lock_);                      // elements stay while the thread waits for them
+  uint64_t bytes_ GUARDED_BY(lock_) = 0;      // of both
+  size_t kept_ GUARDED_BY(lock_) = 0;         // their number
+  bool finishing_ GUARDED_BY(lock_) = false;  // a thread waits for in_work_
   bool stopping_ GUARDED_BY(lock_) = false;
   std::thread thread_ GUARDED_BY(lock_);  // started by the first add()
 };
