@@ -15,6 +15,8 @@
 //     --seed N                   of the order of files, which differs from epoch to epoch (default 1)
 //     --checksum                 hash all bytes; the same files read alike give the same sum
 //     --check                    after the last epoch, one more in which all bytes are hashed
+//     --wakes N                  another thread reads each file: N times one thread wakes another on the way
+//                                there and back (2 or more)
 //     --pause                    before each epoch wait for a line on standard input
 //
 // Each epoch opens every regular file below DIR, or its part of them, once: open, fstat, all bytes, close.
@@ -28,6 +30,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -47,6 +50,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <new>
 #include <numeric>
 #include <random>
@@ -70,6 +74,7 @@ struct Options {
   unsigned part = 1, parts = 1;
   uint64_t compute = 0;
   uint64_t seed = 1;
+  unsigned wakes = 0;
   bool checksum = false;
   bool check = false;
   bool pause = false;
@@ -259,14 +264,61 @@ uint64_t thread_cpu_ns() {
 
 bool hashed(unsigned epoch) { return options.checksum || epoch > options.epochs; }
 
+// Threads in a row that wake each other; the last one reads.
+class Relay {
+ public:
+  explicit Relay(unsigned wakes) : turns_(wakes) {
+    for (sem_t& turn : turns_) sem_init(&turn, 0, 0);
+    for (size_t i = 1; i < turns_.size(); i++) threads_.emplace_back([this, i] { pass(i); });
+  }
+  Relay(const Relay&) = delete;
+  Relay& operator=(const Relay&) = delete;
+  ~Relay() {
+    ends_ = true;
+    if (turns_.size() > 1) sem_post(&turns_[1]);
+    for (std::thread& thread : threads_) thread.join();
+  }
+  void read(size_t number, bool checksum, char* buffer) {
+    if (turns_.size() < 2) return read_file(number, checksum, buffer);
+    number_ = number;
+    checksum_ = checksum;
+    buffer_ = buffer;
+    sem_post(&turns_[1]);
+    wait(&turns_[0]);
+  }
+
+ private:
+  static void wait(sem_t* turn) {
+    while (sem_wait(turn) != 0) {
+    }
+  }
+  void pass(size_t i) {
+    const bool last = i + 1 == turns_.size();
+    for (bool ends = false; !ends;) {
+      wait(&turns_[i]);
+      ends = ends_;
+      if (last && !ends) read_file(number_, checksum_, buffer_);
+      sem_post(&turns_[last ? 0 : i + 1]);
+    }
+  }
+
+  std::vector<sem_t> turns_;  // the reader's first
+  std::vector<std::thread> threads_;
+  size_t number_ = 0;
+  bool checksum_ = false;
+  char* buffer_ = nullptr;
+  std::atomic<bool> ends_{false};
+};
+
 void read_epochs() {
   std::vector<char> buffer(options.request);
+  Relay relay(options.wakes);
   for (unsigned epoch = 1; epoch <= all_epochs(); epoch++) {
     const bool checksum = hashed(epoch);
     pthread_barrier_wait(&shared->start);
     const uint64_t cpu_before = thread_cpu_ns();
     for (size_t i; (i = shared->next++) < begin_of(options.part + 1);)
-      read_file(order[i], checksum, buffer.data());
+      relay.read(order[i], checksum, buffer.data());
     shared->cpu_ns += thread_cpu_ns() - cpu_before;
     pthread_barrier_wait(&shared->end);
   }
@@ -337,8 +389,8 @@ void parse(int argc, char** argv) {
       {"access", 1, nullptr, 'a'},    {"request", 1, nullptr, 'r'}, {"threads", 1, nullptr, 't'},
       {"processes", 1, nullptr, 'p'}, {"epochs", 1, nullptr, 'e'},  {"seed", 1, nullptr, 's'},
       {"checksum", 0, nullptr, 'c'},  {"check", 0, nullptr, 'k'},   {"pause", 0, nullptr, 'w'},
-      {"held", 0, nullptr, 'h'},      {"part", 1, nullptr, 'n'},    {"compute", 1, nullptr, 'm'},
-      {nullptr, 0, nullptr, 0}};
+      {"held", 0, nullptr, 'h'},      {"wakes", 1, nullptr, 'v'},   {"part", 1, nullptr, 'n'},
+      {"compute", 1, nullptr, 'm'},   {nullptr, 0, nullptr, 0}};
   for (int c; (c = getopt_long(argc, argv, "", known, nullptr)) != -1;) {
     switch (c) {
       case 'a':
@@ -358,6 +410,9 @@ void parse(int argc, char** argv) {
         break;
       case 'm':
         options.compute = number(optarg);
+        break;
+      case 'v':
+        options.wakes = static_cast<unsigned>(number(optarg));
         break;
       case 's':
         options.seed = number(optarg);
