@@ -171,6 +171,7 @@ def next_one():
     for node in cluster.node_names:
         job = cluster.submit(["-w", node, f"--monarch-dataset={data.path}"], f"{data.read()}; {slurm_lab.HELD}; {data.read()}")
         cluster.held(job)
+        wait_until(lambda job=job, node=node: cluster.record(job, node))
         equal(cluster.record(job, node)["tiers"][0]["quota"], QUOTA, f"{node}: the next job has its whole share")
         cluster.go(job)
         equal((cluster.wait(job), cluster.output(job)), ("COMPLETED", data.sums * 2), f"{node}: its bytes are right", cluster.said_of(job))

@@ -147,7 +147,8 @@ def beside(name, parts):
 
 
 def is_served(job):
-    return os.path.exists(f"{cluster.out}/served.{job}")
+    """Its agent, which may have copies before, is in the record too."""
+    return os.path.exists(f"{cluster.out}/served.{job}") and cluster.record(job) is not None
 
 
 def two():
